@@ -55,7 +55,7 @@ class Environment:
 
     def run(self, code: str, *, path: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Runs this code with nothing of the clone on its path; `path` comes first there."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAL_"))}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK_", "WAL_"))}
         if path is not None:
             environment["PYTHONPATH"] = str(path)
         return self.python("-c", code, environment=environment)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import SOAK
+from tests.docs.snippets import ROOT
 from tests.spark.driver import QUICK
 from tests.spark.java import require_java
 from tests.spark.place import Place
 from tests.spark.pulsar_place import PulsarPlace, new_place
 from tests.spark.served_place import served
+from tests.spark.sink_child import Attempt
 from wal.spark.local_session import session
 
 
@@ -57,6 +62,24 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
 def checkpoint(tmp_path: Path) -> str:
     """Returns the checkpoint location of a query."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def ended() -> Iterator[Callable[[Attempt], int]]:
+    """Runs an attempt of the sink in a process of its own, and returns its exit status."""
+    command = [sys.executable, "-m", "tests.spark.sink_child"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        stdin, stdout = server.stdin, server.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def run(attempt: Attempt) -> int:
+            stdin.write(msgspec.json.encode(attempt) + b"\n")
+            stdin.flush()
+            return int(stdout.readline())
+
+        yield run
+        stdin.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

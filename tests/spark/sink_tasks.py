@@ -110,6 +110,16 @@ def rows_of(label: str, *, count: int = 40, tasks: int = 2, vchannels: int = 3) 
     return [[(f"v{number % vchannels}", f"{label}/{task}/{number:05}".encode()) for number in range(count)] for task in range(tasks)]
 
 
+def of(*labels: str) -> dict[str, list[bytes]]:
+    """Returns the payloads of each vchannel in `rows_of` these labels."""
+    payloads: dict[str, list[bytes]] = {}
+    for label in labels:
+        for rows in rows_of(label):
+            for name, payload in rows:
+                payloads.setdefault(name, []).append(payload)
+    return payloads
+
+
 def held(journal: Path, vchannels: Sequence[str] = ("v0", "v1", "v2")) -> dict[str, list[list[bytes]]]:
     """Returns the events of each vchannel in order, each with its payloads; vchannels without events are left out."""
     found: dict[str, list[list[bytes]]] = {}

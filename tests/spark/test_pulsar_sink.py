@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.pulsar_place import PulsarPlace
-from tests.spark.sink_tasks import rows_of
-from tests.spark.test_sink_places import PlaceSink, held, of
+from tests.spark.sink_tasks import of, rows_of
+from tests.spark.test_sink_places import PlaceSink, held
 from wal import Message
 from wal.errors import InvalidArgumentError, LockedError
 from wal.spark.sink import pending

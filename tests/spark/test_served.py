@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from tests.spark.queries import StreamQuery, batch, schema, source
 from tests.spark.served_place import ServedPlace, ServerProcess, served
-from tests.spark.sink_tasks import rows_of
+from tests.spark.sink_tasks import of, rows_of
 from tests.spark.test_reading_places import texts
-from tests.spark.test_sink_places import PlaceSink, held, of
+from tests.spark.test_sink_places import PlaceSink, held
 from wal import Message, bridge
 from wal.client import blocking
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError

@@ -7,18 +7,14 @@ not; else exactly the replay's.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pytest
 
-from tests.docs.snippets import ROOT
 from tests.spark.sink_child import POINTS, Attempt
-from tests.spark.sink_tasks import QUERY, Sink, files_below, held, producers, rows_of
+from tests.spark.sink_tasks import QUERY, Sink, files_below, held, of, producers, rows_of
 from wal.spark.sink import pending, recover
 
 NTH = 3
@@ -34,37 +30,10 @@ SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
 """Chunks of 8 rows, two of them under a producer."""
 
 
-@pytest.fixture(scope="module")
-def ended() -> Iterator[Callable[[Attempt], int]]:
-    """Runs an attempt in a separate process and returns its exit status."""
-    command = [sys.executable, "-m", "tests.spark.sink_child"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        stdin, stdout = server.stdin, server.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def run(attempt: Attempt) -> int:
-            stdin.write(msgspec.json.encode(attempt) + b"\n")
-            stdin.flush()
-            return int(stdout.readline())
-
-        yield run
-        stdin.close()
-
-
 def in_the_log(journal: Path) -> dict[str, list[bytes]]:
     if not (journal / "FORMAT").exists():
         return {}
     return {name: [row for event in events for row in event] for name, events in held(journal).items()}
-
-
-def of(*labels: str) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
-    for label in labels:
-        for rows in rows_of(label):
-            for name, payload in rows:
-                found.setdefault(name, []).append(payload)
-    return found
 
 
 def settings_file(tmp_path: Path) -> dict[str, str]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tests.docs.snippets import ROOT
 from tests.spark.place import Place
 from tests.spark.sink_child import Attempt
-from tests.spark.sink_tasks import QUERY, Sink, files_below, rows_of
+from tests.spark.sink_tasks import QUERY, Sink, files_below, of, rows_of
 from wal.spark.sink import pending, recover
 
 NAMES = ("v0", "v1", "v2")
@@ -29,21 +25,17 @@ class PlaceSink(Sink):
         super().__init__(staging, query_id=query_id, **place.options, **options)
         self.options = self._options
 
+    def attempt(self, label: str, batch_id: int, point: str, nth: int) -> Attempt:
+        """Returns the task of a child that writes a batch here."""
+        options = {name: value for name, value in self.options.items() if name != "staging"}
+        return Attempt(str(self.journal), self.query_id, label, batch_id, point, nth, options)
+
 
 def held(place: Place) -> dict[str, list[bytes]]:
     """Returns the payloads of each vchannel in the log."""
     found: dict[str, list[bytes]] = {}
     for row in place.expected(*NAMES):
         found.setdefault(row["vchannel"], []).append(row["payload"])
-    return found
-
-
-def of(*labels: str) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
-    for label in labels:
-        for rows in rows_of(label):
-            for name, payload in rows:
-                found.setdefault(name, []).append(payload)
     return found
 
 
@@ -57,26 +49,6 @@ def small_chunks(tmp_path: Path) -> dict[str, str]:
     path = tmp_path / "settings.toml"
     path.write_text(SMALL_CHUNKS)
     return {"settings": str(path)}
-
-
-@pytest.fixture(scope="module")
-def ended() -> Iterator[Callable[[PlaceSink, Attempt], int]]:
-    """Runs an attempt of this sink in a separate process, and returns its exit status."""
-    command = [sys.executable, "-m", "tests.spark.sink_child"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        stdin, stdout = server.stdin, server.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def run(sink: PlaceSink, attempt: Attempt) -> int:
-            options = {name: value for name, value in sink.options.items() if name != "staging"}
-            attempt = msgspec.structs.replace(attempt, journal=str(sink.journal), options=options)
-            stdin.write(msgspec.json.encode(attempt) + b"\n")
-            stdin.flush()
-            return int(stdout.readline())
-
-        yield run
-        stdin.close()
 
 
 @pytest.mark.on_pulsar
@@ -104,10 +76,10 @@ def test_each_batch_gets_in_once_and_in_order(place: Place, tmp_path: Path, smal
     ],
 )
 def test_batch_whose_driver_is_killed_gets_in_once(
-    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[PlaceSink, Attempt], int], point: str, nth: int
+    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[Attempt], int], point: str, nth: int
 ) -> None:
     sink = PlaceSink(place, tmp_path / "staging", **small_chunks)
-    assert ended(sink, Attempt("", QUERY, "first", 5, point, nth)) == -signal.SIGKILL
+    assert ended(sink.attempt("first", 5, point, nth)) == -signal.SIGKILL
     decided = not point.startswith("staging")
     assert bool(pending(**sink.options)) == (decided and not point.startswith("done"))
     sink.run(rows_of("replayed"), batch_id=5)
@@ -118,10 +90,10 @@ def test_batch_whose_driver_is_killed_gets_in_once(
 
 
 def test_killed_job_is_finished_by_recover(
-    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[PlaceSink, Attempt], int]
+    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[Attempt], int]
 ) -> None:
     sink = PlaceSink(place, tmp_path / "staging", query_id=None, **small_chunks)
-    assert ended(sink, Attempt("", None, "job", 0, "publishing: after a commit", 2)) == -signal.SIGKILL
+    assert ended(sink.attempt("job", 0, "publishing: after a commit", 2)) == -signal.SIGKILL
     (found,) = pending(**sink.options)
     assert [one.write_id for one in recover(**sink.options)] == [found.write_id]
     assert held(place) == of("job")
@@ -129,11 +101,11 @@ def test_killed_job_is_finished_by_recover(
 
 
 def test_sinks_with_other_staging_directories_leave_each_other_their_producers(
-    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[PlaceSink, Attempt], int]
+    place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[Attempt], int]
 ) -> None:
     """A producer that another sink forgot would let the chunks in the log in once more."""
     killed = PlaceSink(place, tmp_path / "one", **small_chunks)
-    assert ended(killed, Attempt("", QUERY, "first", 5, "publishing: after a commit", 2)) == -signal.SIGKILL
+    assert ended(killed.attempt("first", 5, "publishing: after a commit", 2)) == -signal.SIGKILL
     PlaceSink(place, tmp_path / "two", query_id=None, **small_chunks).run(rows_of("job"))
     assert len(producers(place)) == 1
     killed.run(rows_of("replayed"), batch_id=5)
