@@ -284,7 +284,7 @@ async def test_loop_is_never_blocked(medium: PulsarMedium) -> None:
     assert watch.beats > 0
 
 
-@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("stopped", [True, pytest.param(False, marks=pytest.mark.soak("a broker that does not answer is the harder case"))])
 async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process: PulsarServer, stopped: bool) -> None:
     """With `stopped` the broker's connections stay open but it does not answer; else it was killed."""
     medium = PulsarMedium(kept_namespace(own(pulsar_process)))
