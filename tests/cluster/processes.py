@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ class Member(ServerProcess):
         """`before` is Python that runs in the process before anything of ours."""
         (self.port,) = free_ports(1)
         program = ["-c", f"{before}\nfrom wal.cli.main import main\nmain()"] if before else ["-m", "wal"]
-        command = [PYTHON, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
+        # What runs before anything of ours needs an interpreter that has imported nothing yet.
+        command = [sys.executable if before else PYTHON, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
         log = folder / f"{name}.log"
         self._begins = 0
         self._starting = threading.Lock()

@@ -14,6 +14,7 @@ from tests.cluster.processes import Cluster, Member
 from tests.processes import eventually
 from wal import All, Log, Message, open_wal
 from wal.channels.cluster import load_cluster
+from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.cluster.opening import open_root
 from wal.copying import copy
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
@@ -53,7 +54,7 @@ async def test_node_whose_clock_is_off_gets_nothing(cluster: Cluster) -> None:
 async def test_node_of_an_older_format_is_told_to_update(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     old = cluster.node(1, before="import wal.channels.cluster\nwal.channels.cluster.FORMAT = 0")
-    with pytest.raises(RuntimeError, match="writes format 2, and this version knows 0: update it first"):
+    with pytest.raises(RuntimeError, match="writes format 3, and this version knows 0: update it first"):
         await asyncio.to_thread(old.start)
 
 
@@ -101,7 +102,8 @@ async def _is_ready(member: Member) -> bool:
 
 async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
     """Until then no cursor moves with a transaction: the earlier node could not open its pchannel any more."""
-    earlier = "import wal.channels.cluster\nwal.channels.cluster.FORMAT = 1"
+    earlier = "import wal.channels.cluster, wal.kv.etcd.connection\nwal.channels.cluster.FORMAT = 1\n"
+    earlier += "wal.kv.etcd.connection.sealed = lambda key, value: value"
     cluster.coordinators = [first := cluster.coordinator(0, 2, before=earlier)]
     await asyncio.to_thread(first.start)
     await asyncio.to_thread(first.kill)
@@ -126,13 +128,20 @@ async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
         await asyncio.to_thread(cluster.nodes[0].kill)
 
         async def is_raised() -> bool:
-            return await form() == 2
+            return await form() == 3
 
+        assert not kv.calls.sealed, "every record so far can be read by the earlier node"
         await eventually(is_raised)
         await cluster.settled(nodes=1)
         await save(log)
         assert [info.name for info in await log.cursors()] == ["moving"]
-    with pytest.raises(RuntimeError, match="writes format 2, and this version knows 1: update it first"):
+
+        async def have_checksums() -> bool:
+            await kv.load_with_prefix(PCHANNELS)
+            return kv.calls.sealed
+
+        await eventually(have_checksums)
+    with pytest.raises(RuntimeError, match="writes format 3, and this version knows 1: update it first"):
         await asyncio.to_thread(cluster.node(2, before=earlier).start)
 
 

@@ -1,6 +1,7 @@
 """The records of a cluster in etcd: which log it serves with which settings, its nodes, and what its operator has ordered.
 
-    cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out
+    cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out. It is kept bare, with a
+                            checksum of its own, since earlier versions read the format there (`wal.kv.records`)
     cluster/leader/…        the candidates of the coordinators' election; the value of each is its address
     leader-mark             empty; each change of the leader puts it as well, see `wal.kv.etcd.LeaderFence`
     cluster/nodes/…         the live nodes, each under the number of its lease, with which etcd removes it
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, KeyNotExistError
@@ -31,20 +33,23 @@ TICKS: Final = "timestamp/nodes/"
 """The limits of the nodes' ticks, each under the server id of its node."""
 MOVING_CURSORS: Final = 2
 """The format from which on cursors move with transactions: a node of an earlier one refuses a log that has such a cursor."""
-FORMAT: Final = MOVING_CURSORS
+CHECKED_RECORDS: Final = 3
+"""The format from which on the records in etcd have checksums: the leader adds them when no earlier node lives."""
+FORMAT: Final = CHECKED_RECORDS
 """What this version writes, and the newest that it reads. A change opens once no live node is older."""
 
 
-class ClusterRecord(msgspec.Struct, frozen=True):
+class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The log of a cluster: its location on Pulsar, the settings that belong to the log, and its largest frame.
 
-    `format` is that of everything written.
+    `format` is that of everything written. `crc32c` is that of the record without this field, from CHECKED_RECORDS on.
     """
 
     log: str
     settings: dict[str, Any]
     frame_bytes_max: Natural
     format: Natural
+    crc32c: str = ""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -60,10 +65,13 @@ class NodeRecord(msgspec.Struct, frozen=True):
 async def load_cluster(kv: KVBase) -> ClusterRecord | None:
     """Returns what the cluster at this root serves, or None if there is no cluster. Raises CorruptionError if it cannot be read."""
     try:
-        return _cluster.decode(await kv.load(LOG_KEY))
+        record = _cluster.decode(text := await kv.load(LOG_KEY))
+        if (record.crc32c or record.format >= CHECKED_RECORDS) and encode(record) != text:
+            raise ValueError(f"it does not match its CRC32C {record.crc32c!r}")
+        return record
     except KeyNotExistError:
         return None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise CorruptionError(f"the record of the cluster cannot be read: {error}", expected=LOG_KEY) from error
 
 
@@ -74,6 +82,9 @@ async def create_cluster(kv: KVBase, record: ClusterRecord) -> bool:
 
 def encode(record: ClusterRecord | NodeRecord) -> str:
     """Returns the text of a record."""
+    if isinstance(record, ClusterRecord) and (record.crc32c or record.format >= CHECKED_RECORDS):
+        bare = _encoder.encode(msgspec.structs.replace(record, crc32c=""))
+        record = msgspec.structs.replace(record, crc32c=f"{google_crc32c.value(bare):08x}")
     return _encoder.encode(record).decode()
 
 

@@ -23,7 +23,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from actors import ActorSystem, SystemClock
 from wal.backoff import Backoff
-from wal.channels.cluster import FORMAT, ClusterRecord
+from wal.channels.cluster import CHECKED_RECORDS, FORMAT, ClusterRecord
 from wal.channels.pchannels import PChannelMeta
 from wal.cluster.opening import open_log
 from wal.coordinator.assigner import Assigner
@@ -151,6 +151,8 @@ class Leading:
         undo, kv = self._undo, self._kv_as_leader
         undo.add(kv.close)
         await kv.confirm()
+        if self._record.format >= CHECKED_RECORDS:
+            await kv.upgrade()
         await self._system.start()
         undo.add(self._system.stop)
         coordinator = self._coordinator = Coordinator(kv, self._settings, self._system)
@@ -224,10 +226,14 @@ class Leading:
             await undo.run()
 
     async def _raise_format(self) -> None:
-        while self._record.format < FORMAT:
+        checked = self._record.format >= CHECKED_RECORDS
+        while self._record.format < FORMAT or not checked:
             await asyncio.sleep(FORMAT_LOOK_S)
             try:
                 self._record = await self._membership.raise_format(self._record)
+                if self._record.format >= CHECKED_RECORDS:
+                    await self._kv_as_leader.upgrade()
+                    checked = True
             except WALError as error:  # the assigner finds out whether this process still leads
                 _log.info("the format of the cluster is not raised now: %s", error)
 

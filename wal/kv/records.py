@@ -2,8 +2,9 @@
 
     "crc32c:" | crc32c of key, NUL and value, 8 hexadecimal digits | " " | value
 
-So a damaged value is noticed when it is loaded, and a damaged key when its record is. Earlier versions kept the bare value. None of their
-records looks like a checksum, in whole or in part: one that has either of its ends was kept with it, and is damaged if it does not match.
+Two records of a cluster are kept bare, see `PLAIN`. So a damaged value is noticed when it is loaded, and a damaged key when its record is.
+Earlier versions kept the bare value. None of their records looks like a checksum, in whole or in part: one that has either of its ends was
+kept with it, and is damaged if it does not match.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import google_crc32c
 
 from wal.errors import CorruptionError
 
+PLAIN: Final = ("cluster/log", "leader-mark")
+"""Keys whose values are kept bare in etcd. From the first one earlier versions learn that they must not join, so they have to read it, and
+it has a checksum of its own (`wal.channels.cluster`); the second one has no value."""
 _HEAD: Final = b"crc32c:"
 _NUL: Final = b"\0"  # in no key
 _VALUE_AT: Final = len(_HEAD) + 9

@@ -21,6 +21,7 @@ from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, Woul
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.refusals import Refusal, classify, explain
 from wal.kv.etcd.requests import AUTHENTICATE, TXN
+from wal.kv.records import PLAIN, is_sealed, sealed, unsealed
 from wal.network import Endpoints, Method, Reach
 from wal.secret import Secret
 
@@ -255,12 +256,26 @@ class EtcdCalls:
         self.operations: int = 0
         self.commits: int = 0
         self.waiting: int = 0
+        self.sealed: bool = False
+        """Whether records are saved with their checksums: not before a writer of the root has added these to all, see `KVBase.upgrade`. It
+        is known from the records that are there."""
+        self.plain: Final = frozenset(root + key for key in PLAIN)
+        """The complete keys whose values never get a checksum."""
         self._root = root
         self._waiting_max = waiting_max
 
     def full_key(self, key: str) -> bytes:
         """Returns the key as etcd has it."""
         return (self._root + key).encode()
+
+    def kept(self, key: str, value: str) -> bytes:
+        """Returns what etcd keeps for this value of a complete key."""
+        return (sealed(key, value) if self.sealed and key not in self.plain else value).encode()
+
+    def value(self, key: bytes, kept: bytes) -> str:
+        """Returns the value of a record, checked. Raises CorruptionError if it is damaged."""
+        self.sealed = self.sealed or is_sealed(kept)
+        return unsealed(key, kept, f"etcd at {self.connection.where}", bare=True)
 
     async def transact(self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str) -> rpc.TxnResponse:
         """Runs one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""

@@ -82,7 +82,7 @@ class EtcdElection:
     async def _campaign(self, key: str, value: str, session: EtcdSession) -> Leadership:
         full = self._kv.calls.full_key(key)
         absent = rpc.Compare(target=rpc.Compare.CREATE, key=full, create_revision=0)
-        put = rpc.PutRequest(key=full, value=value.encode(), lease=session.lease)
+        put = rpc.PutRequest(key=full, value=self._kv.calls.kept(full.decode(), value), lease=session.lease)
         put_it = [rpc.RequestOp(request_put=put)]
         try:
             answer = await session.transact([absent], put_it, "becoming a candidate")
@@ -134,7 +134,8 @@ class EtcdElection:
         )
         cut = len(self._kv.calls.full_key(""))
         candidates = [
-            Leader(decoded("value", one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision) for one in answer.kvs
+            Leader(self._kv.calls.value(one.key, one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
+            for one in answer.kvs
         ]
         self._kv.calls.saw(answer)
         return sorted(candidates, key=lambda leader: leader.token)
@@ -158,7 +159,9 @@ class Leadership:
 
     async def proclaim(self, value: str) -> None:
         """Publishes another value. Raises ChannelFencedError when this is no longer the leader."""
-        put = rpc.PutRequest(key=self._kv.calls.full_key(self.key), value=check_value(self.key, value).encode(), lease=self.session.lease)
+        full = self._kv.calls.full_key(self.key)
+        kept = self._kv.calls.kept(full.decode(), check_value(self.key, value))
+        put = rpc.PutRequest(key=full, value=kept, lease=self.session.lease)
         await self._transact([rpc.RequestOp(request_put=put)], "proclaiming")
         self.value = value
 
@@ -166,9 +169,10 @@ class Leadership:
         """Saves and removes keys of the KV if this is still the leader, which etcd decides in the same transaction; else raises
         ChannelFencedError."""
         checked, removed = check_saves(saves), check_keys("removals", removals)
+        calls = self._kv.calls
+        complete = {calls.full_key(key): value for key, value in checked.items()}
         puts = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=self._kv.calls.full_key(key), value=value.encode()))
-            for key, value in checked.items()
+            rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=calls.kept(key.decode(), value))) for key, value in complete.items()
         ]
         deletes = [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.calls.full_key(key))) for key in removed]
         await self._transact(puts + deletes, "saving as the leader")
@@ -218,6 +222,9 @@ class LedKV(KVBase):
         """
         self._check_open()
         await self._kv.confirm(self._fence)
+
+    async def upgrade(self) -> None:
+        await self._kv.upgrade_as(self._fence)
 
     async def close(self) -> None:
         """Ends the use of this KV. Idempotent."""

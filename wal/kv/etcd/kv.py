@@ -16,13 +16,14 @@ from typing import Final, Self
 import grpc
 
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
-from wal.kv.base import OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
+from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.connection import EtcdCalls, EtcdConnection
 from wal.kv.etcd.refusals import CompactedError
 from wal.kv.etcd.requests import RANGE, REVOKE, TIME_TO_LIVE, TXN, decoded, page_limit, range_of
 from wal.kv.etcd.session import EtcdSession
 from wal.kv.etcd.watcher import Watcher
+from wal.kv.records import is_sealed
 from wal.kv.watch import Watch
 from wal.network import Endpoints, TlsFiles
 from wal.secret import Secret, shown
@@ -32,6 +33,8 @@ TIMEOUT_S: Final = 10.0
 _COMPARED_BYTES_MAX: Final = 64 << 10
 """A longer value is compared here, and by its revision in etcd, so that a request does not contain it twice."""
 _PROBE: Final = (RANGE, rpc.RangeRequest(key=b"\0", count_only=True))
+_UPGRADED_MAX: Final = 60
+"""How many records get their checksum in one operation."""
 _SCANS_MAX: Final = 5
 """How many compactions may overtake a scan before it gives up."""
 
@@ -125,7 +128,7 @@ class EtcdKV(KVBase):
         connection = EtcdConnection(members, timeout_s=timeout_s, user=named)
         kv = cls(connection, root_path=root_path, waiting_max=waiting_max)
         try:
-            await kv.store_revision()
+            await kv._learn_form()
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(kv.close()))
             raise
@@ -186,6 +189,37 @@ class EtcdKV(KVBase):
                 f"the KV at etcd {self.calls.connection.where} was not closed: await kv.close()", ResourceWarning, source=self, stacklevel=1
             )
 
+    async def upgrade(self) -> None:
+        await self.upgrade_as(None)
+
+    async def upgrade_as(self, leader: LeaderFence | None) -> None:
+        """Does what `upgrade` does; with `leader` only while it is the leader. The records of sessions stay as they are."""
+        self._check_open()
+        self.calls.sealed = True
+        while True:
+            bare: list[str] = []
+            records = dict(await self.calls.count(self._pages(self._root, bare)))
+            keys = [key for key in bare if key not in self.calls.plain]
+            if not keys:
+                return
+            size, batches = 0, [dict[str, str]()]
+            for key in keys:
+                size += 2 * len(key) + 2 * len(records[key])
+                if len(batches[-1]) == _UPGRADED_MAX or size > OPERATION_BYTES_MAX // 4:
+                    batches.append({})
+                    size = 0
+                batches[-1][key] = records[key]
+            for batch in batches:  # what another process has changed meanwhile fails, and is looked at again
+                await self.commit_as(leader, KVBatch(batch, (), tuple(batch.items())))
+
+    async def _learn_form(self) -> None:
+        """Asks for the revision, and for a few records: new ones get a checksum if one of these has it, or there are none."""
+        first, end = range_of(self._root)
+        request = rpc.RangeRequest(key=first, range_end=end, limit=page_limit(0, 0))
+        answer = await self.calls.count(self.calls.connection.read(RANGE, request, "asking for the revision"))
+        self.calls.saw(answer)
+        self.calls.sealed = not answer.kvs or any(is_sealed(kv.value) for kv in answer.kvs)
+
     async def _load(self, keys: list[str]) -> list[str | None]:
         if len(keys) == 1:
             request = rpc.RangeRequest(key=keys[0].encode())
@@ -196,7 +230,7 @@ class EtcdKV(KVBase):
             answer = await self.calls.count(self.calls.connection.read(TXN, gets, f"loading {len(keys)} keys"))
             self.calls.saw(answer)
             answers = [one.response_range for one in answer.responses]
-        return [decoded("value", one.kvs[0].value) if one.kvs else None for one in answers]
+        return [self.calls.value(one.kvs[0].key, one.kvs[0].value) if one.kvs else None for one in answers]
 
     async def _scan(self, prefix: str) -> list[tuple[str, str]]:
         for _ in range(_SCANS_MAX):
@@ -208,7 +242,8 @@ class EtcdKV(KVBase):
             f"etcd was compacted {_SCANS_MAX} times while the keys that start with {prefix!r} were loaded: compact it less often"
         ) from overtaken
 
-    async def _pages(self, prefix: str) -> list[tuple[str, str]]:
+    async def _pages(self, prefix: str, bare: list[str] | None = None) -> list[tuple[str, str]]:
+        """Returns the records; adds to `bare` the keys of those that no session has, and that have no checksum."""
         first, end = range_of(prefix)
         pairs: list[tuple[str, str]] = []
         revision, limit = 0, page_limit(0, 0)
@@ -216,7 +251,9 @@ class EtcdKV(KVBase):
             request = rpc.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
             answer = await self.calls.connection.read(RANGE, request, "loading a prefix")
             revision = revision or self.calls.saw(answer)
-            pairs += [(decoded("key", kv.key), decoded("value", kv.value)) for kv in answer.kvs]
+            pairs += [(decoded("key", kv.key), self.calls.value(kv.key, kv.value)) for kv in answer.kvs]
+            if bare is not None:
+                bare += [decoded("key", kv.key) for kv in answer.kvs if not kv.lease and not is_sealed(kv.value)]
             if not answer.more:
                 return pairs
             first = answer.kvs[-1].key + b"\0"
@@ -228,7 +265,8 @@ class EtcdKV(KVBase):
     async def commit_as(self, leader: LeaderFence | None, batch: KVBatch) -> str | None:
         """Does what `_commit` does; with `leader` only while it is the leader, and its own changes are there: else ChannelFencedError."""
         operations = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=value.encode())) for key, value in batch.saves.items()
+            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=self.calls.kept(key, value)))
+            for key, value in batch.saves.items()
         ]
         operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode())) for key in batch.removals]
         if batch.removed_prefix is not None:
@@ -256,10 +294,11 @@ class EtcdKV(KVBase):
         self, leader: LeaderFence | None, compare: Sequence[tuple[str, str | None]], operations: Sequence[rpc.RequestOp]
     ) -> str | None:
         """Compares and changes as one call in progress, including the comparison of long values here: `close` waits for it."""
+        forms = {key: None if expected is None else self.calls.kept(key, expected) for key, expected in compare}
         while True:
             compares: list[rpc.Compare] = []
-            for key, expected in compare:
-                comparison = await self._comparison(key, expected)
+            for key, form in forms.items():
+                comparison = await self._comparison(key, form)
                 if comparison is None:
                     return key
                 compares.append(comparison)
@@ -277,20 +316,20 @@ class EtcdKV(KVBase):
                 leader.check(answer.responses[len(compare) :], revision)
             for (key, expected), one in zip(compare, answer.responses, strict=leader is None):
                 kvs = one.response_range.kvs
-                if (kvs[0].value if kvs else None) != (None if expected is None else expected.encode()):
+                if (self.calls.value(kvs[0].key, kvs[0].value) if kvs else None) != expected:
                     return key
-            # A long value was rewritten with the same text since it was compared here.
+                forms[key] = kvs[0].value if kvs else None
+            # The same value is kept with a checksum and was not, or the other way round; or a long one was rewritten meanwhile.
 
-    async def _comparison(self, key: str, expected: str | None) -> rpc.Compare | None:
-        """Returns the comparison for etcd; None if it has already failed here."""
+    async def _comparison(self, key: str, form: bytes | None) -> rpc.Compare | None:
+        """Returns the comparison with the kept form of a value for etcd; None if it has already failed here."""
         encoded = key.encode()
-        if expected is None:
+        if form is None:
             return rpc.Compare(target=rpc.Compare.CREATE, key=encoded, create_revision=0)
-        value = expected.encode()
-        if len(value) <= _COMPARED_BYTES_MAX:
-            return rpc.Compare(target=rpc.Compare.VALUE, key=encoded, value=value)
+        if len(form) <= _COMPARED_BYTES_MAX:
+            return rpc.Compare(target=rpc.Compare.VALUE, key=encoded, value=form)
         answer = await self.calls.connection.read(RANGE, rpc.RangeRequest(key=encoded), "comparing a value")
-        if not answer.kvs or answer.kvs[0].value != value:
+        if not answer.kvs or self.calls.value(encoded, answer.kvs[0].value) != self.calls.value(encoded, form):
             return None
         return rpc.Compare(target=rpc.Compare.MOD, key=encoded, mod_revision=answer.kvs[0].mod_revision)
 
@@ -300,7 +339,7 @@ class EtcdKV(KVBase):
         # The start is read first, so that a lagging member does not show earlier changes.
         start = await self.store_revision() + 1
         self._check_open()
-        watcher = Watcher(self.calls.connection, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
+        watcher = Watcher(self.calls, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
         task = self.calls.loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
         self._watchers[watch] = watcher, task
         self._ending.add(task)

@@ -117,7 +117,8 @@ class EtcdSession:
         """Sets `key` to `value` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
         is gone."""
         self.check_alive()
-        put = rpc.PutRequest(key=self._calls.full_key(check_key(key)), value=check_value(key, value).encode(), lease=self.lease)
+        full = self._calls.full_key(check_key(key))
+        put = rpc.PutRequest(key=full, value=self._calls.kept(full.decode(), check_value(key, value)), lease=self.lease)
         await self.transact([], [rpc.RequestOp(request_put=put)], "saving for a session")
 
     async def transact(self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str) -> rpc.TxnResponse:

@@ -18,7 +18,7 @@ import msgspec
 from wal.backoff import Backoff
 from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError
 from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.connection import EtcdConnection, EtcdStream
+from wal.kv.etcd.connection import EtcdCalls, EtcdStream
 from wal.kv.etcd.refusals import CompactedError, Refusal, RevisionAheadError, explain
 from wal.kv.etcd.requests import RANGE, WATCH, decoded, range_of
 from wal.kv.watch import Watch, WatchEvent, WatchKind
@@ -95,10 +95,11 @@ class Watcher:
     `subject`: the complete key or prefix; its first `root_length` characters are cut from the keys in the events.
     """
 
-    def __init__(self, connection: EtcdConnection, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int) -> None:
+    def __init__(self, calls: EtcdCalls, watch: Watch, subject: str, *, is_prefix: bool, root_length: int, start: int) -> None:
         self.active: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active.add_done_callback(lambda active: active.cancelled() or active.exception())  # its caller may be gone
-        self._connection = connection
+        self._calls = calls
+        self._connection = calls.connection
         self._watch = watch
         self._subject = subject
         self._root = subject[:root_length]
@@ -227,7 +228,7 @@ class Watcher:
     def _event(self, event: Any) -> WatchEvent:
         key = decoded("key", event.kv.key)[len(self._root) :]
         if event.type == rpc.Event.PUT:
-            return WatchEvent(WatchKind.PUT, key, decoded("value", event.kv.value), event.kv.mod_revision)
+            return WatchEvent(WatchKind.PUT, key, self._calls.value(event.kv.key, event.kv.value), event.kv.mod_revision)
         return WatchEvent(WatchKind.DELETE, key, None, event.kv.mod_revision)
 
     def _renewed(self) -> bool:
