@@ -1,15 +1,20 @@
-"""A log that each released format has written is read, continued and kept; one of a newer format is refused. They are never made anew."""
+"""A log of each format is read, continued and kept, and one of a newer format is refused. They are never made anew: see `write_log`."""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.probes import payloads
-from wal import Message, ProducerKey, open_wal
+from wal import Message, ProducerKey, bridge, open_wal
+from wal.cli.check import damage_in
 from wal.errors import FormatError
+from wal.inspect.outside import METADATA_NAME
+from wal.storage.journal.verify import Progress
 
 FOLDER = Path(__file__).parent
 RELEASED = sorted(FOLDER.glob("*.tar.xz"))
@@ -17,7 +22,7 @@ RELEASED = sorted(FOLDER.glob("*.tar.xz"))
 
 @pytest.fixture(params=RELEASED, ids=[path.name for path in RELEASED])
 def released(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A log as the release wrote it: frames with and without compression, keys, a transaction, broadcasts, a cursor."""
+    """A log as the release or the format wrote it: frames with and without compression, keys, a transaction, broadcasts, cursors."""
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "data"
@@ -26,6 +31,29 @@ def released(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def expected() -> list[bytes]:
     one = [b'{"order": %d, "state": "created"}' % number * 20 for number in range(30)]
     return [*one, b"paid", b"shipped", b"to all"] * 2
+
+
+def content(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
+    """`killed`: an earlier one was, after its first step. The second step is one transaction of the metadata."""
+    before = content(released)
+    with bridge.blocking(released, read_only=True) as log:
+        assert [message.payload for message in log.read("stock", follow=False)] == [b"taken", b"to all"] * 2
+    assert content(released) == before, "a reader changes nothing"
+    assert list(damage_in(released, Progress())) == []
+    if killed:
+        (released / "FORMAT").write_bytes(b"wal-journal 3\n")
+    with bridge.blocking(released) as log:
+        log.append("orders", b"new")
+    assert (released / "FORMAT").read_bytes() == b"wal-journal 3\n"
+    with contextlib.closing(sqlite3.connect(released / METADATA_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("SELECT count(*) FROM kv WHERE value NOT LIKE 'crc32c:%'").fetchone() == (0,)
+    assert list(damage_in(released, Progress())) == []
 
 
 async def test_log_of_each_release_is_read_and_goes_on(released: Path) -> None:
