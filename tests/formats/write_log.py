@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Literal
 
 from wal import BroadcastMessage, Message, ProducerKey, open_wal
 
 
 async def write(directory: str) -> None:
-    for turn, compression in enumerate(("none", "zstd"), start=1):
+    compressions: tuple[Literal["none", "zstd"], ...] = ("none", "zstd")
+    for turn, compression in enumerate(compressions, start=1):
         async with open_wal(directory, compression=compression, segment_bytes=1 << 20) as log:
             for number in range(30):
                 payload = b'{"order": %d, "state": "created"}' % number * 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,3 +156,53 @@ def test_record_that_is_no_text_is_damage(path: Path) -> None:
         connection.execute("UPDATE kv SET key = CAST(key AS BLOB) WHERE key = 'pchannels/p0'")
     with pytest.raises(CorruptionError, match="no text"):
         asyncio.run(opened(path))
+
+
+async def killed(path: Path, copy: Path) -> None:
+    """Saves one transaction after the other, and copies the files as a killed process would leave them."""
+    async with await SqliteKV.open(path) as kv:
+        for number in range(TRANSACTIONS):
+            await kv.multi_save({"first": str(number), f"k{number}": "x" * 3_000})
+        await asyncio.to_thread(shutil.copyfile, path, copy)
+        await asyncio.to_thread(shutil.copyfile, f"{path}-wal", f"{copy}-wal")
+
+
+TRANSACTIONS = 5
+FIRST_BYTES = 10_000
+"""The bytes with the transaction that makes the file, before which there is no KV."""
+
+
+def transactions(copy: Path) -> int:
+    """Returns how many transactions are there, all of them whole. Sqlite changes the files that it reads."""
+    read = copy.with_name("read")
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{copy}{suffix}", f"{read}{suffix}")
+    records = read_records(read, copy)
+    count = int(records["first"]) + 1 if records else 0
+    assert records.keys() - {"first"} == {f"k{number}" for number in range(count)}
+    return count
+
+
+def test_flipped_bit_of_the_write_ahead_file_never_hides_what_was_synced(path: Path) -> None:
+    copy = path.with_name("copy")
+    asyncio.run(killed(path, copy))
+    ahead = path.with_name("copy-wal")
+    whole, database = ahead.read_bytes(), copy.read_bytes()
+    assert transactions(copy) == TRANSACTIONS
+    found = 0
+    for at in range(0, len(whole), len(whole) // 60):
+        flipped = whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]
+        ahead.write_bytes(flipped)
+        try:
+            assert transactions(copy) >= TRANSACTIONS - 1, f"the byte at {at}"
+        except CorruptionError:
+            found += 1
+            if found in (1, 20):
+                with pytest.raises(CorruptionError, match=r"write-ahead file.*restore"):
+                    asyncio.run(opened(copy))
+                assert (ahead.read_bytes(), copy.read_bytes()) == (flipped, database), "nothing was changed"
+    assert found > 30
+    for length in range(0, len(whole), len(whole) // 20):  # as a power cut leaves it
+        ahead.write_bytes(whole[:length])
+        if length > FIRST_BYTES:
+            assert 0 <= transactions(copy) <= TRANSACTIONS

@@ -37,6 +37,7 @@ from wal.files.links import check_only_name
 from wal.kv.base import KVBatch
 from wal.kv.keys import prefix_end
 from wal.kv.records import damaged, sealed, text, unsealed
+from wal.kv.sqlite_ahead import check_ahead
 
 _SAVE: Final = "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _LOAD: Final = "SELECT value FROM kv WHERE key = ?"
@@ -176,6 +177,7 @@ def read_records(copy: Path, where: Path) -> dict[str, str]:
 
     Raises FormatError as `open_records` does, and CorruptionError for any damage; both name `where`.
     """
+    check_ahead(Path(f"{copy}-wal"), where)
     try:
         with contextlib.closing(sqlite3.connect(copy)) as connection:
             return open_records(connection, str(where)).everything()
@@ -226,6 +228,8 @@ class SqliteStore:
         for name in (path, f"{path}-wal"):
             with contextlib.suppress(OSError):  # sqlite meets it too, and reports it
                 check_only_name(Path(name), os.stat(name))
+        # First of all: sqlite drops what it cannot read, for good when it closes the file.
+        check_ahead(Path(f"{path}-wal"), Path(path))
         _make_private(path)
         self._held = HeldNames()
         try:
