@@ -41,10 +41,16 @@ ELSEWHERE: Final = {
         "endOffset",
         "writeStream",
         "checkpointLocation",
+        "fillna",
+        "toPandas",
+        "to_pandas",
     ),
     # systemd, Prometheus, databases, other servers
     *(
         "AUTOINCREMENT",
+        "MultiProcessCollector",
+        "PROMETHEUS_MULTIPROC_DIR",
+        "multiprocess",
         "MULTI",
         "ReadWritePaths",
         "StateDirectory",
