@@ -65,6 +65,21 @@ async def append_until_full(log: WALAccesser, acknowledged: list[int]) -> NoSpac
             assert isinstance(outcome, AppendResult), outcome
 
 
+async def test_new_log_on_a_full_disk_has_no_space(small_disk: Path) -> None:
+    filler = fill(small_disk)
+    for free in (0, 4096, 64 << 10, 1 << 20):  # full from the directory on, from the metadata on, and from the first segment on
+        os.truncate(filler, filler.stat().st_size - free)
+        with pytest.raises(NoSpaceError) as caught:
+            async with open_wal(small_disk / "data"):
+                pass
+        assert caught.value.retryable
+        assert str(caught.value).count("room") == 1
+        fill(small_disk)
+    filler.unlink()
+    async with open_wal(small_disk / "data") as log:
+        await log.append("orders", b"x")
+
+
 async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> None:
     data = small_disk / "data"
     acknowledged: list[int] = []

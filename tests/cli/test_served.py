@@ -41,7 +41,14 @@ async def test_served_log_is_looked_at(data_dir: Path, tmp_path: Path, capsys: p
         assert [row["row"] for row in top] == ["log", "pchannel", "pchannel", "cursor", "latency", "latency"]
         settings = {row["setting"]: (row["value"], row["source"]) for row in await ran(capsys, "settings", place)}
         assert settings["pchannels"] == ("2", "log")
-        assert all(row["ok"] for row in await ran(capsys, "health", place))
+        health = await ran(capsys, "health", place)
+        assert all(row["ok"] for row in health)
+        _, *pchannels = await ran(capsys, "info", place)
+        ends = {row["pchannel"]: row["end"] for row in pchannels}
+        for name, end in ends.items():
+            assert int(end) > max(int(frame["position"]) for frame in frames if frame["pchannel"] == name)
+            assert f"readable up to {end} in term 1" in {row["detail"] for row in health if row["check"] == f"pchannel {name}"}
+        assert all(row["promised"] is not None for row in pchannels)
         assert (await ran(capsys, "cursor", "rm", place, "slow", "--yes"))[0]["to"] is None
         last = (await ran(capsys, "tail", place, "v1", "-n", "1"))[0]["message_id"]
         assert (await ran(capsys, "truncate", place, "--up-to", last, "--yes"))[0]["up_to"] == last

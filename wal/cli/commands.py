@@ -16,6 +16,8 @@ EXIT_FINDING: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_ERROR: Final = 4
+EXIT_SIGNALLED: Final = 128
+"""A server that a signal stops before it serves ends with this and the number of the signal, as a shell says of a killed process."""
 EXIT_STATUS: Final = """\
 exit status:
   0  fine

@@ -21,7 +21,18 @@ from wal.cli.output import LOCATION, add_log, add_settings, details_of, opened, 
 from wal.cli.status_service import StatusService
 from wal.errors import InvalidArgumentError, LockedError, WALError, shortened
 from wal.inspect import builders
-from wal.inspect.rows import BroadcastRow, ConsumerRow, HealthRow, LatencyRow, PChannelRow, Row, SettingRow
+from wal.inspect.rows import (
+    BroadcastRow,
+    ConsumerRow,
+    CursorRow,
+    HealthRow,
+    LatencyRow,
+    PChannelRow,
+    RetentionRow,
+    Row,
+    SettingRow,
+    VChannelRow,
+)
 from wal.location import Location, parse_location
 from wal.read.cursors.store import DamagedCursor
 from wal.settings import seconds_from_text, setting_from_text
@@ -57,7 +68,7 @@ def fill_ls(parser: argparse.ArgumentParser) -> None:
     async def rows(log: WALAccesser, details: OutsideDetails, *, fast: bool) -> list[Row]:
         return [*await builders.vchannel_rows(log, None if fast else details)]
 
-    parser.set_defaults(run=lambda arguments: _show(arguments, lambda log, details: rows(log, details, fast=arguments.fast)))
+    parser.set_defaults(run=lambda arguments: _show(arguments, lambda log, details: rows(log, details, fast=arguments.fast), VChannelRow))
 
 
 def fill_cursors(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +100,7 @@ def fill_retention(parser: argparse.ArgumentParser) -> None:
     async def rows(log: WALAccesser, details: OutsideDetails) -> list[Row]:
         return [*await builders.retention_rows(log)]
 
-    parser.set_defaults(run=lambda arguments: _show(arguments, rows))
+    parser.set_defaults(run=lambda arguments: _show(arguments, rows, RetentionRow))
 
 
 def fill_settings(parser: argparse.ArgumentParser) -> None:
@@ -115,8 +126,8 @@ def fill_top(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_top)
 
 
-def _show(arguments: argparse.Namespace, rows: Rows) -> int:
-    show(_rows(arguments, rows), arguments)
+def _show(arguments: argparse.Namespace, rows: Rows, kind: type[Row] | None = None) -> int:
+    show(_rows(arguments, rows), arguments, kind)
     return 0
 
 
@@ -153,7 +164,7 @@ def _cursors(arguments: argparse.Namespace) -> int:
         return await _cursor_rows(log, details)
 
     rows = _rows(arguments, shown)
-    show(rows, arguments)
+    show(rows, arguments, CursorRow)
     if damaged:
         return EXIT_FINDING
     if not field:
@@ -189,7 +200,7 @@ def _broadcasts(arguments: argparse.Namespace) -> int:
                 return builders.broadcast_rows(await log.broadcast().tasks())
 
         rows = asyncio.run(collected())
-    show(rows, arguments)
+    show(rows, arguments, BroadcastRow)
     return 0
 
 
@@ -262,7 +273,7 @@ def _consumers(arguments: argparse.Namespace) -> int:
     else:
         with details_of(arguments):  # there is a log
             pass
-    show(consumers or (), arguments)
+    show(consumers or (), arguments, ConsumerRow)
     return 0
 
 

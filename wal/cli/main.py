@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from wal._version import __version__
 from wal.cli.commands import COMMANDS, EXIT_ERROR, EXIT_FINDING, EXIT_UNREACHABLE, EXIT_USAGE, Command
@@ -58,19 +59,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser(named: str | None = None, *, whole: bool = False) -> argparse.ArgumentParser:
     """Returns the parser of the command line. Only the command that is `named` has its flags, or all have them with `whole`."""
-    parser = argparse.ArgumentParser(prog="wal", description="The write-ahead log of wal-runtime.", formatter_class=_Help)
+    parser = _Parser(
+        prog="wal", usage="wal [-h] [--version] COMMAND ...", description="The write-ahead log of wal-runtime.", formatter_class=_Help
+    )
     parser.add_argument("--version", action="version", version=__version__)
     lines = ["commands:"]
     for group, title in _GROUPS.items():
         lines += [f"  {title}:", *(f"    {each.name:15}{each.help}" for each in COMMANDS if each.group == group)]
     parser.epilog = "\n".join([*lines, "", "`wal COMMAND --help` explains a command."])
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="wal", help=argparse.SUPPRESS)
     for command in COMMANDS:
         own = commands.add_parser(command.name, allow_abbrev=False, formatter_class=_Help)
         own.set_defaults(command=command, parser=own)
         if whole or command.name == named:
             command.add_flags(own)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Suggests the nearest word for a wrong command, order or choice."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            from wal.errors import shortened
+
+            words = [str(word) for word in action.choices]
+            close = difflib.get_close_matches(str(value), words, n=1)
+            meant = f", did you mean {close[0]!r}?" if close else ":"
+            raise argparse.ArgumentError(action, f"there is no {shortened(str(value))}{meant} choose from {', '.join(words)}")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

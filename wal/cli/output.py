@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from wal.inspect.outside import OutsideDetails
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_COLUMN_MIN: Final = 12
+"""How narrow a column of texts may become."""
 LOCATION: Final = "where the log is: a directory, pulsar://…, wal://HOST[:PORT], or etcd://HOST/ROOT of a cluster"
 
 
@@ -154,13 +161,14 @@ def details_of(arguments: argparse.Namespace) -> Iterator[OutsideDetails]:
         details.close()
 
 
-def show(rows: Iterable[Row], arguments: argparse.Namespace) -> None:
-    """Prints the rows: as JSON, one a line, or as a table for each kind of row."""
+def show(rows: Iterable[Row], arguments: argparse.Namespace, kind: type[Row] | None = None) -> None:
+    """Prints the rows: as JSON, one a line, or as a table for each kind of row. Of `kind` there is a table without rows as well."""
     if arguments.json:
         for row in rows:
             sys.stdout.write(as_json(row).decode() + "\n")
         return
-    sys.stdout.write(tables(list(rows)))
+    rows = list(rows)
+    sys.stdout.write(tables(rows) if rows or kind is None else _heading(kind))
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -227,25 +235,61 @@ def _fields(rows: Sequence[Row]) -> str:
     for row in rows:
         names = type(row).__struct_fields__
         width = max(map(len, names))
-        lines += [f"{name.replace('_', ' '):{width}}  {_cell(name, getattr(row, name))}" for name in names]
+        for name in names:
+            first, *rest = _wrapped(_cell(name, getattr(row, name)), max(_room() - width - 2, _COLUMN_MIN))
+            lines += [f"{name.replace('_', ' '):{width}}  {first}", *(f"{'':{width}}  {line}" for line in rest)]
     return "\n".join(lines) + "\n"
 
 
+def _heading(kind: type[Row]) -> str:
+    """Returns the heading of a table without rows."""
+    return "\n".join(map(_bold, _wrapped("  ".join(name.upper() for name in kind.__struct_fields__), _room()))) + "\n"
+
+
 def _table(rows: Sequence[Row]) -> str:
+    """Returns rows of one kind below a heading; where that is wider than the terminal, long cells on several lines, or a line a field."""
     names = type(rows[0]).__struct_fields__
+    heads = [name.upper() for name in names]
     cells = [[_cell(name, getattr(row, name)) for name in names] for row in rows]
     values = list(zip(*[[getattr(row, name) for name in names] for row in rows], strict=True))
     right = [
         all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column) for column in values
     ]
-    widths = [max(len(cell) for cell in column) for column in zip([name.upper() for name in names], *cells, strict=True)]
-    head, *lines = [
-        "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width) for cell, width, is_number in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in ([name.upper() for name in names], *cells)
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *cells, strict=True)]
+    least = [
+        width if is_number else min(width, max(len(head), _COLUMN_MIN)) for head, width, is_number in zip(heads, widths, right, strict=True)
     ]
-    return "\n".join([_bold(head), *lines]) + "\n"
+    room = _room() - 2 * (len(names) - 1)
+    if sum(least) > room:
+        return "\n".join(_fields([row]) for row in rows)
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda at: widths[at] if widths[at] > least[at] else 0)
+        widths[widest] -= 1
+    lines = []
+    for row in (heads, *cells):
+        parts = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+        texts = [
+            "  ".join(
+                cell.rjust(width) if is_number else cell.ljust(width) for cell, width, is_number in zip(line, widths, right, strict=True)
+            )
+            for line in itertools.zip_longest(*parts, fillvalue="")
+        ]
+        lines += [_bold(text.rstrip()) if row is heads else text.rstrip() for text in texts]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Returns the lines of a text that is at most so wide, broken after spaces and commas where there are some."""
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(re.sub(r",(?=\S)", ", ", text), width) or [""]
+
+
+def _room() -> int:
+    """Returns the width of the terminal, or of COLUMNS; unlimited for a file or a pipe, whose readers want a row a line."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    return sys.maxsize
 
 
 def _bold(text: str) -> str:

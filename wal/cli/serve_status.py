@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Final
 
-from wal.cli.commands import EXIT_STATUS
+from wal.cli.commands import EXIT_SIGNALLED, EXIT_STATUS
 from wal.cli.output import add_log, opened
 from wal.errors import InvalidArgumentError, shortened
 from wal.ticks import whole_number
@@ -38,11 +38,19 @@ async def _serve(arguments: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--listen {shortened(arguments.listen)} is no address: write HOST:PORT, for example {LISTEN}")
     port_number = whole_number(f"--listen HOST:PORT, for example {LISTEN}: port", port, 0, 65_535)
     stopped = asyncio.Event()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        stopped.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     token = os.environ.get("WAL_SERVER_TOKEN") or None
     async with opened(arguments) as log, log.serve_status(host.strip("[]"), port_number, token=token) as page:
+        if signals:
+            return EXIT_SIGNALLED + signals[0]
         sys.stdout.write(f"listening on {page.address}\n")
         sys.stdout.flush()
         await stopped.wait()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from wal.cli.commands import EXIT_SIGNALLED
 from wal.errors import InvalidArgumentError, WALError
 from wal.installation import install_hint
 from wal.node.access import Access
@@ -56,17 +57,23 @@ Page = Callable[[Any, Access], AbstractAsyncContextManager[str]]
 async def serve(
     opened: Callable[[Access], Awaitable[Served]], access_now: Callable[[], Access], what: str, *, page: Page | None = None
 ) -> int:
-    """Opens `what` and serves it until a signal, or until it fails; returns the exit code.
+    """Opens `what` and serves it until a signal, or until it fails; returns the exit code. A signal during the opening is obeyed after it.
 
     `access_now` reads how clients reach the server. SIGHUP has it read again: the tokens and the files of TLS may be others then.
     Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
     """
     raise_limit()
     stopped, renewal = asyncio.Event(), asyncio.Event()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        stopped.set()
+
     loop = asyncio.get_running_loop()
     failure: WALError | None = None
     for number in SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, renewal.set)
     try:
         access = await in_thread(access_now)
@@ -88,6 +95,9 @@ async def serve(
                 _log.info("metrics are served at %s", endpoint.address)
             if access.status and page is not None:
                 _log.info("the status page is served at %s", await stack.enter_async_context(page(process, access)))
+            if signals:
+                _log.info("a signal came before %s was served: it is closed again", what)
+                return EXIT_SIGNALLED + signals[0]
             sys.stdout.write(f"listening on {server.address}\n")
             sys.stdout.flush()
             _log.info("%s is served at %s", what, server.address)

@@ -38,6 +38,7 @@ exit status:
   1  it cannot open or write the log, or cannot listen at the address
   2  an argument, a variable or a file is wrong, or a package is missing
   3  the storage failed while it was serving: start it again
+  128 and the number of the signal (143, 130)  one came before it served
 
 examples:
   wal standalone data/

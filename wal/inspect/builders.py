@@ -82,6 +82,8 @@ class WriterDetails(msgspec.Struct, frozen=True, kw_only=True):
 class PChannelDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one pchannel beyond the calls of the log; see `PChannelRow` and `LogRow`."""
 
+    end: int | None = None
+    promised_tick: int = 0
     segments: int | None = None
     checkpoint: int | None = None
     checkpoint_age_s: float | None = None
@@ -129,15 +131,17 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
         own = None if details is None else await details.pchannel(counts.name)
         own = own or PChannelDetails()
         known.append(own)
+        end = max(counts.durable_end, own.end or 0)  # a client counts what it has seen of pchannels that others write: perhaps nothing
+        promised_tick = max(counts.promise, own.promised_tick)
         rows.append(
             PChannelRow(
                 pchannel=counts.name,
                 term=counts.term,
                 earliest=None if report is None or report.earliest is None else str(report.earliest),
-                end=counts.durable_end,
+                end=end if end or statistics.role != "client" else own.end,
                 bytes=0 if report is None else report.bytes,
                 oldest=None if report is None else report.oldest_time,
-                promised=to_datetime(counts.promise) if counts.promise else None,
+                promised=to_datetime(promised_tick) if promised_tick else None,
                 segments=own.segments,
                 checkpoint=own.checkpoint,
                 checkpoint_age_s=own.checkpoint_age_s,
@@ -328,7 +332,8 @@ def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[Healt
                 )
             )
         elif isinstance(row, PChannelRow):
-            rows.append(HealthRow(check=f"pchannel {row.pchannel}", ok=True, detail=f"readable up to {row.end} in term {row.term}"))
+            end = "" if row.end is None else f" up to {row.end}"
+            rows.append(HealthRow(check=f"pchannel {row.pchannel}", ok=True, detail=f"readable{end} in term {row.term}"))
         elif isinstance(row, ConsumerRow) and row.error:
             rows.append(HealthRow(check=f"consumer {row.cursor}", ok=False, detail=row.error))
     if ahead_s > AHEAD_MAX_S:  # nothing is refused for it, and a restart would not help

@@ -180,10 +180,12 @@ class OutsideDetails:
         start, end = snapshot.earliest[0], snapshot.durable_end
         messages_per_s, bytes_per_s = _rates(log, start, end)
         if self._directory is None or not isinstance(log, ReadOnlyJournalLog):
-            return PChannelDetails(messages_per_s=messages_per_s, bytes_per_s=bytes_per_s)
+            return PChannelDetails(end=end, promised_tick=snapshot.promised_tick, messages_per_s=messages_per_s, bytes_per_s=bytes_per_s)
         record = self._checkpoint_of(log.pchannel)
         checkpoint = None if record is None else record.position
         return PChannelDetails(
+            end=end,
+            promised_tick=snapshot.promised_tick,
             segments=len(segment_bases(log.directory)),
             checkpoint=checkpoint,
             checkpoint_age_s=None if checkpoint is None else _age_s(log, max(checkpoint, start), end),

@@ -54,15 +54,15 @@ class LogRow(Row, frozen=True, kw_only=True, tag="log"):
 class PChannelRow(Row, frozen=True, kw_only=True, tag="pchannel"):
     """One pchannel of a log.
 
-    `end` is the durable end, as the bytes of a position. `promised` is the time of the promised tick: no later event is older. `segments`,
-    `checkpoint` (the position where recovery begins), `replay_bytes` (the log from there to the end), `checkpoint_age_s` and `scheduled`
-    (the messages that wait for their time) are None where they are not known.
+    `end` is the durable end, as the bytes of a position; None for a client that has not seen it. `promised` is the time of the promised
+    tick: no later event is older. `segments`, `checkpoint` (the position where recovery begins), `replay_bytes` (the log from there to the
+    end), `checkpoint_age_s` and `scheduled` (the messages that wait for their time) are None where they are not known.
     """
 
     pchannel: str
     term: int
     earliest: str | None
-    end: int
+    end: int | None
     bytes: int
     oldest: datetime | None
     promised: datetime | None

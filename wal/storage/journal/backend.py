@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar, get_args
 
-from wal.errors import ClosedError, InvalidArgumentError, StorageError
+from wal.errors import ClosedError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.files.system import warn_of_weaknesses
 from wal.message import FORM_JOURNAL, Lineage
@@ -226,10 +226,13 @@ class JournalBackend(LogBackend):
 
 
 def _storage_errors(call: Callable[[], _T]) -> _T:
-    """Runs the call, and raises an error of the operating system as a StorageError."""
+    """Runs the call, and raises an error of the operating system as a StorageError, on a full disk as a NoSpaceError."""
     try:
         return call()
     except OSError as error:
+        if error.errno in NO_SPACE:
+            where = f" for {error.filename}" if error.filename else ""
+            raise NoSpaceError(f"there is no room{where}: free some space, then open the log again") from error
         raise StorageError(f"{error.filename or 'the journal'}: {error.strerror or error}") from error
 
 
