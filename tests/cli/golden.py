@@ -74,11 +74,13 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str], str, int]]:
     consumed = str(folder / "consumed")
     with bridge.blocking(consumed) as log:
         page = log._thread.call(log._log.serve_status)
-        log.append_txn("orders", [b"a book"])
-        with log.consume("orders", str, cursor="packing") as consumer:
-            consumer.caught_up()
-            yield "consumers", ["consumers", consumed], "", 0
-        log._thread.call(page.close)
+        try:
+            log.append_txn("orders", [b"a book"])
+            with log.consume("orders", str, cursor="packing") as consumer:
+                consumer.caught_up()
+                yield "consumers", ["consumers", consumed], "", 0
+        finally:  # the thread of the log waits for the page, also when a row differs
+            log._thread.call(page.close)
 
 
 def rows_of(arguments: list[str], text: str, status: int) -> list[dict[str, Any]]:
