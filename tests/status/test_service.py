@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,11 +22,12 @@ from starlette.routing import Mount, Route
 from tests.cli.golden import inexact
 from tests.locations import open_wal
 from tests.probes import local
-from wal import BroadcastMessage, Consumer, Delivery, Message, ResourceKey, WALAccesser
+from wal import BroadcastMessage, Consumer, Delivery, Message, ResourceKey, WALAccesser, __version__
 from wal.errors import HandlerFailedError, InvalidArgumentError, StorageError
 from wal.inspect.rows import VERSION
 from wal.read.cursors.files import CursorFiles
-from wal.status import status_app
+from wal.status import counting, status_app
+from wal.timestamp import to_datetime
 
 TOKEN = "a token that nobody guesses"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&`\u202e"
@@ -79,6 +81,27 @@ async def test_rows_are_those_of_the_command_line(log: WALAccesser) -> None:
         page_text = await client.get("/")
         assert "default-src 'none'" in page_text.headers["content-security-policy"]
         assert "http" not in page_text.text.replace("http-equiv", "")
+
+
+async def test_vchannels_are_counted(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "SHARE", 1e9)  # always counted again
+    before = await log.append_txn("orders", [b"22", b"333"])
+    async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
+        (row,) = (await client.get("/api/ls")).json()["rows"]
+        assert (row["messages"], row["last_id"], row["bytes"] >= 6) == (3, str(before.message_id), True)
+        assert row["last_append"] == to_datetime(before.time_tick).isoformat().replace("+00:00", "Z")
+        await log.append("stock", b"x")
+        while True:  # a reader of the files sees a new vchannel a moment later
+            rows = (await client.get("/api/ls")).json()["rows"]
+            if rows[-1]["messages"] is not None:
+                break
+        assert [(each["vchannel"], each["messages"]) for each in rows] == [("orders", 3), ("stock", 1)]
+        live = (await client.get("/api/live")).json()
+        assert (live["release"], live["pid"]) == (__version__, os.getpid())
+        assert live["uptime_s"] > 0
+        for path in ("/favicon.ico", "/favicon.svg"):
+            icon = await client.get(path)
+            assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
 
 
 async def test_no_number_of_an_answer_is_rounded(log: WALAccesser) -> None:

@@ -109,12 +109,17 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     oldest: datetime | None
 
 
-class Details(Protocol):
+class Counting(Protocol):
+    """What a caller knows of vchannels beyond the calls of the log. It may leave names out."""
+
+    async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]: ...
+
+
+class Details(Counting, Protocol):
     """What a caller knows beyond the calls of the log. Every method may return None, or leave names out."""
 
     async def writer(self) -> WriterDetails: ...
     async def pchannel(self, name: str) -> PChannelDetails | None: ...
-    async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]: ...
     async def lag(self, cursor: CursorInfo) -> Lag | None: ...
 
 
@@ -169,7 +174,7 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
     ]
 
 
-async def vchannel_rows(log: InspectedLog, details: Details | None = None) -> list[VChannelRow]:
+async def vchannel_rows(log: InspectedLog, details: Counting | None = None) -> list[VChannelRow]:
     """Returns a row for each vchannel, by name."""
     infos = await log.vchannels()
     counts = {} if details is None else await details.counts(infos)

@@ -169,7 +169,7 @@ class OutsideDetails:
 
     async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]:
         """Returns the counts of these vchannels."""
-        return await in_thread(self._counts, vchannels)
+        return await in_thread(self.count, vchannels)
 
     async def lag(self, cursor: CursorInfo) -> Lag | None:
         """Returns what the cursor's reader has not read yet; None if its log is not known."""
@@ -227,7 +227,8 @@ class OutsideDetails:
                 self._checkpoints = checkpoint_records(read_metadata(self._directory / METADATA_NAME))
         return self._checkpoints.get(pchannel)
 
-    def _counts(self, vchannels: Sequence[VChannelInfo]) -> dict[str, VChannelCounts]:
+    def count(self, vchannels: Sequence[VChannelInfo]) -> dict[str, VChannelCounts]:
+        """Returns the counts of these vchannels. Blocks."""
         counts: dict[str, VChannelCounts] = {}
         by_pchannel: dict[str, dict[str, int]] = {}
         for info in vchannels:

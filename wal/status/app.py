@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +25,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wal._version import __version__
+from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics
 from wal.errors import AuthenticationError, InvalidArgumentError, WALError
 from wal.files.free_space import free_bytes
 from wal.inspect.builders import (
+    VChannelCounts,
     broadcast_rows,
     consumer_rows,
     cursor_rows,
@@ -43,6 +48,7 @@ from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess
 from wal.status.actions import perform
+from wal.status.counting import JournalCounts
 from wal.threads import in_thread
 from wal.ticks import whole_number
 
@@ -68,7 +74,13 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-_ASSETS: Final = {"": ("page.html", "text/html"), "page.js": ("page.js", "text/javascript"), "page.css": ("page.css", "text/css")}
+_ASSETS: Final = {
+    "": ("page.html", "text/html"),
+    "page.js": ("page.js", "text/javascript"),
+    "page.css": ("page.css", "text/css"),
+    "favicon.svg": ("favicon.svg", "image/svg+xml"),
+    "favicon.ico": ("favicon.svg", "image/svg+xml"),
+}
 
 
 def status_app(log: Any, *, token: str | Secret | None = None) -> Starlette:
@@ -91,6 +103,8 @@ class Status:
         self._settings = settings
         self._snapshots = Snapshots(log.statistics, log.cursors, log.retention, log.consumers)
         self._collector: Collector | None = None
+        self._counts = None if directory is None else JournalCounts(directory)
+        self._began_s = time.monotonic()
         read: Callable[[Callable[[Request], Awaitable[Response]]], Callable[[Request], Awaitable[Response]]] = self._reading
         self.app = Starlette(
             routes=[
@@ -113,9 +127,11 @@ class Status:
         )
 
     def close(self) -> None:
-        """Stops measuring the loop."""
+        """Stops measuring the loop, and counting."""
         if self._collector is not None:
             self._collector.close()
+        if self._counts is not None:
+            self._counts.close()
 
     # -- who may ask, and how errors are told
 
@@ -189,6 +205,9 @@ class Status:
         assert log is not None, "the snapshot of a log"
         answer = {
             "at_s": snapshot.at_s,
+            "release": __version__,
+            "pid": os.getpid(),
+            "uptime_s": await in_thread(_uptime_s, self._began_s),
             "actions": self._access.takes_actions,
             "role": log.role,
             "backend": log.wal_name,
@@ -236,7 +255,8 @@ class Status:
             return found[offset : offset + limit], len(found)
 
         shown, total = await in_thread(cut)
-        rows = await vchannel_rows(_SomeVChannels(self._log, shown))
+        counts = None if self._counts is None else _Counted(await self._counts.counts(infos))
+        rows = await vchannel_rows(_SomeVChannels(self._log, shown), counts)
         return _json({"total": total, "offset": offset, "rows": [as_dict(row) for row in rows]})
 
     async def _broadcasts(self) -> list[Row]:
@@ -310,6 +330,16 @@ class _WholeRequests:
         await self._app(scope, receive_part, send_after)
 
 
+class _Counted:
+    """Counts that were made before."""
+
+    def __init__(self, counts: Mapping[str, VChannelCounts]) -> None:
+        self._counts = counts
+
+    async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]:
+        return self._counts
+
+
 class _SomeVChannels:
     """A log of which `vchannel_rows` sees some vchannels only."""
 
@@ -323,6 +353,15 @@ class _SomeVChannels:
 
     async def vchannels(self) -> list[Any]:
         return self._shown
+
+
+def _uptime_s(began_s: float) -> float:
+    """Returns how long this process runs; where the system does not tell, how long it serves the page."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.monotonic() - began_s
 
 
 def _page(request: Request) -> tuple[int, int, str]:

@@ -25,6 +25,7 @@ function size(bytes) {
 }
 const seconds = (s) => s === null || s === undefined ? "–" : s < 1 ? `${(s * 1000).toFixed(1)} ms` : s < 120 ? `${s.toFixed(1)} s` : s < 7200 ? `${Math.round(s / 60)} min` : `${(s / 3600).toFixed(1)} h`;
 const count = (n) => n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en");
+const when = (time) => time ? time.replace("T", " ").replace(/\.\d+/, "") : "–";
 
 function table(id, caption, columns, rows) {
   const made = document.createDocumentFragment();
@@ -33,10 +34,10 @@ function table(id, caption, columns, rows) {
   const body = made.appendChild(document.createElement("tbody"));
   for (const row of rows) {
     const tr = body.appendChild(document.createElement("tr"));
-    for (const [, value, kind] of columns) {
+    for (const [name, value, kind] of columns) {
       const td = tr.appendChild(document.createElement("td"));
       const text = String(value(row) ?? "–");
-      td.textContent = text; td.title = text;
+      td.textContent = text; td.dataset.label = name;
       if (kind === "n") td.className = "n";
       if (kind === "bad" && text !== "ok" && text !== "–") td.className = "bad";
     }
@@ -85,6 +86,7 @@ function quantile(now, then, q) {
 async function refreshLive() {
   const live = await get("api/live");
   byId("location").textContent = live.location;
+  byId("process").textContent = `release ${live.release} · pid ${live.pid} · up ${seconds(live.uptime_s)}`;
   const failed = live.pchannels.filter((each) => each.failure);
   const state = byId("state");
   const said = failed.length ? `FAILED: ${failed[0].failure}` : `${live.role} of a log on ${live.backend}, ${count(live.vchannels)} vchannels: all is well`;
@@ -116,8 +118,9 @@ async function refreshTables() {
 
 async function refreshVChannels() {
   const page = await get(`api/ls?limit=${LIMIT}&offset=${offset}&filter=${encodeURIComponent(byId("filter").value)}`);
-  table("ls", "vchannels", [["vchannel", (r) => r.vchannel], ["pchannel", (r) => r.pchannel], ["incarnation", (r) => r.incarnation, "n"], ["last event", (r) => r.last_id]], page.rows);
+  table("ls", "vchannels", [["vchannel", (r) => r.vchannel], ["pchannel", (r) => r.pchannel], ["messages", (r) => count(r.messages), "n"], ["bytes", (r) => size(r.bytes), "n"], ["last message", (r) => when(r.last_append)], ["its id", (r) => r.last_id]], page.rows);
   byId("pages").textContent = page.total ? `${offset + 1} to ${offset + page.rows.length} of ${count(page.total)}` : "none";
+  byId("before").hidden = byId("after").hidden = page.total <= LIMIT;
   byId("before").disabled = offset === 0;
   byId("after").disabled = offset + LIMIT >= page.total;
 }
