@@ -55,11 +55,13 @@ class Driver:
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
         self.last_words: list[str] = []
         """The lines that it had printed, and the parent had not read, when it was killed."""
+        options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+        temporary = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": f"{options} -Djava.io.tmpdir={folder}"}  # a killed process removes nothing
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(rows)],
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, **temporary, "PYTHONPATH": str(Path(__file__).parents[2])},
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
