@@ -91,11 +91,12 @@ class LoopThread:
         with running.idle:
             if self._stopped:
                 raise ClosedError("the log is closed: open it again to go on")
-            if running.has_ended:
-                raise ClosedError("the loop of the log has ended under it: close the log, and open it again to go on")
-            running.calls.add(future)
+            try:
+                running.loop.call_soon_threadsafe(running.begin, future, partial(call, *args, **kwargs))
+            except RuntimeError:  # the loop is closed
+                raise ClosedError("the loop of the log has ended under it: close the log, and open it again to go on") from None
+            running.calls.add(future)  # if the loop ends before it begins the call, the end of the thread cancels it
             future.add_done_callback(running.call_ended)
-            running.loop.call_soon_threadsafe(running.begin, future, partial(call, *args, **kwargs))
         return future
 
     def stop(self) -> None:
@@ -112,10 +113,7 @@ class LoopThread:
             failure: Exception | None = None
             if self.closing is not None:
                 try:
-                    if running.has_ended:
-                        asyncio.run(_awaited(self.closing))
-                    else:
-                        self.call(self.closing)
+                    self._close(self.closing)
                 except Exception as error:
                     failure = error
             with running.idle:
@@ -128,6 +126,14 @@ class LoopThread:
             _all.discard(running)
             if failure is not None:
                 raise failure
+
+    def _close(self, closing: Callable[[], Awaitable[None]]) -> None:
+        try:
+            self.call(closing)
+        except ClosedError:
+            if not self._running.loop.is_closed():
+                raise
+            asyncio.run(_awaited(closing))
 
     def __del__(self) -> None:
         running = getattr(self, "_running", None)

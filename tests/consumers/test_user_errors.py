@@ -104,6 +104,7 @@ FAILS = {
     "CancelledError": raising(asyncio.CancelledError),
     "Retry": raising(lambda: Retry(0)),
     "BareRetry": raising(BareRetry),
+    "far Retry": raising(lambda: Retry(1e300)),
     "BareReject": raising(BareReject),
     "own task": cancel_own_task,
     "open scope": leave_cancelled_scope_open,

@@ -18,6 +18,8 @@ from wal.message import ImmutableMessage, Message
 
 DRAIN_S: Final = 10.0
 """How long the end of a consumer waits for handlers, unless its caller says otherwise."""
+RETRY_S_MAX: Final = 10 * 365 * 86_400.0
+"""The longest pause that a handler may ask for: what is saved of it has room for a time."""
 REASON_BYTES_MAX: Final = 1024
 """The most UTF-8 bytes of a reason in a dead letter."""
 
@@ -28,8 +30,8 @@ class Retry(Exception):
     def __init__(self, delay_s: float | None = None) -> None:
         if delay_s is not None and (isinstance(delay_s, bool) or not isinstance(delay_s, int | float)):
             raise TypeError(f"delay_s must be a number of seconds or None, not {delay_s!r}")
-        if delay_s is not None and not 0 <= delay_s < float("inf"):
-            raise InvalidArgumentError(f"delay_s={delay_s} is out of range: at least 0 s, and finite")
+        if delay_s is not None and not 0 <= delay_s <= RETRY_S_MAX:
+            raise InvalidArgumentError(f"delay_s={delay_s} is out of range: 0 to {RETRY_S_MAX:.0f} s (ten years)")
         super().__init__("the handler asked for a retry" if delay_s is None else f"the handler asked for a retry in {delay_s} s")
         self.delay_s: float | None = delay_s
 
