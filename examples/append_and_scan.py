@@ -1,6 +1,6 @@
 """Append messages and read them back: by policy, by filter, and live while they are written.
 
-    python -m examples.append_and_scan [location]          (default: data/)
+    python -m examples.append_and_scan [location]          (default: data/append_and_scan/)
 
 Shows `raw_append`, `append_bulk`, `append_nowait`, deliver policies and filters, a follower, and read-your-writes.
 """
@@ -14,7 +14,7 @@ import sys
 from wal import Latest, Message, MessageType, MessageTypes, StartAfter, TimeTickGTE, WALAccesser, open_wal
 
 
-async def main(location: str = "data/") -> None:
+async def main(location: str = "data/append_and_scan/") -> None:
     async with open_wal(location) as log:
         await write(log)
         await read_back(log)

@@ -1,6 +1,6 @@
 """A journal as Arrow batches: columns for counting, joining and plotting, read from the files while another process writes them.
 
-    python -m examples.arrow [directory]          (default: data/)
+    python -m examples.arrow [directory]          (default: data/arrow/)
 
 Needs pyarrow (the extra `arrow`). Shows `record_batches`, a group-by over a property, and continuing from a position.
 """
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from wal import Message, MessageID, StartAfter, bridge
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/arrow/") -> None:
     write(directory)
     table = pa.Table.from_batches(bridge.record_batches(directory, "flights", follow=False))
     print(f"{table.num_rows} rows: {', '.join(table.schema.names)}")

@@ -1,6 +1,6 @@
 """SQL over a journal: DuckDB reads its Arrow batches one by one, while another process may write it.
 
-    python -m examples.arrow_duckdb [directory]          (default: data/)
+    python -m examples.arrow_duckdb [directory]          (default: data/arrow_duckdb/)
 
 Needs duckdb and pyarrow (the extra `examples`). Nothing is imported into a database, and memory stays flat however long the log is.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 from wal import Message, bridge
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/arrow_duckdb/") -> None:
     write(directory)
     # Only the columns that the query needs; the others cost nothing.
     with bridge.record_batches(directory, "flights", follow=False, columns=["properties", "payload"]) as batches:

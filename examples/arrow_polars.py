@@ -1,6 +1,6 @@
 """Data frames of a journal: Polars reads its Arrow batches, part by part, and a cursor says where the next run continues.
 
-    python -m examples.arrow_polars [directory]          (default: data/)
+    python -m examples.arrow_polars [directory]          (default: data/arrow_polars/)
 
 Needs polars and pyarrow (the extra `examples`).
 """
@@ -14,7 +14,7 @@ import polars as pl
 from wal import Message, bridge
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/arrow_polars/") -> None:
     for first in (0, 600):
         write(directory, first)
         columns = ["time_tick", "append_time", "payload"]

@@ -1,6 +1,6 @@
 """A log without an event loop: threads that append through `blocking`, a report that reads the files with `iterate`.
 
-    python -m examples.blocking [directory]          (default: data/)
+    python -m examples.blocking [directory]          (default: data/blocking/)
 
 Shows the blocking calls from several threads, a transaction as a context manager, a plain iterator with a cursor, and a timeout.
 """
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from wal import Message, bridge
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/blocking/") -> None:
     with bridge.blocking(directory) as log:
         take_orders(log)
         report(directory)  # the log is still open for writing; this could be another process

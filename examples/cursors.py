@@ -1,6 +1,6 @@
 """Two consumers of one vchannel, each with its own cursor; one of them is another process, and is killed.
 
-    python -m examples.cursors [directory]      (default: data/)
+    python -m examples.cursors [directory]      (default: data/cursors/)
 
 The writer bills orders and saves its cursor after each page. Meanwhile a second process audits the same orders, reading the files of the
 running writer (`read_only=True`), until it is killed. A third process with the same cursor continues from the last save.
@@ -21,7 +21,7 @@ KILL_AFTER = 3
 """The first auditor is killed after it has reported this many pages."""
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/cursors/") -> None:
     async with open_wal(directory) as log:
         results = await log.append_bulk(Message("orders", b"%d" % number) for number in range(ORDERS))
 

@@ -1,6 +1,6 @@
 """A worker that is killed with SIGKILL again and again, and writes every order exactly once.
 
-    python -m examples.idempotent_retries [directory]      (default: data/)
+    python -m examples.idempotent_retries [directory]      (default: data/idempotent_retries/)
 
 It does not know what it had written when it was killed, so it appends everything again from the last order it reported. Each order has a
 key, and each invoice is a transaction with a key: an existing one is not written a second time.
@@ -20,7 +20,7 @@ KILL_EVERY = 60
 """A worker is killed after it has reported this many orders."""
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/idempotent_retries/") -> None:
     reported = kills = 0
     while reported < ORDERS:
         worker = start_worker(directory, reported)

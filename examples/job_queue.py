@@ -1,6 +1,6 @@
 """A job queue with four workers, retries and dead letters, whose process is killed, also by one of its jobs.
 
-    python -m examples.job_queue [directory]      (default: data/)
+    python -m examples.job_queue [directory]      (default: data/job_queue/)
 
 Each job writes its result once. One job can never be done, and one kills its process whenever it is tried: both end as dead letters, the
 others are done. When the reason is gone, the dead letters are tried again.
@@ -21,7 +21,7 @@ KILL_AFTER = 20
 """The first process is killed after so many jobs."""
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/job_queue/") -> None:
     asyncio.run(submit(directory))
     processes = killed = 0
     code = 1

@@ -1,6 +1,6 @@
 """A join of two message streams by a flow graph, whose result is in a log exactly once, also after a failure in the middle.
 
-    python -m examples.join_of_two_streams [directory]      (default: data/)
+    python -m examples.join_of_two_streams [directory]      (default: data/join_of_two_streams/)
 
 Sensors send temperatures on two channels and humidities on a third one; every second ends with a time tick. The graph pairs the readings of
 a room within a second, and writes the pairs to a log. The first graph fails in the middle. The second one gets what the first one had not
@@ -27,7 +27,7 @@ SECOND = 1000 << 18
 """A second in time ticks, whose upper 46 bits are milliseconds."""
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/join_of_two_streams/") -> None:
     medium = RocksMQMedium(Path(directory) / "mq")
     await produce(medium, ["temperatures-0", "temperatures-1"], value=20)
     await produce(medium, ["humidities"], value=50)

@@ -1,6 +1,6 @@
 """A mailer that mails each order once, although it is killed after a mail was taken and before that was noted.
 
-    python -m examples.mailer [directory]      (default: data/)
+    python -m examples.mailer [directory]      (default: data/mailer/)
 
 A handler is called at least once, and no log can take a mail back. So the handler gives the provider the id of the message as the key of
 the request, and the provider sends nothing for a key that it has seen. The provider here is a directory with a file for each mail.
@@ -18,7 +18,7 @@ from wal import Delivery, open_wal
 ORDERS = 20
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/mailer/") -> None:
     asyncio.run(fill(directory))
     asked = kills = 0
     code = 1

@@ -1,6 +1,6 @@
 """A migration of a message stream from RocksMQ to a log, which is killed in the middle; its consumer continues where it was.
 
-    python -m examples.migration [directory]      (default: data/)
+    python -m examples.migration [directory]      (default: data/migration/)
 
 A service has billed a part of its orders. All orders are copied to a log by another process, which is killed once. Then the service's
 position is translated, and it continues on the log with the next order.
@@ -23,7 +23,7 @@ BILLED = 5_000
 NAME = "orders to the log"
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/migration/") -> None:
     old, new = Path(directory) / "mq", Path(directory) / "log"
     await produce(old)
     billed, position = await bill(old)

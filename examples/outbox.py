@@ -1,6 +1,6 @@
 """A service with a database of its own: its changes reach the log once, and what it reads from the log reaches the database once.
 
-    python -m examples.outbox [directory]      (default: data/)
+    python -m examples.outbox [directory]      (default: data/outbox/)
 
 **Out:** a change and its message are one transaction of the database, in the table `outbox`. A relay appends its rows to the log, each with
 the number of the row as its sequence, and deletes them afterwards; a row that is appended again after a kill is a duplicate.
@@ -27,7 +27,7 @@ TABLES = """
 """
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/outbox/") -> None:
     kills, code = 0, 1
     while code:
         command = [sys.executable, "-m", "examples.outbox", "--run", directory]

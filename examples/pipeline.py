@@ -1,6 +1,6 @@
 """Three stages from log to log, whose process is killed again and again: each input has one output of every stage.
 
-python -m examples.pipeline [directory]      (default: data/)
+python -m examples.pipeline [directory]      (default: data/pipeline/)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KILL_EVERY = 250
 """A process kills itself with kill -9 when it has handled so many messages."""
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/pipeline/") -> None:
     asyncio.run(fill(directory))
     kills, code = 0, 1
     while code:

@@ -1,6 +1,6 @@
 """One process writes a log; another one reads it as it grows, and continues when the writer is killed and a second one takes over.
 
-    python -m examples.read_from_another_process [directory]      (default: data/)
+    python -m examples.read_from_another_process [directory]      (default: data/read_from_another_process/)
 
 The reader opens the journal with `read_only=True`: it reads the writer's files, sends nothing, and makes no process wait.
 """
@@ -21,7 +21,7 @@ MORE = 100
 """The number of orders that the second writer appends."""
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/read_from_another_process/") -> None:
     written = writer(directory, first=0, count=sys.maxsize)
     first = await anext(written)  # the journal exists now
     async with open_wal(directory, read_only=True) as log, log.read("orders") as scanner:

@@ -1,6 +1,6 @@
 """A consumer that is killed with SIGKILL and continues exactly where it was.
 
-    python -m examples.resume_after_crash [directory]      (default: data/)
+    python -m examples.resume_after_crash [directory]      (default: data/resume_after_crash/)
 
 A worker process adds up the numbers on vchannel `numbers` and stores the sum *together with* the scanner's position, in one file
 that is replaced by rename. Killed at any moment, it continues from the file: no number is added twice and none is omitted.
@@ -23,7 +23,7 @@ KILL_AFTER = 30
 """The first worker is killed after it has reported this many pages."""
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/resume_after_crash/") -> None:
     state = Path(directory) / "sum.json"
     state.parent.mkdir(parents=True, exist_ok=True)
     asyncio.run(produce(f"{directory}/log"))

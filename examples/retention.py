@@ -1,6 +1,6 @@
 """A log that keeps itself small, and the cursor of a reader that is gone, which holds the log until the cursor turns stale.
 
-    python -m examples.retention [directory]      (default: data/)
+    python -m examples.retention [directory]      (default: data/retention/)
 
 Sensors write without end; the log keeps 4 MiB of it. A reader with a cursor makes it keep more, but not for ever: `cursor_lag_bytes_max`.
 """
@@ -19,7 +19,7 @@ KEPT = 4 * MIB
 LAG_MAX = 16 * MIB
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/retention/") -> None:
     async with open_wal(directory, segment_bytes=MIB, retention_bytes=KEPT, cursor_lag_bytes_max=LAG_MAX) as log:
         await write(log, 32)
         held = await until(log, lambda told: told.bytes <= KEPT + MIB)

@@ -1,6 +1,6 @@
 """Two services change the schema of one collection, which is spread over 16 vchannels.
 
-    python -m examples.schema_change [directory]      (default: data/)
+    python -m examples.schema_change [directory]      (default: data/schema_change/)
 
 Each change is a broadcast that holds the collection's resource key until all 16 consumers have applied it, so the changes of the two
 services are applied in the same order everywhere. One consumer crashes after its work, before it could acknowledge it.
@@ -74,7 +74,7 @@ async def change(log: WALAccesser, service: str) -> int:
     return refused
 
 
-async def main(directory: str = "data/") -> None:
+async def main(directory: str = "data/schema_change/") -> None:
     async with open_wal(directory, pchannels=4) as log:
         for name in SHARDS:
             await log.raw_append(Message(name, b"a row"))

@@ -1,6 +1,6 @@
 """Two services and a Spark job share one log over the network; the server is killed once while they work.
 
-    python -m examples.services_and_spark [directory]      (default: data/)
+    python -m examples.services_and_spark [directory]      (default: data/services_and_spark/)
 
 One command starts all of it. `wal standalone` serves the directory. The shop, a process, writes orders with keys. The ledger, another
 process, adds up what each customer owes, and saves its sums together with its position in one file. The Spark job reads all orders as a
@@ -90,7 +90,7 @@ def spark_job(location: str) -> dict[str, int]:
     return {row[0]: row[1] for row in orders.groupBy("value.customer").sum("value.cents").collect()}
 
 
-def main(directory: str = "data/") -> None:
+def main(directory: str = "data/services_and_spark/") -> None:
     file = Path(f"{directory.rstrip('/')}-sums.json")
     with Server(directory) as server, service("shop", server.location) as writer:
         with service("ledger", server.location, str(file)) as reader:

@@ -1,6 +1,6 @@
 """A Spark query keeps delay statistics for each airport, while another process writes the flights.
 
-    python -m examples.spark_delays [directory]      (default: data/)
+    python -m examples.spark_delays [directory]      (default: data/spark_delays/)
 
 The writer stops in the middle, with the log open, until the query has read everything so far; then both continue to the end. The
 query reads the writer's files: no server, and neither waits for the other's locks.
@@ -27,7 +27,7 @@ Statistics = dict[str, tuple[int, int, float]]
 """Maps an airport to its flights, its flights that were over 15 minutes late, and its mean departure delay in minutes."""
 
 
-def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
+def main(directory: str = "data/spark_delays/", flight_count: int = FLIGHTS) -> None:
     spark = session("delays")
     with feed(directory, flight_count) as writer, tempfile.TemporaryDirectory() as checkpoint:
         query = (
@@ -87,4 +87,4 @@ def show(found: Statistics, should: Statistics) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "data/")
+    main(sys.argv[1] if len(sys.argv) > 1 else "data/spark_delays/")

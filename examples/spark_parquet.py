@@ -1,7 +1,7 @@
 """A Spark query writes the delays of each day to Parquet, batch by batch, each batch once, and the log keeps what it has not
 written yet.
 
-    python -m examples.spark_parquet [directory]      (default: data/; the Parquet files go to DIRECTORY-delays)
+    python -m examples.spark_parquet [directory]      (default: data/spark_parquet/; the Parquet files go to DIRECTORY-delays)
 
 Another process writes the flights. The query fails in the middle of its work and is restarted; its earlier output is replaced, not
 repeated. Its position in the log is a cursor, which moves when a batch is done.
@@ -49,7 +49,7 @@ class Handler:
             raise RuntimeError("the disk is full, say")
 
 
-def main(directory: str = "data/", flight_count: int = FLIGHTS) -> None:
+def main(directory: str = "data/spark_parquet/", flight_count: int = FLIGHTS) -> None:
     spark = session("parquet")
     target = f"{directory.rstrip('/')}-delays"
     handler = Handler(target, fail_at=FAIL_AT)
@@ -100,4 +100,4 @@ def same(spark: SparkSession, target: str, count: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "data/")
+    main(sys.argv[1] if len(sys.argv) > 1 else "data/spark_parquet/")

@@ -1,6 +1,6 @@
 """Transactions, which are read as a whole or not at all, over one vchannel or several of one pchannel.
 
-    python -m examples.transactions [location]             (default: data/)
+    python -m examples.transactions [location]             (default: data/transactions/)
 
 Shows commit, rollback on an exception, a transaction over two vchannels, the errors that end one, and how readers see it.
 """
@@ -14,7 +14,7 @@ from wal import ImmutableTxnMessage, Message, MessageType, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TransactionExpiredError
 
 
-async def main(location: str = "data/") -> None:
+async def main(location: str = "data/transactions/") -> None:
     async with open_wal(location) as log:
         await commit_and_rollback(log)
         await over_two_vchannels(log)

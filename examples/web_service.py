@@ -1,6 +1,6 @@
 """A web service that embeds the log: orders are appended in transactions, and clients tail them by long poll.
 
-    python -m examples.web_service [location]              (default: data/; serves on 127.0.0.1:8000)
+    python -m examples.web_service [location]              (default: data/web_service/; serves on 127.0.0.1:8000)
 
     curl -X POST localhost:8000/orders -d '{"customer": "ada", "items": ["apples", "pears"]}'
     curl 'localhost:8000/events?wait_s=10'                  then again with ?after=<position from the answer>
@@ -87,7 +87,7 @@ async def failed(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status_code=status)
 
 
-def main(location: str = "data/") -> None:
+def main(location: str = "data/web_service/") -> None:
     import uvicorn
 
     uvicorn.run(make_app(location), host="127.0.0.1", port=8000)

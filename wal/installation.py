@@ -22,6 +22,22 @@ def install_hint(*extras: str) -> str:
     return f"pip install '{_source()}[{','.join(extras)}]'"
 
 
+def missing_package(error: ImportError) -> str:
+    """Returns the name by which pip knows the package of a module that could not be imported: protobuf for `google.protobuf`."""
+    module = (error.name or "").partition(".")[0]
+    return _PACKAGES.get(module, module)
+
+
+_PACKAGES = {
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "opentelemetry": "opentelemetry-api",
+    "prometheus_client": "prometheus-client",
+    "pulsar": "pulsar-client",
+}
+"""Packages whose modules have other names."""
+
+
 def reinstall_hint() -> str:
     """Returns the command that reinstalls this distribution, whatever happened to its files."""
     return f"pip install --force-reinstall --no-deps '{_source()}'"
@@ -85,7 +101,10 @@ def _same(path: str, expected: str) -> bool:
 
 def _is_ours(spec: ModuleSpec, origin: str) -> bool:
     read = getattr(spec.loader, "get_data", None)
-    return read is None or DISTRIBUTION.encode() in read(origin)
+    try:
+        return read is None or DISTRIBUTION.encode() in read(origin)
+    except OSError:  # a program that was packed into one file (PyInstaller) has the modules, and no files of them
+        return True
 
 
 def _owners(name: str) -> str:

@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -268,8 +269,12 @@ async def _awaited(call: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns what creates the loop, None for that of Python."""
-    if importlib.util.find_spec("uvloop") is None:
+    """Returns what creates the loop, None for that of Python.
+
+    Where gevent has made greenlets of threads, uvloop's loop would hold the only thread that there is; Python's own lets others run.
+    """
+    monkey = sys.modules.get("gevent.monkey")
+    if (monkey is not None and monkey.is_module_patched("threading")) or importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wal.installation import install_hint
+from wal.installation import install_hint, missing_package
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Message
 
 try:
@@ -30,7 +30,9 @@ try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as _missing:
-    raise ImportError(f"traces need {_missing.name}, which is not installed: {install_hint('otel')}", name=_missing.name) from _missing
+    raise ImportError(
+        f"traces need {missing_package(_missing)}, which is not installed: {install_hint('otel')}", name=_missing.name
+    ) from _missing
 
 __all__ = ["ATTRIBUTES", "TRACEPARENT", "TracedLog", "handling", "traced"]
 

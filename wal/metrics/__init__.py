@@ -22,7 +22,7 @@ if not TYPE_CHECKING:
         try:
             from wal.metrics import collector
         except ModuleNotFoundError as error:
-            from wal.installation import install_hint
+            from wal.installation import install_hint, missing_package
 
-            raise ImportError(f"metrics need {error.name}, which is not installed: {install_hint('metrics')}") from error
+            raise ImportError(f"metrics need {missing_package(error)}, which is not installed: {install_hint('metrics')}") from error
         return getattr(collector, name)

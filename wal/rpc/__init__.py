@@ -5,7 +5,7 @@ these messages and back. `codes.py` does so for errors. `connection.py` is the c
 addresses, each with a deadline. `serving.py` and `auth.py` are the server's side. The room knows neither clients nor servers.
 """
 
-from wal.installation import install_hint
+from wal.installation import install_hint, missing_package
 
 try:
     import google.protobuf  # noqa: F401
@@ -13,6 +13,6 @@ try:
     import wal.network  # noqa: F401
 except ImportError as _missing:
     raise ImportError(
-        f"a log on the network needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('cluster')}",
+        f"a log on the network needs grpcio and protobuf, and {missing_package(_missing)} is not installed: {install_hint('cluster')}",
         name=_missing.name,
     ) from _missing

@@ -36,8 +36,10 @@ def session(name: str = "wal", *, master: str = "local[2]", settings: Mapping[st
     Python for its workers.
 
     `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned, with those settings changed
-    that can be. Raises InvalidArgumentError, with the reason, when this host cannot run Spark.
+    that can be. Raises ImportError without pyspark or pyarrow, InvalidArgumentError, with the reason, when this host cannot run Spark.
     """
+    require_pyspark()
+    load_pyarrow()
     if (reason := why_no_session()) is not None:
         raise InvalidArgumentError(f"no Spark session can be created here: {reason}")
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wal.errors import InvalidArgumentError, StorageError
 from wal.files.access import FileAccess
 from wal.inspect.outside import STATUS_NAME
-from wal.installation import install_hint
+from wal.installation import install_hint, missing_package
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess, is_loopback
@@ -122,7 +122,7 @@ def load_app() -> ModuleType:
     try:
         return importlib.import_module("wal.status.app")
     except ModuleNotFoundError as error:
-        raise ImportError(f"the status page needs {error.name}, which is not installed: {install_hint('status')}") from error
+        raise ImportError(f"the status page needs {missing_package(error)}, which is not installed: {install_hint('status')}") from error
 
 
 def _load_server() -> tuple[ModuleType, ModuleType]:
@@ -130,7 +130,7 @@ def _load_server() -> tuple[ModuleType, ModuleType]:
     try:
         return app, importlib.import_module("uvicorn")
     except ModuleNotFoundError as error:
-        raise ImportError(f"the status page needs {error.name}, which is not installed: {install_hint('status')}") from error
+        raise ImportError(f"the status page needs {missing_package(error)}, which is not installed: {install_hint('status')}") from error
 
 
 def _publish(directory: Path, host: str, port: int) -> None:

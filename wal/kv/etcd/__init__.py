@@ -5,7 +5,7 @@ A `Connection` makes calls with a deadline, and knows which may be sent twice an
 leader, with a fencing token; a `LedKV` changes the KV only while that one leads.
 """
 
-from wal.installation import install_hint
+from wal.installation import install_hint, missing_package
 
 try:
     import google.protobuf  # noqa: F401
@@ -13,7 +13,8 @@ try:
     import wal.network  # noqa: F401
 except ImportError as _missing:
     raise ImportError(
-        f"metadata in etcd needs grpcio and protobuf, and {_missing.name} is not installed: {install_hint('etcd')}", name=_missing.name
+        f"metadata in etcd needs grpcio and protobuf, and {missing_package(_missing)} is not installed: {install_hint('etcd')}",
+        name=_missing.name,
     ) from _missing
 
 from wal.kv.etcd.election import EtcdElection, Leader, Leadership

@@ -118,7 +118,8 @@ def _locked_error(directory: Path, holder: LockHolder) -> LockedError:
         where = f"this process ({holder.pid})"
         remedy = "await close() of that log, in its event loop, or in any other once that one has ended"
     return LockedError(
-        f"the journal {directory} is open for writing in {where}: {remedy}, or read beside it with open_wal(…, read_only=True)",
+        f"the journal {directory} is open for writing in {where}: {remedy}, or read beside it with open_wal(…, read_only=True); several "
+        "processes write one log through a server, `wal standalone`",
         pid=holder.pid,
     )
 

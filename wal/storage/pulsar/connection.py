@@ -162,12 +162,12 @@ PASSING: Final = ("ServiceUnitNotReady", "ConsumerBusy", "ProducerBusy", "NotCon
 
 
 def check_requirements(address: PulsarAddress) -> None:
-    """Raises InvalidArgumentError if the client is not installed, or the file of its authorities cannot be read. Blocks."""
+    """Raises ImportError if the client is not installed, InvalidArgumentError if the file of its authorities cannot be read. Blocks."""
     try:
         import pulsar  # noqa: F401
     except ModuleNotFoundError as error:
-        raise InvalidArgumentError(
-            f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}"
+        raise ImportError(
+            f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}", name=error.name
         ) from error
     if address.tls_authority is not None:
         try:
