@@ -95,6 +95,9 @@ class Remembered(msgspec.Struct, frozen=True):
 class CopySource:
     """The log at `location`. Use it after `open` and until `close`."""
 
+    _salvaged: dict[str, SalvagedLog] | None = None
+    """The logs that are read around damage, by pchannel; None without `skip_damaged`."""
+
     def __init__(self, location: Location, settings: Settings, *, skip_damaged: bool = False) -> None:
         """With `skip_damaged`, damaged frames and checkpoints of a journal are left out: see `lost`.
 
@@ -104,7 +107,7 @@ class CopySource:
         self._settings = settings
         self._core = ReadOnlyCore(source_of(location, settings))
         self._kv_thread: LoopThread | None = None
-        self._salvaged: dict[str, SalvagedLog] | None = {} if skip_damaged else None
+        self._salvaged = {} if skip_damaged else None
 
     def open(self) -> None:
         """Opens the log for reading. Raises FormatError if there is none, StorageError and UnavailableError if it cannot be reached."""
