@@ -41,6 +41,7 @@ class ServedSource(CopySource):
         self._source = BlockingSource(location.servers, settings, wait_s=0.0, follow=False)
         self._core = ReadOnlyCore(self._source)
         self._kv_thread = None
+        self._salvaged = None
         self._waiting: dict[str, set[str]] | None = None
 
     def ends(self, *, follow: bool = False) -> Ends:
