@@ -361,12 +361,16 @@ def _from_text(where: str, name: str, text: str) -> Any:
         if name in _INTEGERS:
             return _size(text) if name in _SIZES else int(text)
         if name in _SECONDS:
-            return _seconds(text)
+            seconds = _seconds(text)
         if name in _BOOLEANS:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
     except (ValueError, KeyError) as error:
         raise InvalidArgumentError(f"{where}={shortened(text)} is not {_accepted(name)}") from error
-    return text
+    if name not in _SECONDS:
+        return text
+    if not math.isfinite(seconds):
+        raise InvalidArgumentError(f"{where}={shortened(text)} is out of range: at least {_SECONDS[name]} seconds")
+    return seconds
 
 
 def _accepted(name: str) -> str:
@@ -389,10 +393,7 @@ def _size(text: str) -> int:
 
 def _seconds(text: str) -> float:
     matched = _TIME.fullmatch(text)
-    value = float(text) if matched is None else float(matched[1]) * _TIME_UNITS[matched[2]]
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
+    return float(text) if matched is None else float(matched[1]) * _TIME_UNITS[matched[2]]
 
 
 def _unknown(name: str) -> str:

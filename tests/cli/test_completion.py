@@ -54,4 +54,4 @@ def test_unknown_shell_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["completion", "tcsh"])
     assert ended.value.code == 2
-    assert "invalid choice: 'tcsh'" in capsys.readouterr().err
+    assert "there is no 'tcsh': choose from bash, zsh, fish" in capsys.readouterr().err
