@@ -262,13 +262,26 @@ class ChannelNotExistError(WALError):
 
 
 class ChannelFencedError(WALError):
-    """A writer with a higher term owns the pchannel now; this handle writes and acknowledges nothing any more."""
+    """A writer with a higher term owns the pchannel now; this handle writes and acknowledges nothing any more.
+
+    `.term` is the highest term that the log of the pchannel is known to have had, 0 if the refusal does not say: it opens in terms above.
+    """
 
     code = StreamingCode.CHANNEL_FENCED
 
+    def __init__(self, message_text: str, *, term: int = 0) -> None:
+        super().__init__(message_text)
+        self.term = term
+
 
 class UnmatchedChannelTermError(WALError):
+    """A call for a pchannel is of another term than the pchannel. `.term` is that of the newest call for it there, 0 if it is not known."""
+
     code = StreamingCode.UNMATCHED_CHANNEL_TERM
+
+    def __init__(self, message_text: str, *, term: int = 0) -> None:
+        super().__init__(message_text)
+        self.term = term
 
 
 class IgnoredOperationError(WALError):

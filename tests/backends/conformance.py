@@ -325,8 +325,9 @@ class BackendConformance:
         backend = self.make(tmp_path)
         log = await backend.open("p-0", incarnation=INCARNATION, term=5)
         for term in (5, 4, 1):
-            with pytest.raises(ChannelFencedError):
+            with pytest.raises(ChannelFencedError) as refused:
                 await backend.open("p-0", incarnation=INCARNATION, term=term)
+            assert refused.value.term == 5
         await append(log, FrameMaker(5).data(("v", b"2")))
         await log.close()
         with pytest.raises(ChannelFencedError):

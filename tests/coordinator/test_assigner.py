@@ -13,14 +13,14 @@ from tests.processes import eventually
 from wal.channels.cluster import EVICTED, FORMAT, TICKS, NodeRecord, evicted_key, node_key, ticks_key
 from wal.channels.cluster import encode as encode_node
 from wal.channels.pchannels import PREFIX as CLAIMS
-from wal.channels.pchannels import PChannelMeta
+from wal.channels.pchannels import PChannelMeta, load_pchannel
 from wal.channels.pchannels import encode as encode_claim
 from wal.coordinator.assigner import Assigner, LeadingEndedError
 from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Holder, Node, encode
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes
-from wal.errors import SessionLostError, UnavailableError
+from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnmatchedChannelTermError, WALError
 from wal.kv import OPERATIONS_MAX, KVBase, MemoryKV
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -64,6 +64,10 @@ class Calls(NodeCalls):
         """How often each node was asked for its status."""
         self.assigned: list[tuple[int, str, int]] = []
         """The servers that opened a pchannel, with the pchannel and its term."""
+        self.refusals: list[WALError] = []
+        """What nodes refuse the next openings with."""
+        self.refused: list[int] = []
+        """The terms of these."""
 
     async def _answer(self, node: Node) -> None:
         if node.server_id in self.replaced:
@@ -79,6 +83,9 @@ class Calls(NodeCalls):
 
     async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
         await self._answer(node)
+        if self.refusals:
+            self.refused.append(term)
+            raise self.refusals.pop(0)
         self.assigned.append((node.server_id, name, term))
 
     async def remove(self, node: Node, name: str, term: int) -> int:
@@ -249,3 +256,21 @@ async def test_node_whose_lease_etcd_revoked_is_waited_for_while_it_answers() ->
             calls.replaced.add(7)  # it has found that its lease is gone
             await eventually(lambda: calls.assigned)
             assert calls.assigned == [(8, "p0", 3)]
+
+
+async def test_refused_term_rises_at_once_above_the_log() -> None:
+    """etcd was restored from an old copy: the nodes and the logs have had higher terms, and each refusal names one."""
+    async with MemoryKV() as kv:
+        await live(kv, 8)
+        calls = Calls()
+        calls.silent.add(7)
+        calls.refusals = [
+            UnmatchedChannelTermError("opened here in term 41 already", term=41),
+            ChannelFencedError("the log was written in term 100", term=100),
+            ChannelFencedError("another writer was faster"),
+        ]
+        async with running(await leading(kv, 8, calls=calls)):
+            await eventually(lambda: calls.assigned)
+        assert calls.refused == [3, 42, 101]
+        assert calls.assigned == [(8, "p0", 102)]
+        assert (await load_pchannel(kv, "p0")).term == 102

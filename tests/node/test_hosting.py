@@ -169,8 +169,9 @@ async def test_checkpoint_that_comes_after_the_next_owner_has_begun_is_whole(loc
 async def test_late_calls_are_refused() -> None:
     async with opened() as log:
         hosting, first = log.node.hosting, log.coordinator.pchannels["p0"]
-        with pytest.raises(UnmatchedChannelTermError):
+        with pytest.raises(UnmatchedChannelTermError) as refused:
             await hosting.open(first)  # it is open in this term
+        assert refused.value.term == first.term
         await hosting.close_one("p0", first.term)
         assert await hosting.close_one("p0", first.term) == 0
         with pytest.raises(UnmatchedChannelTermError, match="closed here in term"):

@@ -217,8 +217,9 @@ async def test_term_below_the_log_is_refused(address: PulsarAddress, restored_te
             if term == 1:
                 await copy.multi_save(dict(zip(*await kv.load_with_prefix(""), strict=True)))
         backends.append(restored := PulsarBackend(address, copy))
-        with pytest.raises(ChannelFencedError, match="written in term 4"):
+        with pytest.raises(ChannelFencedError, match="written in term 4") as refused:
             await restored.open("p", incarnation=INCARNATION, term=restored_term)
+        assert refused.value.term == 4
         log = await restored.open("p", incarnation=INCARNATION, term=5)
         assert (log.state.last_term, log.state.last_sequence) == (4, 0)
         await append(log, FrameMaker(5).term_start(4, 0))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wal import errors
 from wal.errors import (
     BulkAppendError,
+    ChannelFencedError,
     ConflictError,
     CorruptionError,
     HandlerFailedError,
@@ -25,6 +26,7 @@ from wal.errors import (
     StorageError,
     TruncatedError,
     UnknownError,
+    UnmatchedChannelTermError,
     WALError,
 )
 from wal.message import AppendResult, MessageID, ResourceKey
@@ -68,6 +70,8 @@ def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
         return st.builds(CorruptionError, texts, path=texts, offset=st.integers(-1, 2**62), expected=texts)
     if kind is StorageError:
         return st.builds(StorageError, texts, outcome_unknown=st.booleans())
+    if kind in (ChannelFencedError, UnmatchedChannelTermError):
+        return st.builds(kind, texts, term=st.integers(0, 2**63))
     if kind is LockedError:
         return st.builds(LockedError, texts, pid=st.none() | st.integers(0, 2**31))
     if kind is BulkAppendError:

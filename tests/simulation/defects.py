@@ -117,8 +117,8 @@ def histories_forgotten(_world: World) -> None:
     """A pchannel that is given away forgets who may still hold it."""
     given = Assignments._assigned_to
 
-    def forgetting(self: Assignments, name: str, node: Any, mode: Any) -> Any:
-        return msgspec.structs.replace(given(self, name, node, mode), histories=())
+    def forgetting(self: Assignments, *args: Any) -> Any:
+        return msgspec.structs.replace(given(self, *args), histories=())
 
     _replace(Assignments, "_assigned_to", forgetting)
 
@@ -127,8 +127,8 @@ def term_not_raised(_world: World) -> None:
     """A pchannel is given to its next owner in the term of the last one."""
     given = Assignments._assigned_to
 
-    def kept(self: Assignments, name: str, node: Any, mode: Any) -> Any:
-        record, before = given(self, name, node, mode), self._record(name)
+    def kept(self: Assignments, name: str, *args: Any) -> Any:
+        record, before = given(self, name, *args), self._record(name)
         if before.owner is None or record is before:
             return record
         owners = tuple(msgspec.structs.replace(owner, term=before.term) for owner in record.owners)

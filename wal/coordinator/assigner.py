@@ -9,7 +9,8 @@ Floors: a node gives no tick that an earlier owner may have given. A node that r
 that is gone the saved limit of its ticks is taken over, which nobody can raise any more after that.
 
 What can go wrong: an attempt that fails is made again in a higher term, since a log on Pulsar opens no term twice, and at the same node,
-unless that is gone: what fails everywhere, such as Pulsar, moves nothing. A node that shows no progress for `PROGRESS_S` is given up for
+unless that is gone: what fails everywhere, such as Pulsar, moves nothing. After a restore of etcd the logs have higher terms than it: a
+refusal names the highest one, and the next attempt is above. A node that shows no progress for `PROGRESS_S` is given up for
 this term. One that answers neither a Remove nor the question for its status for as long as a lease lives is evicted: its lease is revoked,
 at most one in that time. It may not hear of that, and answers readers until its own clock ends the lease: only then what it had is opened
 elsewhere. The eviction is saved first, so the next leader waits as well. etcd itself may revoke a lease that is renewed: a member that led
@@ -34,7 +35,7 @@ from wal.coordinator.assignments import Assignments, AssignmentState, Change, Ho
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
-from wal.errors import SessionLostError, UnavailableError, UnknownOutcomeError, WALError
+from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnknownOutcomeError, UnmatchedChannelTermError, WALError
 from wal.kv import KVBase
 from wal.timestamp import LOGICAL_BITS
 from wal.timestamp.oracle import SavedLimit
@@ -112,6 +113,8 @@ class Assigner:
         """The pchannels that move, and that the newest plan would have elsewhere: a round looks at them again when they have moved."""
         self._retries: dict[str, Backoff] = {}
         self._retry_at_s: dict[str, float] = {}
+        self._used_terms: dict[str, int] = {}
+        """The highest terms that refusals of nodes have named: the logs have had them, and etcd does not know that."""
         self._limits: dict[int, int] = {}
         """The ticks above which lost nodes gave none."""
         self._evicted_s = -math.inf
@@ -260,7 +263,7 @@ class Assigner:
             some = names[first : first + RECORDS_MAX]
             async with self._saving:
                 nodes = {name: self._membership.nodes[targets[name]].node for name in some if targets[name] in self._membership.nodes}
-                change = self.assignments.assign(nodes)
+                change = self.assignments.assign(nodes, above=self._used_terms)
                 if not await self._save(change):
                     continue
                 assert change is not None, "it was saved"
@@ -281,12 +284,14 @@ class Assigner:
             await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor), gives_up=True)
             async with self._saving:
                 await self._save(self.assignments.assigned(name, term))
-            for kept in (self._retries, self._retry_at_s, self.troubles):
+            for kept in (self._retries, self._retry_at_s, self._used_terms, self.troubles):
                 kept.pop(name, None)
             _log.info("pchannel %s is at node %x in term %d", name, node.server_id, term)
         except WALError as error:
             if isinstance(error, SessionLostError):
                 self._membership.replaced(node.server_id, error)
+            if isinstance(error, ChannelFencedError | UnmatchedChannelTermError):
+                self._used_terms[name] = max(error.term, self._used_terms.get(name, 0))
             self.troubles[name] = str(error)
             pause_s = self._retries.setdefault(name, Backoff(0.1, 5.0)).next()
             self._retry_at_s[name] = self._monotonic() + pause_s

@@ -120,12 +120,15 @@ class Assignments:
         """Adds the pchannels of these names that are not known yet, each with the newest term that its log has had."""
         return _change(self.records, {name: Assignment(name, max(1, term)) for name, term in terms.items() if name not in self.records})
 
-    def assign(self, targets: Mapping[str, Node], mode: AccessMode = AccessMode.READ_WRITE) -> Change | None:
-        """Gives each named pchannel to a node, in its next term. One that its target has already is left as it is.
+    def assign(
+        self, targets: Mapping[str, Node], mode: AccessMode = AccessMode.READ_WRITE, *, above: Mapping[str, int] = {}
+    ) -> Change | None:
+        """Gives each named pchannel to a node, in its next term, or the first one after `above`. One that its target has already is left
+        as it is.
 
         One that is being opened by its target gets another term too: whoever calls has given that attempt up.
         """
-        return _change(self.records, {name: self._assigned_to(name, node, mode) for name, node in targets.items()})
+        return _change(self.records, {name: self._assigned_to(name, node, mode, above.get(name, 0)) for name, node in targets.items()})
 
     def assigned(self, name: str, term: int) -> Change | None:
         """The owner has opened the pchannel in this term, and no earlier holder holds it. Ignored in any other state or term."""
@@ -167,13 +170,13 @@ class Assignments:
                 by_node.setdefault(record.owners[0].node, []).append(record)
         return by_node
 
-    def _assigned_to(self, name: str, node: Node, mode: AccessMode) -> Assignment:
+    def _assigned_to(self, name: str, node: Node, mode: AccessMode, above: int) -> Assignment:
         record = self._record(name)
         owner = record.owner
         if record.state is AssignmentState.ASSIGNED and owner is not None and (owner.node, owner.mode) == (node, mode):
             return record
         histories = record.histories if owner is None else (*record.histories, owner)
-        term = record.term + 1
+        term = max(record.term, above) + 1
         return msgspec.structs.replace(
             record, term=term, state=AssignmentState.ASSIGNING, owners=(Holder(term, node, mode),), histories=histories
         )

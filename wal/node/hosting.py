@@ -350,7 +350,8 @@ def _too_late(name: str, term: int, newest: tuple[int, bool]) -> UnmatchedChanne
     what = "closed" if newest[1] else "opened"
     return UnmatchedChannelTermError(
         f"pchannel {name!r} was to be {what} here in term {newest[0]} already, which a call for term {term} must not undo: ask the "
-        "coordinator for the current term"
+        "coordinator for the current term",
+        term=newest[0],
     )
 
 

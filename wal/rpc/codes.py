@@ -223,6 +223,8 @@ def _fields(error: WALError) -> proto.ErrorFields:
             return proto.ErrorFields(leader=error.leader)
         case LockedError():
             return proto.ErrorFields(pid=error.pid)
+        case ChannelFencedError() | UnmatchedChannelTermError():
+            return proto.ErrorFields(term=error.term)
     return proto.ErrorFields()
 
 
@@ -248,6 +250,10 @@ def _made(kind: type[WALError], text: str, fields: proto.ErrorFields) -> WALErro
         return NotLeaderError(text, leader=fields.leader)
     if kind is LockedError:
         return LockedError(text, pid=fields.pid if fields.HasField("pid") else None)
+    if kind is ChannelFencedError:
+        return ChannelFencedError(text, term=fields.term)
+    if kind is UnmatchedChannelTermError:
+        return UnmatchedChannelTermError(text, term=fields.term)
     return kind(text)
 
 

@@ -48,7 +48,8 @@ class MemoryStore:
             )
         if term <= channel.term:
             raise ChannelFencedError(
-                f"pchannel {pchannel!r} was opened in term {channel.term}; term {term} is not above it: take a higher one"
+                f"pchannel {pchannel!r} was opened in term {channel.term}; term {term} is not above it: take a higher one",
+                term=channel.term,
             )
         channel.term = term
         return channel

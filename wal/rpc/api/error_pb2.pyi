@@ -86,7 +86,7 @@ class StreamingError(_message.Message):
     def __init__(self, code: _Optional[_Union[StreamingCode, str]] = ..., cause: _Optional[str] = ..., fields: _Optional[_Union[ErrorFields, _Mapping[str, object]]] = ...) -> None: ...
 
 class ErrorFields(_message.Message):
-    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common", "last", "leader", "vchannel")
+    __slots__ = ("outcome_unknown", "key", "keys", "holder", "earliest", "path", "offset", "expected", "pid", "bulk", "last_common", "last", "leader", "vchannel", "term")
     OUTCOME_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class ErrorFields(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     outcome_unknown: bool
     key: str
     keys: _containers.RepeatedCompositeFieldContainer[_wire_pb2.ResourceKey]
@@ -115,7 +116,8 @@ class ErrorFields(_message.Message):
     last: bytes
     leader: str
     vchannel: str
-    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[_Iterable[bytes]] = ..., last: _Optional[bytes] = ..., leader: _Optional[str] = ..., vchannel: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, outcome_unknown: bool = ..., key: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., holder: _Optional[int] = ..., earliest: _Optional[bytes] = ..., path: _Optional[str] = ..., offset: _Optional[int] = ..., expected: _Optional[str] = ..., pid: _Optional[int] = ..., bulk: _Optional[_Union[BulkResults, _Mapping[str, object]]] = ..., last_common: _Optional[_Iterable[bytes]] = ..., last: _Optional[bytes] = ..., leader: _Optional[str] = ..., vchannel: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class BulkResults(_message.Message):
     __slots__ = ("appended",)

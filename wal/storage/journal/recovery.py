@@ -87,7 +87,8 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
                 )
             if term <= before.term:
                 raise ChannelFencedError(
-                    f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
+                    f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one",
+                    term=before.term,
                 )
             control.store(msgspec.structs.replace(before, incarnation=incarnation, term=term, closed=False))
             control.own(pchannel, term)

@@ -121,7 +121,8 @@ class Control:
                 before = self.record
                 if term <= before.term:
                     raise ChannelFencedError(
-                        f"pchannel {self.pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one"
+                        f"pchannel {self.pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one",
+                        term=before.term,
                     )
                 changed = msgspec.structs.replace(before, term=term, clean=False)
                 if await self._swap(changed):
@@ -181,7 +182,8 @@ class Control:
 
     def fenced(self, term: int) -> ChannelFencedError:
         """Returns the error for a writer of this term, when another term owns the log."""
-        return ChannelFencedError(f"pchannel {self.pchannel!r} is owned by term {self.record.term} now; this handle is of term {term}")
+        owner = self.record.term
+        return ChannelFencedError(f"pchannel {self.pchannel!r} is owned by term {owner} now; this handle is of term {term}", term=owner)
 
     @property
     def _terms(self) -> str:

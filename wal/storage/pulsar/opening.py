@@ -149,7 +149,8 @@ def _check_above(control: Control, term: int, floor: FencingFloor) -> None:
     if floor.term > term or (floor.term == term and floor.sequence >= 0):
         raise ChannelFencedError(
             f"the log of pchannel {control.pchannel!r} was written in term {floor.term}, and its metadata, probably restored from "
-            f"an older copy, is at term {term}: open it again until its term, which rises by one each time, is above {floor.term}"
+            f"an older copy, is at term {term}: open it again until its term is above {floor.term} (a cluster does so by itself)",
+            term=floor.term,
         )
 
 
