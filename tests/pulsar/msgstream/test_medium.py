@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.probes import start
+from tests.processes import eventually
 from tests.pulsar.conftest import admin, location_of, new_namespace, own
 from tests.pulsar.msgstream.conftest import WAIT_S, kept_namespace, outgoing, received
 from tests.pulsar.stalls import StallWatch
@@ -15,6 +17,7 @@ from tests.servers.pulsar import PulsarServer
 from wal import Message, open_wal
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
 from wal.msgstream import PartialSendError
+from wal.msgstream.media import pulsar_consumer
 from wal.msgstream.media.pulsar import PulsarMedium, PulsarProducer, create_producer
 from wal.msgstream.media.pulsar_ids import TopicIds
 from wal.storage.pulsar.address import PulsarAddress
@@ -95,6 +98,26 @@ async def test_exclusive_consumer_excludes_others(medium: PulsarMedium, first_is
     await first.close()
     second = await medium.consumer("a", "s", exclusive=not first_is_exclusive)
     await second.close()
+
+
+async def test_lost_consumer_waits_for_its_subscription_after_an_outage(medium: PulsarMedium, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For TAKEN_S from the answer on that another consumer has it, however long the broker was away before."""
+    producer, lost = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
+    lost._lose("the broker was killed")
+    lost._lost_since = -1e9
+    other = await medium.consumer("a", "s", exclusive=True)
+    receiving = start(lost.receive(1))
+    await eventually(lambda: lost._taken_since is not None or receiving.done())
+    await other.close()
+    await producer.send(outgoing([b"after it"]))
+    assert [one.payload for one in await receiving] == [b"after it"]
+    lost._lose("the broker was killed again")
+    other = await medium.consumer("a", "s", exclusive=True)
+    monkeypatch.setattr(pulsar_consumer, "TAKEN_S", 0.0)
+    with pytest.raises(LockedError, match="close that one"):
+        await lost.receive(1)
+    for each in (lost, other, producer):
+        await each.close()
 
 
 @pytest.mark.parametrize("exclusive", [True, False])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -213,7 +212,8 @@ LOST_S: Final = 1.0
 """How long a consumer that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
 RETRY_S: Final = 0.1
 TAKEN_S: Final = 30.0
-"""How long a lost consumer waits for a subscription that another consumer has: a broker needs a while to notice a dead connection."""
+"""How long a lost consumer waits for a subscription that another consumer has, from the broker's first such answer on: the other one may
+be its own, of a connection whose end the broker has not noticed yet. An outage before that does not count."""
 FINAL: Final = (
     "AuthenticationError", "AuthorizationError", "TopicNotFound", "TopicTerminated", "InvalidTopicName", "InvalidConfiguration",
     "IncompatibleSchema", "UnsupportedVersionError",
@@ -233,6 +233,7 @@ class PulsarConsumer:
         self._consumer: pulsar.Consumer | None = consumer
         self._books = Books(ids, exclusive=subscription.exclusive)
         self._lost_since: float | None = None
+        self._taken_since: float | None = None
         self._page: list[Received] = []
         self._fetching: asyncio.Future[list[Received]] | None = None
         self._closed = False
@@ -366,21 +367,24 @@ class PulsarConsumer:
 
     def _replace(self) -> pulsar.Consumer | None:
         """Subscribes again; returns None, after a pause, while that is not possible."""
-        # The first subscription waits for no other consumer to leave; one that was lost does.
-        lost_s = math.inf if self._lost_since is None else time.monotonic() - self._lost_since
         try:
             consumer = self._subscription.consumer()
         except LockedError:
-            if lost_s > TAKEN_S or self._closed:
+            now = time.monotonic()
+            if self._taken_since is None:
+                self._taken_since = now
+            if now - self._taken_since > TAKEN_S or self._closed:
                 raise
             time.sleep(RETRY_S)
             return None
         except StorageError as error:
+            self._taken_since = None  # the broker is away
             if self._closed or (isinstance(error.__cause__, Exception) and is_one_of(error.__cause__, *FINAL)):
                 raise
             _log.info("%s; trying again", error)
             time.sleep(RETRY_S)
             return None
+        self._taken_since = None
         with self._swapping:
             if not self._closed:
                 self._consumer = consumer
