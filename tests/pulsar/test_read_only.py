@@ -15,6 +15,7 @@ from tests.pulsar.conftest import location_of
 from wal import Latest, Message, OwnerDescription, ReadPosition, Scanner, Settings, StartFrom, bridge, open_wal
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, FormatError, InvalidArgumentError, NotLocalError, TruncatedError
+from wal.read import pulsar_source
 from wal.storage.pulsar.address import PulsarAddress
 
 PCHANNELS = ["p0", "p1", "p2", "p3"]
@@ -179,7 +180,10 @@ def test_bridge_reads_without_an_event_loop(log_at: tuple[str, dict[str, Any]]) 
         assert [cursor.name for cursor in writer.cursors()] == ["c"]
 
 
-async def test_channels_and_their_owners(log_at: tuple[str, dict[str, Any]]) -> None:
+async def test_channels_and_their_owners(log_at: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest state, even where a reader that looks again and again uses an answer of a slow etcd for long."""
+    monkeypatch.setattr(pulsar_source, "_CHEAP_S", -1.0)
+    monkeypatch.setattr(pulsar_source, "_COSTS", 1e9)
     location, settings = log_at
     async with open_wal(location, **settings) as writer:
         owner = OwnerDescription("ingest", "10.0.0.7:9000")
@@ -189,6 +193,7 @@ async def test_channels_and_their_owners(log_at: tuple[str, dict[str, Any]]) -> 
             assert [one.owner for one in await reader.describe_channels(names)] == [owner] * 3
             assert await reader.vchannels() == await writer.vchannels()
             await writer.destroy_channels(names[1:])
+            assert [info.name for info in await reader.vchannels()] == names[:1]
             assert [one.channel_name for one in await reader.describe_channels()] == names[:1]
     async with open_wal(location, **settings) as writer:
         assert [one.channel_name for one in await writer.describe_channels()] == names[:1]

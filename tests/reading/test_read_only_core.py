@@ -86,7 +86,7 @@ class MadeUpSource(ReadOnlySource):
         log = self.logs[pchannel] = EmptyLog(pchannel)
         return log
 
-    def vchannels(self) -> VChannelView:
+    def vchannels(self, *, newest: bool = False) -> VChannelView:
         records = {
             name: VChannelInfo(name, pchannel, incarnation)
             for pchannel, known in self.maps.items()
@@ -144,7 +144,7 @@ def test_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
 
 def test_opening_that_fails_closes_the_logs_that_it_opened() -> None:
     class FailingSource(MadeUpSource):
-        def vchannels(self) -> VChannelView:
+        def vchannels(self, *, newest: bool = False) -> VChannelView:
             raise StorageError("no records")
 
     source = FailingSource("p0", "p1")

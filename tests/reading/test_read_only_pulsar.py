@@ -23,7 +23,7 @@ class Metadata:
     def __init__(self) -> None:
         self.known = LoadedVChannels({"a": ("p0", 1), "b": ("p1", 2)}, 3)
 
-    def vchannels(self) -> LoadedVChannels:
+    def vchannels(self, *, newest: bool = False) -> LoadedVChannels:
         return self.known
 
 

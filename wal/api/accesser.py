@@ -771,7 +771,8 @@ class WALAccesser:
     async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
         """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
 
-        Raises ChannelNotExistError if one of the names is not that of a channel. With `read_only=True` the answer may lag by a moment.
+        What a `create_channels` or `destroy_channels` of any process has changed before this call began is in the answer, also with
+        `read_only=True`. Raises ChannelNotExistError if one of the names is not that of a channel.
         """
         checked = None if names is None else check_channel_names(names)
         return await (await self._lifecycle.readable()).describe_channels(checked)

@@ -457,7 +457,8 @@ class BlockingSource(ReadOnlySource):
             log.follow()
         return log
 
-    def vchannels(self) -> VChannelView:
+    def vchannels(self, *, newest: bool = False) -> VChannelView:
+        assert not newest, "calls that need the newest state ask the server, through RemoteDirectory"
         remote = self._opened()
         if remote.log.vchannels.version != self._viewed:
             self._viewed, records, floors = remote.call(self._known, "looking at the vchannels")

@@ -129,12 +129,12 @@ class ReadOnlyLog:
 
     async def list_vchannels(self) -> list[VChannelInfo]:
         """Returns the known vchannels, after a refresh."""
-        await self.refresh()
+        await self.refresh(newest=True)
         return list(self.core.view.records.values())
 
     async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, or (None) all known ones, after a refresh."""
-        await self.refresh()
+        await self.refresh(newest=True)
         return describe_channels(self.core.view.records, names)
 
     async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
@@ -183,10 +183,10 @@ class ReadOnlyLog:
             if self.core.pchannel_of(names) == channel:
                 return pchannel, self.core.selection(channel, names, pchannel.tail.durable_end), self.spawn
 
-    async def refresh(self) -> None:
-        """Brings what is known of pchannels and vchannels up to date, and tells the readers."""
+    async def refresh(self, *, newest: bool = False) -> None:
+        """Brings what is known of pchannels and vchannels up to date, and tells the readers. See `ReadOnlySource.vchannels`."""
         async with self._looking:  # at most one thread looks; the others are for reads
-            await self._in_thread(self.core.look)
+            await self._in_thread(partial(self.core.look, newest=newest))
             for name, log in self.core.logs.items():
                 if name not in self.pchannels:
                     try:

@@ -93,8 +93,8 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         self._logs[pchannel] = log
         return log
 
-    def vchannels(self) -> VChannelView:
-        known = self._opened().vchannels()
+    def vchannels(self, *, newest: bool = False) -> VChannelView:
+        known = self._opened().vchannels(newest=newest)
         viewed, logs = self._viewed
         # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
         if viewed is not known or logs != len(self._logs):
@@ -155,8 +155,8 @@ def _shared_kv(location: str, settings: Settings) -> Secret:
 
 _CHEAP_S: Final = 0.02
 _COSTS: Final = 20
-"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands, is reused for `_COSTS` times
-as long as it took."""
+"""An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands or etcd is slow, is reused for
+`_COSTS` times as long as it took."""
 _VCHANNEL: Final = "vchannel"
 _RECORDS: Final = "vchannels/"
 _NEXT: Final = "vchannel-incarnations"
@@ -214,10 +214,10 @@ class PulsarMetadata:
 
         return look
 
-    def vchannels(self) -> LoadedVChannels:
-        """Returns the vchannels as they are now; the answer may be older where there are tens of thousands."""
+    def vchannels(self, *, newest: bool = False) -> LoadedVChannels:
+        """Returns the vchannels as they are now; unless it has to be the `newest`, the answer may be older where loading takes long."""
         now = time.monotonic()
-        if self._cost_s <= _CHEAP_S or now >= self._known_since + _COSTS * self._cost_s:
+        if newest or self._cost_s <= _CHEAP_S or now >= self._known_since + _COSTS * self._cost_s:
             self._known = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
             self._known_since = time.monotonic()
             self._cost_s = self._known_since - now

@@ -59,8 +59,8 @@ class ReadOnlyCore:
             self.close()
             raise
 
-    def look(self) -> VChannelView:
-        """Opens the logs of new pchannels, and returns the vchannels as they are known now.
+    def look(self, *, newest: bool = False) -> VChannelView:
+        """Opens the logs of new pchannels, and returns the vchannels as they are known now, or (`newest`) as the metadata have them now.
 
         Raises StorageError if the log's location was removed or replaced since it was opened.
         """
@@ -70,7 +70,7 @@ class ReadOnlyCore:
             for name in self.source.pchannels():
                 if name not in self.logs:
                     self.logs = {**self.logs, name: self.source.open_log(name)}
-            self.view = self.source.vchannels()
+            self.view = self.source.vchannels(newest=newest)
             self._unknown.warn(self.view.records)
             return self.view
 
@@ -294,8 +294,9 @@ class ReadOnlySource(Protocol):
     def open_log(self, pchannel: str) -> ReadOnlyPChannelLog:
         """Opens the log of a pchannel that `pchannels` named. The core closes it."""
 
-    def vchannels(self) -> VChannelView:
-        """Returns the vchannels as they are known now. Their records may lag: a vchannel that is not among them counts as empty.
+    def vchannels(self, *, newest: bool = False) -> VChannelView:
+        """Returns the vchannels as they are known now. Their records may lag: a vchannel that is not among them counts as empty. With
+        `newest`, all channels are there that were created before the call, and none that was destroyed before it.
 
         The view has a map for each pchannel whose log was opened, unless nothing is known of it.
         """

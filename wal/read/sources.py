@@ -100,7 +100,7 @@ class ReadOnlyJournalSource(ReadOnlySource):
         self._places[pchannel] = MapPlace(log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores))
         return log
 
-    def vchannels(self) -> VChannelView:
+    def vchannels(self, *, newest: bool = False) -> VChannelView:
         view = self._maps.look(self._places)
         for pchannel in self._maps.missing | self._maps.foreign:
             with contextlib.suppress(ClosedError, StorageError):  # the readers of that log get the error there
