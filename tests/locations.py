@@ -1,10 +1,14 @@
 """The locations on which the same tests run: memory, a journal, a journal over the network (`wal`), Pulsar, and a cluster.
 
 A test has the fixture `location` (or `log`), and opens it with the `open_wal`, `open_virtual`, `init` and `blocking` of this module: they
-are those of the product for any other location. Markers say what holds where:
+are those of the product for any other location. A soak runs it in memory, on a journal and over the network; by default it runs on a
+journal and over the network, since a log in memory differs from a journal in its storage alone. Markers say what holds where:
 
+* `@pytest.mark.everywhere`: the test runs in memory by default too. One file of each subject has this mark.
+* `@pytest.mark.one_location("why")`: what the test shows is decided before any location (checks of arguments, handlers, the ends of a
+  block), so that it runs in memory alone by default.
 * `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.probes.local`), or changes what happens there.
-  Over the network the server is on the test's own loop then; the client still comes over the socket.
+  Over the network the server is on the test's own loop then; the client still comes over the socket. Only a soak does that.
 * `@pytest.mark.not_on("wal", "why")`: does not hold there; docs/howto/network.md and docs/howto/pulsar.md state each difference.
 * `pytestmark = pytest.mark.on_pulsar`: a soak runs the tests of this file on Pulsar and over a cluster as well. By default it does so for
   a test with a mark of its own: `@pytest.mark.on_pulsar`, or `on_pulsar(cluster=True)` for the cluster too. What does not hold on Pulsar
@@ -68,6 +72,8 @@ _under_test: dict[str, ServedLocation | PulsarLocation] = {}
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in (
+        "everywhere: by default in memory too",
+        "one_location(reason): by default on one location; the reason names what decides before any location",
         "inside: looks inside of the process that writes the log",
         "not_on(location, reason): the test does not hold on this kind of location",
         "on_pulsar(cluster=False): on a file, in a soak: on Pulsar and over a cluster too; on a test also by default",
@@ -78,12 +84,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs each test that has the fixture `location` on every kind of location that it is for."""
     if "kind_of_location" in metafunc.fixturenames:
-        kinds = ["memory", "journal", "wal"]
-        marker = metafunc.definition.get_closest_marker("on_pulsar")
-        own = marker is not None and marker in metafunc.definition.own_markers
+        get, own_markers = metafunc.definition.get_closest_marker, metafunc.definition.own_markers
+        if get("one_location"):
+            chosen = ["memory"]
+        else:
+            chosen = [*(["memory"] if get("everywhere") else []), "journal", *([] if get("inside") else ["wal"])]
+        unfit = {marker.args[0] for marker in metafunc.definition.iter_markers("not_on")}
+        chosen = [kind for kind in chosen if kind not in unfit] or ["journal"]
+        shown = pytest.mark.soak(f"the test runs by default on: {', '.join(chosen)}")
+        kinds: list[Any] = [kind if kind in chosen else pytest.param(kind, marks=shown) for kind in ("memory", "journal", "wal")]
+        marker = get("on_pulsar")
+        own = marker is not None and marker in own_markers
         if marker is not None and (SOAK or own):
             kinds.append("pulsar")
-            if not metafunc.definition.get_closest_marker("inside") and (SOAK or marker.kwargs.get("cluster")):
+            if not get("inside") and (SOAK or marker.kwargs.get("cluster")):
                 kinds.append("cluster")
         metafunc.parametrize("kind_of_location", kinds)
 

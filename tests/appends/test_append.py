@@ -14,7 +14,7 @@ from tests.probes import bodies, made_on, payloads, read_all, start, turns
 from wal import AppendResult, Message, MessageID, MessageType, WALAccesser
 from wal.errors import ClosedError, InvalidArgumentError, WouldBlockError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 NAMES = [f"v{number}" for number in range(8)]
 

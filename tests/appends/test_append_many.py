@@ -32,6 +32,7 @@ async def test_responses_stand_in_input_order(log4: WALAccesser) -> None:
     assert [list(responses[1:3]), responses[-1]] == [results[1:3], results[5]]
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_no_messages_are_nothing(log: WALAccesser) -> None:
     responses = await log.append_messages()
     assert (list(responses), responses.unwrap(), responses.first_error, responses.max_time_tick) == ([], [], None, 0)
@@ -75,6 +76,7 @@ async def test_vchannel_that_may_not_be_created_is_the_error_of_its_group(locati
         assert responses.max_time_tick == responses[0].time_tick
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_message_is_raised_and_nothing_is_sent(log: WALAccesser) -> None:
     fine = Message("orders", b"1")
     for wrong, error in (

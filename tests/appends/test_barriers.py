@@ -148,6 +148,7 @@ async def test_transaction_that_waits_for_its_barrier_cannot_expire(location: st
     await log.close()
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_barriers(log: WALAccesser) -> None:
     message = Message("orders", b"1")
     txn = await log.txn("orders")

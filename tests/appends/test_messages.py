@@ -58,6 +58,7 @@ def test_wrong_values(wrong: dict[str, object]) -> None:
         Message(**({"vchannel": "orders", "payload": b""} | wrong))  # type: ignore[arg-type]
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_names_with_control_characters_are_refused_before_anything_is_sent(log: WALAccesser) -> None:
     for wrong in ("a\nb", "\0", "x" * 256):
         with pytest.raises(InvalidArgumentError):
@@ -120,6 +121,7 @@ async def test_larger_message_bytes_max(location: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MessageType if kind in (0, 1, 900, 901, 902, 999)])
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_types_of_the_system_are_refused(log: WALAccesser, kind: MessageType) -> None:
     message = Message("orders", b"", message_type=kind)
     with pytest.raises(InvalidArgumentError, match=kind.name):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 import wal
 from tests.locations import open_wal
 from wal import Log, Message, MessageID, ReadPosition, WALAccesser, bridge
+
+pytestmark = pytest.mark.one_location("the texts of objects that every log returns")
 
 
 async def test_ids_and_positions_are_expressions(log: WALAccesser) -> None:

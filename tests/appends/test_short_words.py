@@ -12,6 +12,8 @@ from tests.probes import read_all
 from wal import Message, MessageType, ProducerKey, WALAccesser
 from wal.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.one_location("wal.api makes calls of raw_append of them")
+
 
 @pytest.mark.parametrize("properties", [None, {}, {"customer": "ada"}, MappingProxyType({"customer": "ada"})])
 async def test_append_writes_an_insert(log: WALAccesser, properties: Mapping[str, str] | None) -> None:

@@ -13,6 +13,8 @@ from tests.probes import broadcasts, read_all, start, turns
 from wal import BroadcastMessage, ImmutableMessage, Message, Scanner, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
+pytestmark = pytest.mark.one_location("a scanner calls for its acks alike on every log")
+
 NAMES = ["a", "b"]
 
 

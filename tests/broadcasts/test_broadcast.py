@@ -39,7 +39,7 @@ from wal.errors import (
 from wal.kv import KVBase, KVBatch
 from wal.storage.journal.backend import JournalBackend
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 ORDERS = ResourceKey("collection", "orders")
 NAMES = [f"orders-{number}" for number in range(12)]

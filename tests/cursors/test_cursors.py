@@ -17,6 +17,8 @@ from tests.reading.readers import numbered, rest, take, the_cursor
 from wal import All, CursorInfo, Latest, Message, MessageType, MessageTypes, ReadPosition, StartAfter, WALAccesser, timestamp
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, TruncatedError, WALError
 
+pytestmark = pytest.mark.everywhere
+
 
 async def test_reader_goes_on_behind_what_it_saved(log: WALAccesser) -> None:
     await numbered(log, 10)

@@ -237,6 +237,7 @@ async def test_saves_at_close_are_finished_or_refused(data: str) -> None:
                 assert (await numbers(log, cursor=str(number)))[0] == number + 1
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_arguments(log: WALAccesser) -> None:
     for wrong in (7, b"billing"):
         with pytest.raises(TypeError):

@@ -53,6 +53,7 @@ async def test_odd_names_are_kept_apart(log: WALAccesser) -> None:
     assert sorted(info.name for info in await log.cursors()) == sorted(ODD_NAMES)
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_names(log: WALAccesser) -> None:
     for wrong in (b"billing", 7, ["billing"]):
         with pytest.raises(TypeError):

@@ -51,6 +51,7 @@ async def test_vchannels_tell_cursors_apart(log: WALAccesser) -> None:
         await log.peek("billing", vchannels=["stock"])
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_bad_peeks_are_refused(log: WALAccesser) -> None:
     await numbered(log, 1)
     with pytest.raises(InvalidArgumentError, match="no cursor 'absent' is saved"):

@@ -14,6 +14,8 @@ from tests.processes import Line, Other, eventually
 from wal import AppendResult, Message, WALAccesser
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError, WouldBlockError
 
+pytestmark = pytest.mark.everywhere
+
 __all__ = ["small_disk"]
 
 
@@ -106,6 +108,7 @@ async def test_keys_are_compared_exactly(log: WALAccesser) -> None:
     assert len(await payloads(log, "orders")) == len(keys)
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_keys(log: WALAccesser) -> None:
     message = Message("orders", b"1")
     for wrong in (b"k", 7, ("p", 1), 1.5):

@@ -211,6 +211,7 @@ async def test_dropped_vchannel_forgets_its_producers(log: WALAccesser) -> None:
     assert not (await put(log, 1)).duplicate
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_keys(log: WALAccesser) -> None:
     for producer, sequence in ((b"p", 1), (7, 1), ("p", "1"), ("p", 1.0), ("p", True), ("p", None)):
         with pytest.raises(TypeError):

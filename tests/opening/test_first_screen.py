@@ -13,6 +13,8 @@ from tests.probes import payloads, start, turns
 from wal import WAL, Message, release
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StreamingCode
 
+pytestmark = pytest.mark.one_location("wal.api opens and closes every log alike")
+
 
 @pytest.fixture(autouse=True)
 async def released(location: str) -> AsyncIterator[None]:

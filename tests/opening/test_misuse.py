@@ -12,6 +12,8 @@ from tests.locations import open_wal
 from wal import Delivery, Message, WALAccesser, bridge
 from wal.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.one_location("wal.api refuses the call before any log has it")
+
 
 async def test_with_says_async_with(log: WALAccesser) -> None:
     with pytest.raises(TypeError, match=r"async with open_wal\(…\) as log.*wal\.bridge\.blocking"), open_wal("memory:"):  # type: ignore[attr-defined]

@@ -15,6 +15,8 @@ from tests.processes import Child
 from wal import Message, WALAccesser
 from wal.errors import FormatError, InvalidArgumentError, LockedError, StorageError, StreamingCode
 
+pytestmark = pytest.mark.one_location("wal.api opens and closes every log alike")
+
 
 def run_python(code: str, *arguments: str) -> str:
     """Runs a program in a separate process and returns its output. Warnings are errors there too."""

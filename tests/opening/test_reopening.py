@@ -9,7 +9,7 @@ from tests.probes import facts, payloads, read_all, written
 from wal import Latest, LogStatistics, Message, PChannelStatistics, WALAccesser
 from wal.errors import InvalidArgumentError
 
-pytestmark = [pytest.mark.inside, pytest.mark.on_pulsar]
+pytestmark = [pytest.mark.everywhere, pytest.mark.inside, pytest.mark.on_pulsar]
 
 
 async def test_everything_is_kept(data: str) -> None:

@@ -18,6 +18,8 @@ from tests.probes import local, start, written
 from wal import All, Message, Txn, WALAccesser, bridge
 from wal.errors import ClosedError, InvalidArgumentError, LockedError
 
+pytestmark = pytest.mark.one_location("wal.api opens and closes every log alike")
+
 HOW = r"await log\.close\(\)"
 
 

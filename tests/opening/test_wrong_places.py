@@ -25,6 +25,8 @@ from tests.opening.test_wrong_places import PLAIN_CALLS
 from wal import open_wal
 from wal.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.one_location("wal.api refuses the call before any log has it")
+
 async def main():
     async with open_wal(sys.argv[1]) as log:
         child = os.fork()

@@ -16,6 +16,8 @@ from tests.probes import start
 from wal import BroadcastMessage, ImmutableMessage, Message, WALAccesser, bridge
 from wal.errors import CorruptionError
 
+pytestmark = pytest.mark.one_location("a scanner runs its handler alike on every log")
+
 
 class HandlingError(Exception):
     """The error that the handlers raise here."""

@@ -27,7 +27,7 @@ from wal import (
 )
 from wal.errors import ChannelNotExistError, InvalidArgumentError, LogWentBackError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 @pytest.fixture
@@ -98,6 +98,7 @@ async def test_latest_is_what_becomes_durable_after_entry(filled: Filled) -> Non
 
 
 @pytest.mark.not_on("pulsar", "makes ids in the journal's form")
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_ids(filled: Filled) -> None:
     log, messages = filled
     last = messages[-1].message_id

@@ -293,6 +293,7 @@ async def test_what_was_appended_before_close_is_still_delivered_to_followers(lo
     assert rest == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_page_sizes(log: WALAccesser) -> None:
     scanner = log.read("orders", follow=False)
     odd: Any

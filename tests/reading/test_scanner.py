@@ -13,7 +13,7 @@ from tests.probes import start, turns
 from wal import ImmutableMessage, Message, MessageHandler, Scanner, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.one_location("a scanner treats its consumer alike on every log"), pytest.mark.on_pulsar]
 
 
 async def fill(log: WALAccesser, count: int = 10) -> int:

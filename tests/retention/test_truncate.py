@@ -9,7 +9,7 @@ from tests.probes import bodies, made_on, payloads, read_all
 from wal import All, AppendResult, Message, MessageID, ReadPosition, StartAfter, StartFrom, WALAccesser
 from wal.errors import InvalidArgumentError, StreamingCode, TruncatedError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 async def numbered(log: WALAccesser, count: int, name: str = "orders", size: int = 0) -> list[AppendResult]:

@@ -23,7 +23,7 @@ from wal.local.log import LocalLog
 from wal.location import parse_location
 from wal.storage import pieces
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 def after(seconds: float) -> datetime:
@@ -216,12 +216,14 @@ async def test_messages_are_bounded(location: str) -> None:
         (datetime.now(UTC).date(), TypeError, "deliver_at must be a datetime"),
     ],
 )
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_times(log: WALAccesser, deliver_at: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         await log.append("orders", b"x", deliver_at=deliver_at)
     assert await log.vchannels() == []
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_keys_and_messages(log: WALAccesser) -> None:
     call: Any = log.append
     with pytest.raises(InvalidArgumentError, match="the order of times; use a plain key"):

@@ -149,6 +149,7 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
         assert local(log).node.in_flight.size == 0
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_arguments(log4: WALAccesser) -> None:
     await made_on(log4, "p0", "a", "b")
     await made_on(log4, "p1", "c")

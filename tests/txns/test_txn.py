@@ -12,7 +12,7 @@ from tests.probes import bodies, grouped, made_on, payloads, read_all, start, tu
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 @pytest.mark.on_pulsar(cluster=True)
@@ -245,6 +245,7 @@ async def test_different_pchannels_are_an_error_that_names_the_broadcaster(log4:
         assert "p1" in str(caught.value)
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_arguments(log: WALAccesser) -> None:
     wrong: dict[str, Any]
     for wrong in ({}, {"vchannel": "a", "vchannels": ["b"]}, {"vchannels": []}, {"vchannel": ""}):

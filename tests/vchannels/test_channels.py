@@ -179,6 +179,7 @@ async def test_names_that_are_taken_are_skipped(log4: WALAccesser) -> None:
         (None, TypeError, "int, not None"),
     ],
 )
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_counts(log: WALAccesser, count: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         await log.create_channels(OWNER, count)
@@ -204,6 +205,7 @@ def test_wrong_owners(texts: tuple[Any, ...], error: type[Exception], text: str)
         OwnerDescription(*texts)
 
 
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
 async def test_wrong_arguments(log: WALAccesser) -> None:
     for owner in (None, "ingest", {"role": "ingest"}, OwnerDescription):
         with pytest.raises(TypeError, match="OwnerDescription"):

@@ -13,7 +13,7 @@ from tests.probes import payloads, read_all, start, turns
 from wal import Message, ReadPosition, StartFrom, VChannelInfo, WALAccesser
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, StreamingCode, UnavailableError, WALError
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 async def test_make_list_drop(log4: WALAccesser) -> None:
