@@ -62,7 +62,20 @@ ELSEWHERE: Final = {
         "mount",
     ),
     # the system and its libraries
-    *("chdir", "dmesg", "exit_aio", "libcrc32c", "preexec_fn", "run_delay", "FALLOC_FL_WRITE_ZEROES", "write_zeroes"),
+    *(
+        "AWS_PROXY_URL",
+        "chdir",
+        "monkey",
+        "patch_all",
+        "http_proxy",
+        "dmesg",
+        "exit_aio",
+        "libcrc32c",
+        "preexec_fn",
+        "run_delay",
+        "FALLOC_FL_WRITE_ZEROES",
+        "write_zeroes",
+    ),
     # made up, as examples
     *("AppendAsync", "Billing", "billing", "Etcd", "Address", "a1", "ab", "p0", "p1", "rootPath", "rootpath", "v0"),
 }
