@@ -13,6 +13,7 @@ PACKAGES := wal actors broadcaster examples benchmarks
 SOURCES := $(PACKAGES) tests pyspark_wal.py
 SYNCED := .venv/.synced
 CLASSES := .venv/spark-home/classes.jsa
+COMPILED := .bytecode/.compiled
 PYTEST_ARGS ?=
 PROCESSES ?= 4
 DEMO_ARGS ?=
@@ -22,7 +23,7 @@ PORTABLE := actors appends backends bridge broadcaster broadcasts channels curso
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup servers demo test portable pythons lint site format bench soak simulate release protos clean
+.PHONY: help setup prepare servers demo test portable pythons lint site format bench soak simulate release protos clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +45,14 @@ $(CLASSES): $(SYNCED)
 	@echo "test: writing down once which classes a session of Spark loads, so that the sessions of all tests start faster"
 	-@timeout 300 $(PYTHON) -W ignore -m tests.spark.java
 
-test: servers $(CLASSES) ## all tests, in PROCESSES (4) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+$(COMPILED): $(SYNCED)
+	@echo "test: compiling the tests once for the processes that run them"
+	-@$(PYTHON) -m pytest --collect-only -qq >/dev/null && touch $@
+
+prepare: setup ## what tests need besides .venv/: servers, classes of Spark and compiled tests, side by side
+	@$(MAKE) --jobs=3 servers $(CLASSES) $(COMPILED)
+
+test: prepare ## all tests, in PROCESSES (4) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 portable: setup ## the tests of everything that also runs on macOS, with every call made to fail that only Linux has (tests/portable)
@@ -73,7 +81,7 @@ format: setup ## ruff format, and ruff's safe fixes
 bench: setup ## beside the bare disk and SQLite, 25 minutes; BENCH="w1 w3" for some, BENCH_ARGS=--quick for 3 minutes
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
-soak: servers $(CLASSES) ## all tests in their long form
+soak: prepare ## all tests in their long form
 	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 simulate: setup ## a simulated cluster under faults, one seed after the other from SEED (1) on, for SECONDS (60)
