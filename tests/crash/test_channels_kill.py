@@ -16,7 +16,7 @@ from tests.processes import Child
 from wal import ChannelDescription, open_wal
 
 ROOT: Final = Path(__file__).parents[2]
-ROUNDS: Final = 10
+ROUNDS: Final = 3
 LINES_MAX: Final = 60
 WAIT_TIMEOUT_S: Final = 60.0
 

@@ -19,7 +19,7 @@ def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None
     chance = random.Random(seed)
     directory = str(tmp_path / "data")
     saved = tried = written = 0
-    for round_number in range(4 * soak):
+    for round_number in range(2 * soak):
         lines = run_and_kill(directory, written, chance.randrange(1, 400))
         for word, number in lines:
             saved, tried = (saved, max(tried, number)) if word == "try" else (number, tried)

@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 SEGMENT_BYTES: Final = 1 << 20
 SETTINGS: Final[dict[str, Any]] = {"segment_bytes": SEGMENT_BYTES, "time_tick_interval_s": 5.0}
 """The disk is full before the first tick: what a full disk needs is there from the opening on."""
-OPENINGS: Final = 5
+OPENINGS: Final = 3
 
 
 @pytest.fixture

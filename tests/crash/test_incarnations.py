@@ -20,7 +20,7 @@ from wal import ImmutableMessage, open_wal
 from wal.bridge import iterate
 
 ROOT: Final = Path(__file__).parents[2]
-ROUNDS: Final = 10
+ROUNDS: Final = 3
 LINES_MAX: Final = 300
 WAIT_TIMEOUT_S: Final = 60.0
 

@@ -16,9 +16,9 @@ from tests.crash.observer import VCHANNEL, payload
 from tests.processes import Child
 from wal import AppendResult, Message, WALAccesser, open_wal
 
-SEGMENTS = 100
+SEGMENTS = 40
 SEGMENT_BYTES = 1 << 20
-KILLS = 6
+KILLS = 3
 WAIT_TIMEOUT_S = 60.0
 _ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
         async with Reader(how, data_dir) as reader:
             await reader.until(0)
             done = 0
-            while done < SEGMENTS * soak:
+            while done < SEGMENTS * soak or not reader.truncated:
                 count = rng.randrange(2, 7)
                 ahead = asyncio.ensure_future(numbers.append(count))
                 await reader.until(min(numbers.following - 1, reader.at + rng.randrange(1, 20)))
@@ -120,7 +120,6 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
                 if rng.random() < 0.3:
                     await reader.until(numbers.following - 1)
             await reader.until(numbers.following - 1)
-            assert reader.truncated > 0, "it was never overtaken: the test shows nothing"
 
 
 async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:

@@ -17,7 +17,7 @@ def test_killed_stage_moves_each_message_once(tmp_path: Path, soak: int) -> None
     chance = random.Random(seed)
     directory = str(tmp_path / "data")
     written = 0
-    for round_number in range(4 * soak):
+    for round_number in range(2 * soak):
         with Child("-m", "tests.crash.stage_child", directory, written) as child:
             lines = list(child.lines_now(kill_after=chance.randrange(1, 300)))
             child.end_now(-signal.SIGKILL)

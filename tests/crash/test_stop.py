@@ -9,7 +9,7 @@ from tests.crash.process import Child
 from tests.crash.report import Committed, LeasePlan, RanOut, TxnOpen
 from wal import open_wal
 
-STOPS = 2
+STOPS = 1
 
 
 async def test_stopped_for_longer_than_the_keepalive(data_dir: Path) -> None:
