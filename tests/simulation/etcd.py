@@ -23,6 +23,7 @@ from tests.simulation.grpc_server import Server
 from tests.simulation.loop import Process
 from wal.kv.etcd.api import rpc_pb2 as rpc
 from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, RANGE, REVOKE, TIME_TO_LIVE, TXN, WATCH
+from wal.kv.records import unsealed
 from wal.network import Method
 
 ADDRESS: Final = "etcd:2379"
@@ -38,6 +39,12 @@ class Version(msgspec.Struct, frozen=True):
     mod_revision: int
     version: int
     lease: int
+
+    @property
+    def text(self) -> str:
+        """The value as whoever reads it by the KV gets it: without its checksum."""
+        assert self.value is not None, "it is there"
+        return unsealed(self.key, self.value, ADDRESS, bare=True)
 
 
 class EtcdData:
@@ -85,7 +92,7 @@ class EtcdData:
     def text(self, key: str) -> str | None:
         """Returns the newest value of a key, for who looks from outside."""
         version = self.current.get(key.encode())
-        return None if version is None or version.value is None else version.value.decode()
+        return None if version is None or version.value is None else version.text
 
 
 class EtcdServer:

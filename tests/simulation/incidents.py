@@ -243,7 +243,7 @@ def _registered(run: Run) -> list[tuple[str, int]]:
     """Returns the nodes that etcd has records of, with their leases."""
     prefix = b"wal/cluster/nodes/"
     records = [version for key, version in run.world.data.current.items() if key.startswith(prefix)]
-    return [(msgspec.json.decode(one.value or b"{}")["address"].rpartition(":")[0], one.lease) for one in records]
+    return [(msgspec.json.decode(one.text)["address"].rpartition(":")[0], one.lease) for one in records]
 
 
 async def all_leases_lost_at_once(run: Run) -> None:
@@ -608,7 +608,7 @@ INCIDENTS: Final[dict[str, Incident]] = {
         Incident(leader_reads_anew_amid_moves),
         Incident(promises_of_a_lost_node_hold),
         Incident(clocks_hours_ahead_refuse_nothing),
-        Incident(etcd_restored_loses_nothing, is_long=True),
+        Incident(etcd_restored_loses_nothing),
         Incident(etcd_restored_completes_broadcasts, pause_s=10.0, is_long=True),
         Incident(leader_goes_on_over_a_restored_etcd, pause_s=10.0),
         Incident(leader_after_a_restored_etcd_has_a_lower_token, pause_s=10.0, is_long=True),

@@ -65,11 +65,11 @@ class Invariants:
                 if key.startswith((PREFIX, CLAIMS)):
                     self._fault(f"{key} was removed at revision {revision}")
             elif key.startswith(PREFIX):
-                self._saved(decode(key, event.value.decode()))
+                self._saved(decode(key, event.text))
                 changed.add(key.removeprefix(PREFIX))
             elif key.startswith(CLAIMS):
                 name = key.removeprefix(CLAIMS)
-                term = _term(event.value)
+                term = _term(event.text)
                 if term < self._claims.get(name, 0):
                     self._fault(f"the claim of {name} went from term {self._claims[name]} back to {term}")
                 self._claims[name] = term
@@ -163,11 +163,10 @@ class Invariants:
             known.clear()
         for version in self._data.current.values():
             key = version.key.removeprefix(_ROOT).decode()
-            assert version.value is not None, "it is there"
             if key.startswith(PREFIX):
-                self._note(decode(key, version.value.decode()))
+                self._note(decode(key, version.text))
             elif key.startswith(CLAIMS):
-                self._claims[key.removeprefix(CLAIMS)] = _term(version.value)
+                self._claims[key.removeprefix(CLAIMS)] = _term(version.text)
 
     @property
     def settled(self) -> bool:
@@ -179,7 +178,7 @@ class Invariants:
         self._say(f"!!! {text}")
 
 
-def _term(value: bytes) -> int:
+def _term(value: str) -> int:
     decoded: Any = msgspec.json.decode(value)
     term: int = decoded["term"]
     return term
