@@ -451,14 +451,16 @@ class Line:
 
 async def eventually(condition: Callable[[], Any], *, timeout_s: float = WAIT_TIMEOUT_S) -> Any:
     """Waits until the condition's value, or its awaitable's result, is true, and returns it."""
+    pause_s = 0.005
     async with asyncio.timeout(timeout_s):
         while True:
             found = condition()
             if asyncio.iscoroutine(found):
                 found = await found
+                pause_s = min(2 * pause_s, 0.1)  # most ask a server, which costs both of them
             if found:
                 return found
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause_s)
 
 
 class _Failure(msgspec.Struct):

@@ -42,6 +42,7 @@ async def test_new_vchannel_goes_to_the_pchannel_with_the_fewest(cluster: Cluste
         assert sorted(places[name] for name in channels) == ["p0", "p1", "p2", "p3"]
 
 
+@pytest.mark.soak("test_round kills a node by default, and the simulation all that may die")
 async def test_killed_node_costs_a_pause(cluster: Cluster) -> None:
     await cluster.start()
     async with open_wal(cluster.root) as log:
@@ -56,7 +57,7 @@ async def test_killed_node_costs_a_pause(cluster: Cluster) -> None:
 
 
 async def test_stopped_node_hands_over_and_ends_with_0(cluster: Cluster) -> None:
-    await cluster.start()
+    await cluster.start(coordinators=1)
     async with open_wal(cluster.root) as log:
         work = Workload(log)
         work.start()
@@ -73,6 +74,7 @@ async def test_stopped_node_hands_over_and_ends_with_0(cluster: Cluster) -> None
         assert not work.written.errors, work.written.errors
 
 
+@pytest.mark.soak("test_drained_node_stays_empty_under_the_next_leader kills a leader under appends by default")
 async def test_killed_leader_costs_appends_nothing(cluster: Cluster) -> None:
     await cluster.start()
     async with open_wal(cluster.root) as log:

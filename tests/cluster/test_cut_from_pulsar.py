@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -18,10 +16,10 @@ from tests.servers.pulsar import PulsarServer
 from tests.servers.pulsar_fixtures import make_namespace
 from wal import open_wal
 
-SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 
-
-@pytest.mark.skipif(not SOAK, reason="in a soak only: it starts a Pulsar whose broker has clients come through a link")
+@pytest.mark.soak(
+    "it starts a Pulsar whose broker has clients come through a link; tests/pulsar/test_frozen.py stops the broker by default"
+)
 async def test_node_cut_off_from_pulsar_goes_on(own_etcd: EtcdServer, tmp_path: Path) -> None:
     clusters: list[Cluster] = []
     async with contextlib.AsyncExitStack() as opened:

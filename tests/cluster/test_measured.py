@@ -27,7 +27,7 @@ async def processes(
     blockbuster.deactivate()  # two processes of a cluster share one loop here
     root = f"etcd://{etcd_address}/test-{secrets.token_hex(6)}"
     location, given = location_of(new_namespace(server_at(pulsar_host, pulsar_admin_host, pulsar_token)), Path())
-    settings, access = Settings().replace(**{**given, "kv": root}), Access(listen="127.0.0.1:0")
+    settings, access = Settings().replace(**{**given, "kv": root, "pchannels": 2}), Access(listen="127.0.0.1:0")
     coordinator = ClusterCoordinator(root, settings, access, log=location, expected_nodes=1, ttl_s=5.0)
     await coordinator.open()
     node = ClusterNode(root, settings, access, ttl_s=5.0)

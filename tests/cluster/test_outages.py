@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import shutil
-from typing import Final
 
 import pytest
 
@@ -17,8 +15,6 @@ from tests.servers.etcd import EtcdServer
 from wal import BroadcastMessage, Message, open_wal
 from wal.errors import LockedError
 from wal.node.session import TTL_S
-
-SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 
 
 async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
@@ -37,7 +33,7 @@ async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd:
     assert (await cluster.settled())["pchannels"] == before["pchannels"]
 
 
-@pytest.mark.skipif(not SOAK, reason="in a soak only: etcd is away for two seconds, again and again")
+@pytest.mark.soak("etcd is away for two seconds, again and again; test_etcd_that_restarts_moves_nothing has one outage by default")
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 async def test_etcd_that_is_away_for_two_seconds_moves_nothing(way: str, cluster_over: Cluster, own_etcd: EtcdServer, soak: int) -> None:
     """Nobody gets an error. Sessions live as long as they do by default."""
@@ -88,7 +84,7 @@ async def test_all_that_die_come_back(cluster: Cluster) -> None:
 
 
 async def test_drained_node_stays_empty_under_the_next_leader(cluster: Cluster) -> None:
-    await cluster.start()
+    await cluster.start(nodes=2)
     node = await cluster.owner("p0")
     async with open_wal(cluster.root) as log:
         work = Workload(log)
@@ -178,6 +174,7 @@ async def test_more_nodes_than_pchannels(cluster: Cluster) -> None:
     assert sorted(each["pchannels"] for each in (await cluster.status())["nodes"]) == [0, 1, 1]
 
 
+@pytest.mark.soak("the simulation restores an older copy by default, also under a leader that goes on")
 async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
     """Its revisions, the terms and the assignments go back. The processes whose leases it does not know end, and are started again."""
     cluster = cluster_over

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.servers import etcd
 from tests.servers.etcd import EtcdServer
 from wal import open_wal
 
-SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 FROZEN_S: Final = 15.0
 
 
@@ -48,7 +46,7 @@ def leads(member: EtcdServer) -> bool:
     return bool(status["leader"] == status["header"]["member_id"])
 
 
-@pytest.mark.skipif(not SOAK, reason="in a soak only: the member stands still for 15 s")
+@pytest.mark.soak("the member stands still for 15 s; test_node_that_wakes_up_answers_nothing lets a node do so by default")
 async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Cluster, members: list[EtcdServer]) -> None:
     cluster = cluster_over
     cluster.ttl_s = 10.0  # a session outlives an election
@@ -68,6 +66,9 @@ async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Clus
         await work.judge(long_outage=True)
 
 
+@pytest.mark.soak(
+    "test_etcd_that_restarts_moves_nothing has an outage of etcd by default, and test_node_that_wakes_up_answers_nothing lost leases"
+)
 async def test_no_quorum_is_told_and_loses_nothing(cluster_over: Cluster, members: list[EtcdServer]) -> None:
     cluster = cluster_over
     await cluster.start(coordinators=1, nodes=2)

@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cluster.processes import Cluster
-from tests.locations import SOAK
 from wal import open_wal, timestamp
 
 
-@pytest.mark.skipif(not SOAK, reason="in a soak only: it waits for the leases of killed nodes")
+@pytest.mark.soak("it waits for the leases of killed nodes; the simulation has scheduled messages by default")
 async def test_killed_node_loses_no_scheduled_message(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=2)
     names = ("orders", "stock", "mails", "bills")

@@ -22,6 +22,8 @@ from wal import AppendResult, BroadcastMessage, Message, WALAccesser, open_wal
 from wal.errors import WALError
 
 VCHANNELS: Final = 6
+PAUSE_S: Final = 0.02
+"""Between two appends of a writer: what goes wrong is a matter of moments, not of throughput."""
 
 
 class Written(msgspec.Struct):
@@ -72,7 +74,7 @@ class Workload:
     def count(self) -> int:
         return sum(map(len, self.written.acknowledged.values()))
 
-    async def progress(self, messages: int = 50) -> float:
+    async def progress(self, messages: int = 10) -> float:
         """Waits until so many more messages were acknowledged on every vchannel; returns how long that took."""
         began, before = time.monotonic(), {name: len(each) for name, each in self.written.acknowledged.items()}
         await eventually(lambda: all(len(self.written.acknowledged[name]) >= count + messages for name, count in before.items()))
@@ -139,7 +141,7 @@ class Workload:
                 assert isinstance(result, AppendResult)
                 written.acknowledged[name].append((payload, result.time_tick))
             written.pauses.append(time.monotonic() - began)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(PAUSE_S)
 
     async def _write_txns(self) -> None:
         number = 0
@@ -153,7 +155,7 @@ class Workload:
                 self.written.txns.append(bodies)
             except WALError as error:
                 self.written.errors.append(f"{bodies[0]!r}: {error!r}")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(2 * PAUSE_S)
 
     async def _begin_anew(self, location: Callable[[], str]) -> None:
         while not self._stopping:
