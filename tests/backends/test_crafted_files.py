@@ -29,7 +29,7 @@ SEGMENT: Final = fields_of("8sIIQQQQQQqQQQI")
 SLOT: Final = fields_of("4sIQQQQQIIQQ")
 SLOT_BYTES: Final = 72
 UNFINISHED: Final = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
-SAMPLE: Final = 60
+SAMPLE: Final = 20
 """The number of crafted files of a kind that are tried, drawn at random; a soak tries all of them."""
 MEMORY_BYTES: Final = 4 << 30
 

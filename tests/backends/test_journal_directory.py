@@ -23,7 +23,7 @@ async def test_empty_or_missing_directory_becomes_a_journal(tmp_path: Path) -> N
         backend = JournalBackend(place)
         await backend.start()
         await backend.start()
-        assert (place / "FORMAT").read_text() == "wal-journal 1\n"
+        assert (place / "FORMAT").read_text() == "wal-journal 3\n"
         await backend.close()
         backend = JournalBackend(place)
         await backend.start()
@@ -38,7 +38,7 @@ async def test_directory_of_something_else_is_refused(tmp_path: Path, name: str)
     assert os.listdir(tmp_path) == [name], "nothing was touched"
 
 
-@pytest.mark.parametrize("text", ["wal-journal 3\n", "wal-journal\n", "rocksdb 1\n", "", "\xff\xfe"])
+@pytest.mark.parametrize("text", ["wal-journal 4\n", "wal-journal\n", "rocksdb 1\n", "", "\xff\xfe"])
 async def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "FORMAT").write_text(text, encoding="latin-1")
     with pytest.raises(FormatError, match="FORMAT"):

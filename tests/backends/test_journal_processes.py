@@ -22,7 +22,7 @@ from wal.errors import LockedError
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
 
-KILLS = 12
+KILLS = 4
 WAIT_S = 60.0
 
 

@@ -151,7 +151,7 @@ async def test_readers_during_a_truncation_get_right_frames_or_truncated(tmp_pat
 
         async def writer() -> None:
             positions: list[int] = []
-            for _ in range(60):
+            for _ in range(25):
                 frames = [maker.data(("v", rng.randbytes(rng.randrange(9_000)))) for _ in range(6)]
                 made.extend(map(content_of, frames))
                 positions += await append_all(log, frames)

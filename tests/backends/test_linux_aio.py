@@ -137,7 +137,7 @@ def test_closing_waits_for_the_write_in_flight(tmp_path: Path, direct: int) -> N
 def test_write_that_is_forgotten_reads_no_other_memory(tmp_path: Path, direct: int) -> None:
     """The kernel holds the pages of the buffer until the write is complete."""
     data = b"\xa5" * (256 << 10)
-    for _ in range(20):
+    for _ in range(4):
         write = AsyncWrite()
         begin(write, direct, data, 0)
         context, calls = write._context, write._calls

@@ -46,42 +46,43 @@ class KVConformance:
         assert caught.value.key == "key"
         await kv.remove("key")
 
-    @pytest.mark.parametrize("value", ["", "\0", "a\0b", "ü\U0001f600", " \n", "x" * 1_000_000, "NULL", "1"])
-    async def test_values_come_back_as_they_were(self, kv: KVBase, value: str) -> None:
-        await kv.save("key", value)
-        assert await kv.load("key") == value
-        assert await kv.compare_and_swap("key", value, "next")
+    async def test_values_come_back_as_they_were(self, kv: KVBase) -> None:
+        for value in ("", "\0", "a\0b", "ü\U0001f600", " \n", "x" * 1_000_000, "NULL", "1"):
+            await kv.save("key", value)
+            assert await kv.load("key") == value
+            assert await kv.compare_and_swap("key", value, "next")
 
-    @pytest.mark.parametrize("key", AWKWARD)
-    async def test_awkward_keys(self, kv: KVBase, key: str) -> None:
-        await kv.multi_save(dict.fromkeys(AWKWARD, "other"))
-        await kv.save(key, "mine")
-        assert await kv.load(key) == "mine"
-        await kv.remove(key)
-        assert sorted(await contents(kv)) == sorted(set(AWKWARD) - {key})
+    async def test_awkward_keys(self, kv: KVBase) -> None:
+        for key in AWKWARD:
+            await kv.multi_save(dict.fromkeys(AWKWARD, "other"))
+            await kv.save(key, "mine")
+            assert await kv.load(key) == "mine"
+            await kv.remove(key)
+            assert sorted(await contents(kv)) == sorted(set(AWKWARD) - {key}), key
 
-    @pytest.mark.parametrize("key", BAD_KEYS)
-    async def test_bad_keys_are_refused_everywhere(self, kv: KVBase, key: str) -> None:
-        for call in (
-            kv.load(key), kv.multi_load(["a", key]), kv.save(key, "v"), kv.multi_save({"a": "v", key: "v"}), kv.remove(key),
-            kv.multi_remove(["a", key]), kv.multi_save_and_remove({"a": "v"}, [key]), kv.compare_and_swap(key, None, "v"),
-            kv.compare_and_swap("a", None, "v", saves={key: "v"}), kv.compare_and_swap("a", None, "v", removals=[key]),
-            kv.watch(key),
-        ):  # fmt: skip
-            with pytest.raises(InvalidArgumentError):
-                await call
+    async def test_bad_keys_are_refused_everywhere(self, kv: KVBase) -> None:
+        for key in BAD_KEYS:
+            for call in (
+                kv.load(key), kv.multi_load(["a", key]), kv.save(key, "v"), kv.multi_save({"a": "v", key: "v"}), kv.remove(key),
+                kv.multi_remove(["a", key]), kv.multi_save_and_remove({"a": "v"}, [key]), kv.compare_and_swap(key, None, "v"),
+                kv.compare_and_swap("a", None, "v", saves={key: "v"}), kv.compare_and_swap("a", None, "v", removals=[key]),
+                kv.watch(key),
+            ):  # fmt: skip
+                with pytest.raises(InvalidArgumentError):
+                    await call
         assert await contents(kv) == {}
 
-    @pytest.mark.parametrize("wrong", BAD_TYPES)
-    async def test_wrong_types_are_type_errors(self, kv: KVBase, wrong: Any) -> None:
-        for call in (
-            kv.load(wrong), kv.multi_load([wrong]), kv.save(wrong, "v"), kv.save("key", wrong), kv.multi_save({"key": wrong}),
-            kv.remove(wrong), kv.multi_remove([wrong]), kv.load_with_prefix(wrong), kv.remove_with_prefix(wrong),
-            kv.compare_and_swap(wrong, None, "v"), kv.compare_and_swap("key", None, wrong), kv.watch(wrong),
-            kv.watch_with_prefix(wrong),
-        ):  # fmt: skip
-            with pytest.raises(TypeError):
-                await call
+    async def test_wrong_types_are_type_errors(self, kv: KVBase) -> None:
+        wrong: Any
+        for wrong in BAD_TYPES:
+            for call in (
+                kv.load(wrong), kv.multi_load([wrong]), kv.save(wrong, "v"), kv.save("key", wrong), kv.multi_save({"key": wrong}),
+                kv.remove(wrong), kv.multi_remove([wrong]), kv.load_with_prefix(wrong), kv.remove_with_prefix(wrong),
+                kv.compare_and_swap(wrong, None, "v"), kv.compare_and_swap("key", None, wrong), kv.watch(wrong),
+                kv.watch_with_prefix(wrong),
+            ):  # fmt: skip
+                with pytest.raises(TypeError):
+                    await call
         assert await contents(kv) == {}
 
     async def test_str_is_no_list_of_keys_and_a_list_no_mapping(self, kv: KVBase) -> None:
@@ -90,11 +91,11 @@ class KVConformance:
             with pytest.raises(TypeError):
                 await call
 
-    @pytest.mark.parametrize("value", ["\ud800", "a\udfff"])
-    async def test_values_that_utf8_cannot_carry_change_nothing(self, kv: KVBase, value: str) -> None:
+    async def test_values_that_utf8_cannot_carry_change_nothing(self, kv: KVBase) -> None:
         await kv.save("a", "before")
-        with pytest.raises(InvalidArgumentError, match="'b'"):
-            await kv.multi_save({"a": "after", "b": value})
+        for value in ("\ud800", "a\udfff"):
+            with pytest.raises(InvalidArgumentError, match="'b'"):
+                await kv.multi_save({"a": "after", "b": value})
         assert await contents(kv) == {"a": "before"}
 
     # -- many keys
@@ -176,13 +177,13 @@ class KVConformance:
             assert keys == sorted(key for key in AWKWARD if key.startswith(prefix))
             assert values == [f"value of {key}" for key in keys]
 
-    @pytest.mark.parametrize("prefix", ["a", "a/", "a%", "a\U0010ffff", "ab/", "\ud7ff", ""])
-    async def test_remove_with_prefix_takes_no_neighbour(self, kv: KVBase, prefix: str) -> None:
+    async def test_remove_with_prefix_takes_no_neighbour(self, kv: KVBase) -> None:
         keys = [*AWKWARD, "ab", "ab/1", "ab/2", "abc", "b"]
-        await kv.multi_save(dict.fromkeys(keys, "v"))
-        await kv.remove_with_prefix(prefix)
-        assert sorted(await contents(kv)) == sorted(key for key in keys if not key.startswith(prefix))
-        await kv.remove_with_prefix(prefix)
+        for prefix in ("a", "a/", "a%", "a\U0010ffff", "ab/", "\ud7ff", ""):
+            await kv.multi_save(dict.fromkeys(keys, "v"))
+            await kv.remove_with_prefix(prefix)
+            assert sorted(await contents(kv)) == sorted(key for key in keys if not key.startswith(prefix)), prefix
+            await kv.remove_with_prefix(prefix)
 
     # -- compare and swap
 
@@ -238,7 +239,7 @@ class KVConformance:
                 keys, _ = await kv.load_with_prefix(f"{value}/")
                 assert keys == [f"{value}/{won.index(True)}"]
 
-    async def test_fifty_counters_lose_no_increment(self, kv: KVBase) -> None:
+    async def test_concurrent_counters_lose_no_increment(self, kv: KVBase) -> None:
         async def increment() -> None:
             while True:
                 before = int(await kv.load("count"))
@@ -247,8 +248,8 @@ class KVConformance:
 
         await kv.save("count", "0")
         async with asyncio.timeout(60):
-            await asyncio.gather(*(increment() for _ in range(50)))
-        assert await kv.load("count") == "50"
+            await asyncio.gather(*(increment() for _ in range(20)))
+        assert await kv.load("count") == "20"
 
     async def test_readers_never_see_half_of_a_multi_operation(self, kv: KVBase) -> None:
         keys = [f"k{number}" for number in range(10)]
@@ -395,10 +396,10 @@ class KVConformance:
         with pytest.raises(KeyNotExistError, match="on key 'key'"):
             await kv.under("root").load("key")
 
-    @pytest.mark.parametrize("root_path", ["", "/", "//", "a\0"])
-    async def test_bad_root_paths(self, kv: KVBase, root_path: str) -> None:
-        with pytest.raises(InvalidArgumentError):
-            kv.under(root_path)
+    async def test_bad_root_paths(self, kv: KVBase) -> None:
+        for root_path in ("", "/", "//", "a\0"):
+            with pytest.raises(InvalidArgumentError):
+                kv.under(root_path)
 
     async def test_closing_a_part_leaves_the_whole_open(self, kv: KVBase) -> None:
         part = kv.under("part")

@@ -42,8 +42,11 @@ FACTORIES: dict[str, Callable[[Path], Awaitable[KVBase]]] = {
 }
 
 
+ROOTS = pytest.mark.soak("a root of sqlite and a part in memory show the same")
+
+
 class TestKV(KVConformance):
-    @pytest.fixture(params=FACTORIES)
+    @pytest.fixture(params=[pytest.param(name, marks=ROOTS if name == "memory-under-root" else ()) for name in FACTORIES])
     async def kv(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KVBase]:
         kv = await FACTORIES[request.param](tmp_path)
         yield kv

@@ -23,7 +23,7 @@ def new_root() -> str:
 
 
 class TestEtcd(KVConformance):
-    @pytest.fixture(params=[*SERVERS, "part"])
+    @pytest.fixture(params=[*SERVERS, pytest.param("part", marks=pytest.mark.soak("a part of a KV in memory, and a root of etcd"))])
     async def kv(self, request: pytest.FixtureRequest) -> AsyncIterator[KVBase]:
         address = request.getfixturevalue(SERVERS.get(request.param, "etcd_address"))
         kv = await EtcdKV.open([address], root_path=new_root())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.kv.writer import KEYS
+from tests.processes import Child, run_python
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, NoSpaceError, StorageError, WouldBlockError
 from wal.kv import SqliteKV
 from wal.kv.sqlite_store import SqliteStore
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -78,18 +76,10 @@ async def everything(path: Path) -> tuple[list[str], list[str]]:
 
 def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_there(path: Path) -> None:
     number = 0
-    for _ in range(6):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.kv.writer", str(path), str(number)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        for _ in range(random.randint(2, 40)):
-            acknowledged = int(child.stdout.readline())
-        child.kill()
-        # complete lines only: each printed number was acknowledged, and the last line may be cut off
-        acknowledged = max([acknowledged, *map(int, child.stdout.read().split("\n")[:-1])])
-        child.wait()
-        child.stdout.close()
+    for _ in range(3):
+        with Child("-m", "tests.kv.writer", path, number) as child:
+            acknowledged = max(map(int, child.lines_now(kill_after=random.randint(2, 40))))
+            child.end_now(-signal.SIGKILL)
         keys, values = asyncio.run(everything(path))
         (found,) = {int(value.split()[0]) for value in values}
         assert acknowledged <= found <= acknowledged + 1
@@ -162,10 +152,7 @@ asyncio.run(main())
 
 
 def test_failed_write_is_final_for_this_opening(path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED_WRITER, str(path)], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
-    )
-    first, second, third, fourth = done.stdout.splitlines()
+    first, second, third, fourth = run_python("-c", LIMITED_WRITER, path).out.splitlines()
     assert first.startswith("StorageError")
     assert "disk I/O error" in first
     assert second.startswith("StorageError")

@@ -22,6 +22,6 @@ def test_stand_in_keeps_the_contract(suite: str, name: str) -> None:
 
 
 def test_stand_in_that_breaks_the_contract_is_found() -> None:
-    found = apart.failures("etcd", "test_fifty_counters_lose_no_increment", "test_save_load_remove", broken=True)
-    assert found["test_fifty_counters_lose_no_increment"]
+    found = apart.failures("etcd", "test_concurrent_counters_lose_no_increment", "test_save_load_remove", broken=True)
+    assert found["test_concurrent_counters_lose_no_increment"]
     assert not found["test_save_load_remove"]
