@@ -76,6 +76,18 @@ async def test_readers_in_other_processes_warn_alike(data: str, warnings: pytest
         assert warnings.messages == [expected]
 
 
+def test_blocking_read_warns_at_its_last_message(data: str, warnings: pytest.LogCaptureFixture) -> None:
+    with bridge.blocking(data) as log:
+        log.append("orders", b"")
+    for read in (bridge.iterate, bridge.record_batches):
+        for name, text in (("oders", "there are 'orders'"), ("or*", "there are 'orders'; a name is no pattern: '*' stands for itself")):
+            warnings.clear()
+            with read(data, name, follow=False) as messages:
+                assert list(messages) == []
+                assert [message.rpartition("until it is created; ")[2] for message in warnings.messages] == [text], name
+            assert len(warnings.messages) == 1
+
+
 async def test_error_of_an_unknown_vchannel_lists_the_existing_ones(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("orders")

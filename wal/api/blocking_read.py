@@ -273,6 +273,8 @@ class BlockingRead:
                 self._take_page()
             elif need is Need.TAIL:
                 return need, self._look()
+            elif need is Need.OVER:
+                self._core.warn_unknown()
         except Exception as error:
             if self._ended:  # a signal handler closed the read during the step
                 return Need.OVER, False

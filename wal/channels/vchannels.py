@@ -211,10 +211,11 @@ class UnknownVChannels:
             self._noted[name] = math.inf
             if name not in known:
                 _log.warning(
-                    "vchannel %r does not exist in %s: it is read as an empty log until it is created; %s",
+                    "vchannel %r does not exist in %s: it is read as an empty log until it is created; %s%s",
                     name,
                     self._location,
                     existing_vchannels(name, known),
+                    "; a name is no pattern: '*' stands for itself" if "*" in name else "",
                 )
 
 

@@ -232,6 +232,10 @@ class ReadOnlyCore:
         common = None if event is None else self.origin(log, event[0]).message_id(event[1])
         return log_went_back(log.pchannel, what, common)
 
+    def warn_unknown(self) -> None:
+        """Warns of the names that were read and do not exist, for a read that has ended and may never be closed."""
+        self._unknown.warn(self.view.records, at_close=True)
+
     def end_waits(self) -> None:
         """Closes the logs that ask a server, so that calls waiting for it raise ClosedError. From any thread, before `close`."""
         for log in self.logs.values():
@@ -242,7 +246,7 @@ class ReadOnlyCore:
         """Closes the logs and the source. Idempotent; no other call may be under way."""
         with self._looking:
             self._closed = True
-            self._unknown.warn(self.view.records, at_close=True)
+            self.warn_unknown()
             for log in self.logs.values():
                 log.close()
             self.source.close()
