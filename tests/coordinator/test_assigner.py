@@ -22,6 +22,7 @@ from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes
 from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnmatchedChannelTermError, WALError
 from wal.kv import OPERATIONS_MAX, KVBase, MemoryKV
+from wal.rpc.api import nodes_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
@@ -60,6 +61,8 @@ class Calls(NodeCalls):
         super().__init__(1, no_connection)
         self.replaced: set[int] = set()
         self.silent: set[int] = set()
+        self.available: list[PChannelInfo] = []
+        """The pchannels that every node says that it has."""
         self.asked: Counter[int] = Counter()
         """How often each node was asked for its status."""
         self.assigned: list[tuple[int, str, int]] = []
@@ -79,7 +82,10 @@ class Calls(NodeCalls):
     async def status(self, node: Node, *, timeout_s: float = 1.0) -> proto.StreamingNodeManagerCollectStatusResponse:
         self.asked[node.server_id] += 1
         await self._answer(node)
-        return proto.StreamingNodeManagerCollectStatusResponse(wall_s=asyncio.get_running_loop().time())
+        return proto.StreamingNodeManagerCollectStatusResponse(
+            wall_s=asyncio.get_running_loop().time(),
+            pchannels=[nodes_pb2.HostedPChannel(pchannel=info, available=True) for info in self.available],
+        )
 
     async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
         await self._answer(node)
@@ -153,6 +159,32 @@ async def test_report_is_saved_before_it_is_visible() -> None:
         await assigner.lost("p0", 2, "a client says so")
         assert assigner.assignments.records["p0"].state is AssignmentState.UNAVAILABLE
         assert await kv.load(PREFIX + "p0") == encode(assigner.assignments.records["p0"])
+
+
+async def test_report_of_an_available_pchannel_changes_nothing() -> None:
+    async with MemoryKV() as kv:
+        calls = Calls()
+        assigner = await leading(kv, calls=calls)
+        await assigner.reported("p0", 1, "a client reports an old term")
+        await assigner.reported("unknown", 2, "a client reports another log")
+        assert not calls.asked
+        calls.available = [PChannelInfo(name="p0", term=2)]
+        await asyncio.gather(*(assigner.reported("p0", 2, "a client says so") for _ in range(3)))
+        assert assigner.assignments.records["p0"] == RECORD
+        asked = calls.asked[7]
+        calls.available = [PChannelInfo(name="p0", term=1), PChannelInfo(name="p1", term=2)]
+        await asyncio.gather(*(assigner.reported("p0", 2, "a client says so") for _ in range(3)))
+        assert assigner.assignments.records["p0"].state is AssignmentState.UNAVAILABLE
+        assert calls.asked[7] == asked + 1, "one answer is for all who report together"
+
+
+async def test_report_about_a_silent_owner_is_believed() -> None:
+    async with MemoryKV() as kv:
+        calls = Calls()
+        calls.silent.add(7)
+        assigner = await leading(kv, calls=calls)
+        await assigner.reported("p0", 2, "a client says so")
+        assert assigner.assignments.records["p0"].state is AssignmentState.UNAVAILABLE
 
 
 async def test_report_that_meets_another_record_ends_the_leading_and_not_the_call() -> None:

@@ -107,6 +107,8 @@ class Assigner:
         self._ttl_s = ttl_s
         self._doubts = False
         self._saving = asyncio.Lock()
+        self._verifying: dict[str, asyncio.Lock] = {}
+        """Held while the owner of a pchannel is asked about a report, by pchannel."""
         self._woken = asyncio.Event()
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._put_off: set[str] = set()
@@ -190,6 +192,27 @@ class Assigner:
             except LeadingEndedError as error:
                 self._fail(error)
         self.wake()
+
+    async def reported(self, name: str, term: int, why: str) -> None:
+        """A client says that a pchannel is not available at its owner. The owner is asked: a client alone ends no term.
+
+        If the owner does not answer, the client is believed.
+        """
+        if name not in self.assignments.records:
+            return
+        async with self._verifying.setdefault(name, asyncio.Lock()):  # clients report together: the first one's answer is that of all
+            record = self.assignments.records[name]
+            if record.state is not AssignmentState.ASSIGNED or record.term != term or record.owner is None:
+                return
+            try:
+                status = await self._calls.status(record.owner.node)
+            except WALError as error:
+                _log.info("the owner of pchannel %s did not answer whether it is available there: %s", name, error)
+            else:
+                if any(one.available and (one.pchannel.name, one.pchannel.term) == (name, term) for one in status.pchannels):
+                    _log.info("pchannel %s is available in term %d, and %s", name, term, why)
+                    return
+            await self.lost(name, term, why)
 
     async def sweep(self) -> None:
         """Removes the limits and evictions of nodes that are gone for good, and that no record names: then every floor is above them."""

@@ -72,7 +72,7 @@ class Discovery:
 
 
 class ClusterDiscovery:
-    """Serves the assignments of a leader, whose `lost` takes what clients report. `address` is the leader's."""
+    """Serves the assignments of a leader, whose `reported` takes what clients report."""
 
     def __init__(self, assigner: Assigner, draining: Draining) -> None:
         self._assigner = assigner
@@ -135,7 +135,9 @@ class ClusterDiscovery:
                 match request.WhichOneof("command"):
                     case "report_error":
                         reported = request.report_error
-                        await self._assigner.lost(reported.pchannel.name, reported.pchannel.term, f"a client says: {reported.err.cause}")
+                        await self._assigner.reported(
+                            reported.pchannel.name, reported.pchannel.term, f"a client says: {reported.err.cause}"
+                        )
                     case "close":
                         return
                     case _:
