@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -94,26 +94,21 @@ def columns(frames: Sequence[StoredFrame], names: frozenset[str] | None) -> list
     return found
 
 
-@pytest.mark.parametrize("names", [None, frozenset({"a"}), frozenset({"a", "c"}), frozenset({"absent"})])
-@pytest.mark.parametrize("page_bytes", [1, 100_000, 0])
-async def test_pages_hold_what_the_log_holds(
-    filled: tuple[Serving, list[AppendResult]], names: frozenset[str] | None, page_bytes: int
-) -> None:
+async def test_pages_hold_what_the_log_holds(filled: tuple[Serving, list[AppendResult]]) -> None:
+    """Of all vchannels, of some and of none, in pages of any size."""
     served, _ = filled
-    frames = await stored(served, names)
-    options: dict[str, Any] = {} if names is None else {"names": {"names": names}}
     async with connected(served.address) as connection:
-        messages, pages = await read(connection, served, page_bytes=page_bytes, **options)
-    assert columns([frame for page in pages for frame in page.frames], names) == columns(frames, names)
-    for page in pages:
-        for frame in page.frames:
-            if names is None:
+        for names, page_bytes in product((None, frozenset({"a"}), frozenset({"a", "c"}), frozenset({"absent"})), (1, 100_000, 0)):
+            options: dict[str, Any] = {} if names is None else {"names": {"names": names}}
+            messages, pages = await read(connection, served, page_bytes=page_bytes, **options)
+            case = f"{names} in pages of {page_bytes}"
+            assert columns([frame for page in pages for frame in page.frames], names) == columns(await stored(served, names), names), case
+            for frame in (frame for page in pages for frame in page.frames if names is None):
                 frame.view.check_body()
-    starts = [position_from_proto(message.start) for message in messages]
-    assert starts[0] == 0
-    assert starts[1:] == [page.next_position for page in pages[:-1]]
-    assert pages[-1].next_position == only(served).tail.durable_end
-    assert max(page.last_event for page in pages if page.last_event is not None) == only(served).tail.newest
+            starts = [position_from_proto(message.start) for message in messages]
+            assert starts == [0, *(page.next_position for page in pages[:-1])], case
+            assert pages[-1].next_position == only(served).tail.durable_end, case
+            assert max(page.last_event for page in pages if page.last_event is not None) == only(served).tail.newest, case
 
 
 async def test_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResult]]) -> None:

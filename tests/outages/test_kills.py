@@ -1,4 +1,4 @@
-"""kill -9 and SIGTERM of a server that three client processes load with every call that writes and reads."""
+"""kill -9 and SIGTERM of a server that several client processes load with every call that writes and reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.outages.report import Outcome, Report
 from tests.outages.rounds import SIDES, create_vchannels
 from wal import Message, open_wal
 
-ROUNDS = 3
-CLIENTS = 3
+ROUNDS = 1
+ROUNDS_SOAK = 30
+CLIENTS = 2
 
 pytestmark = pytest.mark.one_loop
 
@@ -56,13 +57,13 @@ async def run(directory: Path, rounds: int, how: signal.Signals) -> dict[int, Re
 
 
 async def test_killed_under_load(data_dir: Path, soak: int) -> None:
-    reports = await run(data_dir, ROUNDS * soak, signal.SIGKILL)
+    reports = await run(data_dir, ROUNDS if soak == 1 else ROUNDS_SOAK, signal.SIGKILL)
     outcomes = [call.outcome for report in reports.values() for call in report.calls]
-    assert outcomes.count(Outcome.DONE) > 300 * soak
+    assert outcomes.count(Outcome.DONE) > 100 * soak
 
 
 async def test_stopped_under_load(data_dir: Path, soak: int) -> None:
     """SIGTERM finishes what is under way: nothing is unknown, and what was refused is sent again."""
-    reports = await run(data_dir, ROUNDS * soak, signal.SIGTERM)
+    reports = await run(data_dir, ROUNDS if soak == 1 else ROUNDS_SOAK, signal.SIGTERM)
     unknown = [call for report in reports.values() for call in report.calls if call.outcome is Outcome.UNKNOWN]
     assert not unknown

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.pulsar.conftest import location_of, new_namespace, token_of
 from tests.pulsar.processes import run_each
 from wal.storage.pulsar.address import PulsarAddress
 
-TOGETHER: Final = 3
+TOGETHER: Final = 3 if SOAK else 1
 CONNECTIONS: Final = 32
 """Connections in addition to the log's, closed all at once, so that many client threads end at about the same time as the process."""
 STATUS: Final = 3

@@ -1,4 +1,6 @@
-"""A broker with a lowered maxMessageSize: the limit is known before anything is written, and no frame above it leaves a gap."""
+"""The broker's maxMessageSize: the limit is known before anything is written, and no frame above it leaves a gap.
+
+By default the session's broker has the admin REST answer a lowered limit; in a soak a broker of these tests has it."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends.frames import INCARNATION, FrameMaker, append, read_all
+from tests.conftest import SOAK
 from tests.pulsar.conftest import location_of, new_namespace, own
 from tests.servers.fixtures import require
 from tests.servers.pulsar import PulsarServer, find_pulsar
@@ -30,12 +33,21 @@ SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 3
 
 
 @pytest.fixture(scope="module")
-def narrow() -> Iterator[PulsarServer]:
+def lowered() -> Iterator[PulsarServer]:
     """Starts a broker that accepts messages of at most a mebibyte."""
     require(find_pulsar)
     options = {"maxMessageSize": MESSAGE_BYTES, "nettyMaxFrameSizeBytes": MESSAGE_BYTES + 100_000}
     with PulsarServer(options=options) as server:
         yield server
+
+
+@pytest.fixture
+def narrow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PulsarServer:
+    """Returns a broker that says that it accepts messages of at most a mebibyte."""
+    if not SOAK:
+        monkeypatch.setattr(Admin, "message_bytes_max", lambda self: MESSAGE_BYTES)
+    server: PulsarServer = request.getfixturevalue("lowered" if SOAK else "pulsar_process")
+    return server
 
 
 @pytest.fixture
@@ -65,6 +77,7 @@ async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarSe
     assert sorted(len(payload) for payload in found) == sorted([*sizes, 190_000, 190_000, 5])
 
 
+@pytest.mark.soak("it needs a broker with a lowered limit; the other tests take the answer of the admin REST by default")
 async def test_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
@@ -75,6 +88,7 @@ async def test_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow
         await backend.close()
 
 
+@pytest.mark.soak("it needs a broker with a lowered limit; test_frame_that_is_refused_for_its_size_leaves_no_gap shows it by default")
 async def test_frame_that_the_client_refuses_ends_the_log_without_a_gap(
     narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from tests.pulsar.stalls import StallWatch
 from tests.servers.pulsar import PulsarServer
 from wal import ImmutableMessage, Message, MessageID, WALAccesser, open_wal
 
-WRITERS = 24
+WRITERS = 12
 KILLS = 1
 KILLS_SOAK = 5
 
@@ -67,12 +67,12 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
             readers = [asyncio.create_task(load.read(f"v-{number}")) for number in range(4)]
             writers = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
             for _ in range(KILLS if soak == 1 else KILLS_SOAK):
-                await load.more(1_000)
+                await load.more(300)
                 await asyncio.to_thread(server.kill)
                 before, log_size = len(load.acked), server.log.stat().st_size
                 await asyncio.to_thread(server.start)
                 assert b"Deleted path: /ledgers/available" not in server.log.read_bytes()[log_size:], "its bookie was still registered"
-                await load.more(1_000)
+                await load.more(300)
                 print(f"{before} acknowledged before a kill, {len(load.acked)} after it")
             load.stop = True
             await asyncio.gather(*writers)

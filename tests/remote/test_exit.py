@@ -23,6 +23,8 @@ PROGRAMS: Final = {
     "blocking": "log = bridge.blocking(location).__enter__(); scanner = log.read('orders'); print(next(scanner).payload)",
 }
 
+IN_SOAK: Final = pytest.mark.soak("iterate leaves its log to the same exit by default, and blocking a log of its own")
+
 
 def interpreters() -> dict[str, Path]:
     """Returns this interpreter, and those of the environments that `make pythons` has made for other versions."""
@@ -46,7 +48,7 @@ def location(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.mark.parametrize("python", interpreters().values(), ids=interpreters().keys())
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", ["iterate", *(pytest.param(name, marks=IN_SOAK) for name in ("record_batches", "blocking"))])
 def test_exit_with_tls_log_open_is_quiet(program: str, python: Path, location: str) -> None:
     """A thread of the loop's pool has read the files of TLS; Python 3.12.0 and 3.12.1 start no thread to end the pool during the exit."""
     if program == "record_batches" and not has_arrow(python):

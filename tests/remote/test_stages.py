@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.cursors.test_moving import check_failed_save
 from tests.node.servers import Child, Serving
 from wal import All, Log, Message, open_wal
@@ -15,8 +16,8 @@ from wal.errors import SessionLostError, UnknownOutcomeError
 from wal.read.cursors.cursor import CursorKey
 from wal.rpc.methods import CLAIM_CURSOR
 
-COUNT = 900
-ROUNDS = 3
+COUNT = 300 if not SOAK else 900
+ROUNDS = 1 if not SOAK else 3
 
 
 async def test_stages_outlive_their_server(server: Child, data_dir: object) -> None:

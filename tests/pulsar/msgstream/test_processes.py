@@ -6,12 +6,13 @@ from typing import Any, Final
 
 import pytest
 
+from tests.conftest import SOAK
 from tests.pulsar.conftest import token_of
 from tests.pulsar.msgstream.conftest import kept_namespace
 from tests.pulsar.processes import run_each
 from wal.storage.pulsar.address import PulsarAddress
 
-TOGETHER: Final = 3
+TOGETHER: Final = 3 if SOAK else 1
 STATUS: Final = 3
 """The exit status of the processes."""
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from tests.msgstream.packs import number, row, tick
 from tests.pulsar.conftest import own
 from tests.pulsar.msgstream.conftest import kept_namespace
@@ -14,8 +16,7 @@ from tests.servers.pulsar import PulsarServer
 from wal.msgstream import MsgPack, MsgStream, MsgType
 from wal.msgstream.media.pulsar import PulsarMsgStream, PulsarTtMsgStream
 
-KILLS = 1
-KILLS_SOAK = 5
+KILLS = 5
 CHANNELS = ["a", "b"]
 ROWS = 20
 """Messages between two time ticks."""
@@ -74,7 +75,8 @@ async def read_plain(stream: MsgStream, load: Load, found: Counter[int]) -> None
             return
 
 
-async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer, soak: int) -> None:
+@pytest.mark.soak("tests/pulsar/test_restart.py kills the broker by default, and test_medium.py loses the connection of a stream")
+async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer) -> None:
     address = kept_namespace(own(pulsar_process))
     packs: list[MsgPack] = []
     plain: Counter[int] = Counter()
@@ -90,7 +92,7 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
         load = Load(writer)
         readers = [asyncio.create_task(read_ticked(ticked, load, packs)), asyncio.create_task(read_plain(shared, load, plain))]
         writing = asyncio.create_task(load.run())
-        for _ in range(KILLS if soak == 1 else KILLS_SOAK):
+        for _ in range(KILLS):
             await load.more(BETWEEN)
             await asyncio.to_thread(pulsar_process.kill)
             before, read = len(load.acked), len(plain)
