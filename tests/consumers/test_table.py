@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.consumers.test_table_machine import NoHandling, event
@@ -173,6 +174,36 @@ def test_resting_suspect_waits_for_its_pause() -> None:
     assert table.unfinished == 2
 
 
+@pytest.mark.parametrize(
+    ("wall", "due"),
+    [(1000.0, 105.0), (1002.0, 103.0), (9000.0, -7895.0), (400.0, 105.0)],
+    ids=["no time passed", "2 s passed", "clock is ahead", "clock went back"],
+)
+def test_clock_that_went_back_lengthens_no_pause(wall: float, due: float) -> None:
+    """A pause has 5 s left at the save, by a clock that shows 1000 s; the next consumer begins at 100 s of monotonic time."""
+    table = begun(Plan(1, "key", backoff_s=(5.0, 5.0)), "a")
+    table.settle(started(table), [Failed("no")], 50.0)
+    saved = decode_state(encode_state(table.save(now=50.0, wall=1000.0)))
+    later = Deliveries(table.plan, saved.released(), incarnation=saved.incarnation, now=100.0, wall=wall)
+    later.take(deliveries("a"))
+    assert later.next_due == due
+    again = decode_state(encode_state(later.save(now=101.0, wall=wall + 1.0)))
+    last = Deliveries(table.plan, again, incarnation=again.incarnation, now=101.0, wall=wall + 1.0)
+    last.take(deliveries("a"))
+    assert last.next_due == due
+
+
+def test_state_without_retries_is_that_of_version_1() -> None:
+    runs = (Run((10, 0), (10, 0), True, 1),)
+    assert encode_state(SavedState(7, (10, 5), runs))[0] == 1
+    tried = SavedState(7, (10, 5), runs, (Tried((10, 0), 2, 5000),))
+    assert decode_state(encode_state(tried)) == tried
+    assert encode_state(tried)[0] == 1
+    newer = msgspec.structs.replace(tried, saved_ms=4000)
+    assert decode_state(encode_state(newer)) == newer
+    assert encode_state(newer)[0] == 2
+
+
 def test_state_keeps_what_is_not_reread() -> None:
     runs = (Run((10, 0), (10, 0), False, 1), Run((10, 2), (10, 3), False, 2))
     saved = SavedState(7, (10, 5), runs, (Tried((10, 3), 2, 5000),))
@@ -228,7 +259,9 @@ def test_finished_bodies_are_merged() -> None:
     assert len(table.sequence.items) == 2
 
 
-@pytest.mark.parametrize(("data", "error"), [(b"\2", FormatError), (b"\1", CorruptionError), (b"\1\x90", CorruptionError)])
+@pytest.mark.parametrize(
+    ("data", "error"), [(b"\3", FormatError), (b"\1", CorruptionError), (b"\1\x90", CorruptionError), (b"\2", CorruptionError)]
+)
 def test_damaged_state_is_refused(data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         decode_state(data)

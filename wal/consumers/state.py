@@ -8,16 +8,17 @@ its bodies may be in the hands of a handler, and `suspicion` how often a process
     0  never                     1  in a page of other messages: it is handed out again in a small group
     2  in a small group: it is handed out alone, and from then on each death is an attempt of its own
 
-Format: the byte 1 (the version), then the MessagePack of [incarnation of the pchannel, covered, runs, tried]. A run is [kind, position,
-index, position, index], with kind = suspicion << 1 | handed; `tried` has [position, index, failed attempts, due in ms of wall time] for
-each body that failed before. Positions are differences to the number before. No bytes at all are the state of a consumer that has
-finished everything below its position, and nothing else.
+Format: the byte 1 (the version), then the MessagePack of [incarnation of the pchannel, handed, covered, runs, tried]. A run is [kind,
+position, index, position, index], with kind = suspicion << 1 | handed; `tried` has [position, index, failed attempts, due in ms of wall
+time] for each body that failed before. Positions are differences to the number before. Version 2 ends with the wall time of the save in
+ms; it is written if something was tried. No bytes at all are the state of a consumer that has finished everything below its position, and
+nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -25,7 +26,8 @@ from wal.errors import CorruptionError, FormatError
 from wal.message import LogPosition
 from wal.message.message_id import PackedPosition, packed, unpacked
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""The newest version. A state without what it adds is written as version 1, which earlier releases read."""
 ALONE: Final = 2
 """The suspicion of a body that is handed out alone."""
 
@@ -56,11 +58,24 @@ class SavedState(msgspec.Struct, frozen=True):
     tried: tuple[Tried, ...] = ()
     handed: int = 0
     """How many bodies are handed out."""
+    saved_ms: int = 0
+    """When it was saved, in ms of wall time; 0 if that is not known, as in version 1, or nothing was tried."""
+
+    def as_of(self, wall_s: float) -> SavedState:
+        """Returns the state for a clock that shows this time.
+
+        If that is before the save, the clock has gone back since; the pauses then last as long as was left of them at the save.
+        """
+        back_ms = self.saved_ms - round(wall_s * 1000)
+        if back_ms <= 0:
+            return self
+        tried = tuple([Tried(entry.at, entry.failures, entry.due_ms - back_ms) for entry in self.tried])
+        return msgspec.structs.replace(self, tried=tried, saved_ms=self.saved_ms - back_ms)
 
     def released(self) -> SavedState:
         """Returns the state of a consumer that lives and has lost only its claim: what was handed out is released."""
         runs = tuple([Run(run.first, run.last, False, run.suspicion) for run in self.runs])
-        return SavedState(self.incarnation, self.covered, runs, self.tried)
+        return msgspec.structs.replace(self, runs=runs, handed=0)
 
     def after_a_death(self) -> SavedState:
         """Returns the state of the consumer that comes after one that has ended without releasing what was handed out.
@@ -82,20 +97,18 @@ class SavedState(msgspec.Struct, frozen=True):
                 tried[run.first] = Tried(run.first, 1 if before is None else before.failures + 1, 0)
             suspicion = ALONE if alone else min(run.suspicion + 1, ALONE)
             runs.append(Run(run.first, run.last, False, suspicion))
-        return SavedState(self.incarnation, self.covered, tuple(runs), tuple(tried[at] for at in sorted(tried)))
+        return msgspec.structs.replace(self, runs=tuple(runs), tried=tuple(tried[at] for at in sorted(tried)), handed=0)
 
 
 NO_STATE: Final = SavedState()
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(
-    tuple[
-        int,
-        int,
-        tuple[PackedPosition, int],
-        list[tuple[int, PackedPosition, int, PackedPosition, int]],
-        list[tuple[PackedPosition, int, int, int]],
-    ]
-)
+_Covered: TypeAlias = tuple[PackedPosition, int]
+_Runs: TypeAlias = list[tuple[int, PackedPosition, int, PackedPosition, int]]
+_Tried: TypeAlias = list[tuple[PackedPosition, int, int, int]]
+_decoders: Final[Mapping[int, msgspec.msgpack.Decoder[Any]]] = {
+    1: msgspec.msgpack.Decoder(tuple[int, int, _Covered, _Runs, _Tried]),
+    2: msgspec.msgpack.Decoder(tuple[int, int, _Covered, _Runs, _Tried, int]),
+}
 
 
 def encode_state(state: SavedState) -> bytes:
@@ -114,25 +127,27 @@ def encode_state(state: SavedState) -> bytes:
         tried.append((packed(entry.at[0] - before), entry.at[1], entry.failures, entry.due_ms))
         before = entry.at[0]
     covered = (packed(state.covered[0]), state.covered[1])
-    return bytes((VERSION,)) + _encode((state.incarnation, state.handed, covered, runs, tried))
+    fields = (state.incarnation, state.handed, covered, runs, tried)
+    return b"\x02" + _encode((*fields, state.saved_ms)) if state.saved_ms else b"\x01" + _encode(fields)
 
 
 def decode_state(data: bytes) -> SavedState:
     """Returns the state of these bytes. Raises FormatError for a newer version, CorruptionError for damage."""
     if not data:
         return NO_STATE
-    if data[0] != VERSION:
+    if (decoder := _decoders.get(data[0])) is None:
         raise FormatError(
-            f"the state of a consumer has version {data[0]}, and this release reads version {VERSION}: use the release that wrote it"
+            f"the state of a consumer has version {data[0]}, and this release reads versions 1 to {VERSION}: use the release that wrote it"
         )
     try:
-        incarnation, handed, covered, runs, tried = _decoder.decode(data[1:])
-        return SavedState(incarnation, (unpacked(covered[0]), covered[1]), tuple(_runs(runs)), tuple(_tried(tried)), handed)
+        incarnation, handed, covered, runs, tried, *saved_ms = decoder.decode(data[1:])
+        position = (unpacked(covered[0]), covered[1])
+        return SavedState(incarnation, position, tuple(_runs(runs)), tuple(_tried(tried)), handed, *saved_ms)
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
         raise CorruptionError(f"the state of a consumer cannot be decoded: {error}", expected="what encode_state returns") from error
 
 
-def _runs(stored: list[tuple[int, PackedPosition, int, PackedPosition, int]]) -> Iterator[Run]:
+def _runs(stored: _Runs) -> Iterator[Run]:
     at = 0
     for kind, first, first_index, length, last_index in stored:
         at += unpacked(first)
@@ -141,7 +156,7 @@ def _runs(stored: list[tuple[int, PackedPosition, int, PackedPosition, int]]) ->
         yield Run(begin, (at, last_index), bool(kind & 1), min(kind >> 1, ALONE))
 
 
-def _tried(stored: list[tuple[PackedPosition, int, int, int]]) -> Iterator[Tried]:
+def _tried(stored: _Tried) -> Iterator[Tried]:
     at = 0
     for position, index, failures, due_ms in stored:
         at += unpacked(position)

@@ -115,7 +115,7 @@ class Deliveries:
     def _begin(self, saved: SavedState, now: float, wall: float) -> None:
         """Prepares for bodies that the consumer before this one has seen. Its death, if it died, is counted here."""
         self._to_now = now - wall
-        saved = saved.after_a_death()
+        saved = saved.as_of(wall).after_a_death()
         self._known = saved if saved.covered is not None and saved.incarnation == self._incarnation else None
         self._known_run = 0
         self._known_tried = {} if self._known is None else {entry.at: entry for entry in self._known.tried}
@@ -754,4 +754,4 @@ class Deliveries:
         if covered is None or (not runs and mark is not None and covered <= (mark._origin.position, mark._index)):
             return NO_STATE
         tried.sort(key=lambda entry: entry.at)
-        return SavedState(self._incarnation, covered, tuple(runs), tuple(tried), self.handed)
+        return SavedState(self._incarnation, covered, tuple(runs), tuple(tried), self.handed, round(wall * 1000) if tried else 0)

@@ -25,7 +25,7 @@ from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, names_in, new_incarnation
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
-from wal.consumers.state import SavedState, decode_state
+from wal.consumers.state import decode_state
 from wal.consumers.state import encode_state as encode_saved
 from wal.copying.cutting import Piece, Routes
 from wal.copying.source import CopySource, Ends, Stored, TruncatedKeys
@@ -306,7 +306,8 @@ class CopyTarget:
         tried = [msgspec.structs.replace(entry, at=await moved(entry.at)) for entry in state.tried]
         covered = await moved(state.covered)
         incarnation = self.mark.incarnations[target]
-        return encode_saved(SavedState(incarnation, covered, tuple(runs), tuple(tried), state.handed))
+        moved_state = msgspec.structs.replace(state, incarnation=incarnation, covered=covered, runs=tuple(runs), tried=tuple(tried))
+        return encode_saved(moved_state)
 
     async def _save_records(
         self, infos: list[VChannelInfo], before: Mapping[str, str], metadata: Mapping[str, str], ends: Mapping[str, int]
