@@ -401,11 +401,10 @@ class BackendConformance:
             assert (caught.value.earliest.position, caught.value.earliest.index) == (positions[10], 2)  # type: ignore[attr-defined]
             found = await read_all(log, positions[10])
             assert [frame.position for frame in found] == positions[10:]
+            await log.truncate(positions[10], 3)
             await log.truncate(positions[3], 0)
             await log.truncate(positions[10], 1)
-            assert log.earliest == (positions[10], 2), "going backwards changes nothing"
-            await log.truncate(positions[10], 3)
-            assert log.earliest == (positions[10], 3)
+            assert log.earliest == (positions[10], 3), "going backwards changes nothing, also for whoever opens the log next"
             with pytest.raises(InvalidArgumentError):
                 await log.truncate(log.durable_end + 1, 0)
         async with self.opened(tmp_path, 2) as log:

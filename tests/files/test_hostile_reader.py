@@ -18,7 +18,9 @@ from tests.probes import payloads
 from tests.processes import Line, Other
 from wal import Message, StartFrom, bridge, open_wal
 from wal.errors import ChannelFencedError, LockedError
+from wal.files import CURSORS_LOCK_NAME, LOCK_NAME
 from wal.storage.journal.backend import JournalBackend
+from wal.storage.journal.control import FENCE_NAME
 
 __all__ = ["place"]
 
@@ -98,11 +100,21 @@ async def everything_that_a_writer_does(directory: str, **settings: Any) -> None
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
-    directory = place / "data"
-    async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
+    """It opens no file that a writer locks; it is beside another writer from the first file on."""
+    earlier, directory = place / "earlier", place / "data"
+    async with open_wal(str(earlier), group_readable=True) as log:
+        await log.raw_append(Message("orders", b"1"))
+        async with log.read("orders", cursor="billing") as scanner:
+            await anext(scanner)
+            await scanner.save()
+    async with OtherUser(hold_everything, str(place), kind, uses_log=False) as reader:
+        held = await names_held(reader, "earlier", "earlier/FORMAT", "earlier/pchannels/p0/control")
+        locked = {earlier / LOCK_NAME, earlier / CURSORS_LOCK_NAME, earlier / "pchannels/p0" / FENCE_NAME}
+        assert all(path.exists() for path in locked)
+        assert locked.isdisjoint(place / name for name in held)
         async with asyncio.timeout(ENOUGH_S):
             await everything_that_a_writer_does(str(directory), group_readable=True)
-        await names_held(reader, ".", "FORMAT", "pchannels/p0/control")
+        await names_held(reader, "data", "data/FORMAT", "data/pchannels/p0/control")
         async with asyncio.timeout(ENOUGH_S):
             await everything_that_a_writer_does(str(directory))
         reader.tell("end")
