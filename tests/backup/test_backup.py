@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from actors.clock import SystemClock
+from tests.processes import eventually
 from tests.small_disk import fill as fill_disk
 from tests.small_disk import mounted
 from wal import All, BroadcastMessage, Message, ReadPosition, WALAccesser, open_wal
@@ -27,6 +30,9 @@ from wal.backup.rounds import CHUNK_BYTES
 from wal.backup.store import ObjectExistsError, ObjectStore, Store, open_store
 from wal.cli.main import main
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, LogWentBackError, NoSpaceError
+from wal.local.log import LocalLog
+from wal.location import parse_location
+from wal.settings import Settings
 
 NAMES = tuple(f"v{number}" for number in range(7))
 Rows = list[tuple[int, bytes]]
@@ -223,6 +229,51 @@ async def test_restored_broadcast_has_all_copies(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             copies = [[payload for _, payload in await rows_of(log, name)] for name in names]
             assert copies[0] == copies[1]
+
+
+class ClockAhead(SystemClock):
+    """The clock of a machine that is an hour ahead."""
+
+    wall = staticmethod(lambda: time.time() + 3600)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ticks ahead"])
+@pytest.mark.parametrize("with_base", [False, True], ids=["", "base"])
+async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, ahead: bool, with_base: bool) -> None:
+    """One that was cut gets all its copies, also where ticks are an hour ahead of the clock, because it was set back. One that was
+    acknowledged after the tick waits for it, but while ticks are ahead its end cannot be compared with them, and it stays ended."""
+    data, target = tmp_path / "data", tmp_path / "target"
+    if ahead:
+        earlier = LocalLog(parse_location(str(data)), Settings().replace(pchannels=2), clock=ClockAhead())
+        await earlier.open()
+        await earlier.close()
+    async with open_wal(data, pchannels=2) as log:
+        names = [(await log.create_vchannel(f"v{number}", pchannel=f"p{number}")).name for number in range(2)]
+        if with_base:
+            await backup(str(data), str(target))
+        acked, waiting = [await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"ack")) for _ in range(2)]
+        for name in names:
+            await log.broadcast().ack(acked.broadcast_id, name)
+        cut = await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"cut", needs_ack=False), wait=True)
+        tick = min(result.time_tick for result in cut.append_results.values() if result.time_tick is not None)
+        await asyncio.sleep(0.002)  # the mark of an end has its millisecond
+        for name in names:
+            await log.broadcast().ack(waiting.broadcast_id, name)
+        assert await log.broadcast().tasks() == []
+        await backup_after(log, data, tmp_path / "others")
+        await backup(str(data), str(target))
+    restored = await restore(str(target), str(tmp_path / "restored"), up_to=tick)
+    assert restored is not None
+    assert restored.tick == tick
+    async with open_wal(tmp_path / "restored") as log:
+        expected = [] if ahead else [waiting.broadcast_id]
+        await eventually(lambda: tasks_are(log, expected))
+        copies = [[payload for _, payload in await rows_of(log, name)] for name in names]
+    assert copies == [[b"ack", b"ack", b"cut"]] * 2
+
+
+async def tasks_are(log: WALAccesser, expected: list[int]) -> bool:
+    return [task.broadcast_id for task in await log.broadcast().tasks()] == expected
 
 
 async def keyed_tick(log: WALAccesser, number: int, at: int) -> int:

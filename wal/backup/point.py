@@ -45,7 +45,8 @@ from wal.timestamp.timestamp import compose, parse, to_datetime
 _PAGE_BYTES: Final = 16 << 20
 _BROADCASTS: Final = f"{BROADCAST_ROOT}/"
 _RECENT_MS: Final = 120_000
-"""Twice as long as ticks may be ahead of the clock. A broadcast that ended within half of it may have a copy above the tick."""
+"""More than a backup needs from the first reading of the metadata to the second: a broadcast that began between the two may have ended
+there, with copies that are not in the backup. It is compared with ticks alone, as these may be any time ahead of the clock."""
 _ABORT: Final = int(MessageType.ABORT_BROADCAST)
 
 
@@ -111,6 +112,8 @@ class LogAtTick(msgspec.Struct):
     """The copies of each broadcast, by pchannel: those that are not in `base`, and those of the last minutes."""
     older: set[int] = set()
     """Those of `broadcasts` that began before `base`, or (without one) before the tick."""
+    above: set[int] = set()
+    """The broadcasts with copies in the frames that were cut off: they had not ended at the tick."""
 
 
 class _Cut(msgspec.Struct):
@@ -152,6 +155,7 @@ def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[st
                     at_tick.broadcasts.setdefault(number, {}).setdefault(name, []).append(shared)
                     if position < known:
                         at_tick.older.add(number)
+                at_tick.above.update(shared.header.broadcast_id for _, shared in _copies(log, cut.position, log.reach().durable_end))
                 first = log.page(log.earliest[0], log.reach().durable_end, None, 1).frames
                 is_empty = is_empty and (not first or cut.position <= first[0].position) and cut.frame is None
             if is_empty and plan.tick is not None:
@@ -277,24 +281,30 @@ def metadata_at(plan: Plan, at_tick: LogAtTick, before: Mapping[str, str], after
                 del metadata[key]  # it was created after the tick
     metadata |= {key: value for key, value in before.items() if key.startswith(VCHANNELS) and key not in metadata}
     metadata = {key: value for key, value in metadata.items() if not key.startswith(_BROADCASTS)}
-    return metadata | _broadcasts_at(at_tick, after if plan.tick is None else before, after, metadata)
+    return metadata | _broadcasts_at(plan.top.tick, at_tick, after if plan.tick is None else before, after, metadata)
 
 
-def _broadcasts_at(at_tick: LogAtTick, before: Mapping[str, str], after: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, str]:
+def _broadcasts_at(
+    top_tick: int, at_tick: LogAtTick, before: Mapping[str, str], after: Mapping[str, str], metadata: Mapping[str, str]
+) -> dict[str, str]:
     """Returns the records of the broadcasts. One that ended up to the tick stays ended; one that began above it never was.
 
-    One that has ended is finished again if a copy is above the tick: the ticks that pchannels promise may lag behind its end.
+    One that has ended is finished again if a copy is above the tick, which the frames show: the ticks that pchannels promise may lag behind
+    its end. The mark of an end has a time of the clock alone, so while ticks are ahead of it, acks above the tick may count as well.
     """
     own = {key.removeprefix(_BROADCASTS): value for key, value in before.items() if key.startswith(_BROADCASTS)}
     later = {key.removeprefix(_BROADCASTS): value for key, value in after.items() if key.startswith(_BROADCASTS)}
     stored = read_records(list(later), list(later.values()))
     cut: set[int] = set()
-    ended = {number for number, mark in stored.done.items() if mark.at_ms < parse(at_tick.tick)[0]}
+    tick_ms = parse(at_tick.tick)[0]
+    # A broadcast with a task and a mark ended between the two readings of the metadata, which is above the tick.
+    ended = {number for number, mark in stored.done.items() if mark.at_ms < tick_ms and number not in stored.tasks} - at_tick.above
+    recent = compose(max(0, parse(top_tick)[0] - _RECENT_MS), 0)
     for number, logs in at_tick.broadcasts.items():
         copies = {name for each in logs.values() for shared in each if shared.message_type != _ABORT for name, _ in shared.names}
         missing = any(not copies.issuperset(shared.header.vchannels) for each in logs.values() for shared in each)
-        is_recent = number in stored.done and stored.done[number].at_ms >= parse(at_tick.tick)[0] - _RECENT_MS // 2
-        if missing and (is_recent or number not in at_tick.older):
+        may_lack_copies = number in at_tick.above or (number in stored.done and number >= recent) or number not in at_tick.older
+        if missing and may_lack_copies:
             cut.add(number)
     ended -= cut
     records = {
@@ -316,9 +326,8 @@ def _broadcasts_at(at_tick: LogAtTick, before: Mapping[str, str], after: Mapping
         if task_key(number) in later:
             records[task_key(number)] = later[task_key(number)]
             continue
-        if number in at_tick.older and number not in cut:
-            records |= {key: value for key, value in later.items() if key == f"done/{number:016x}"}
-            continue
+        if number in at_tick.older and number not in cut and number not in stored.done:
+            continue  # its mark was removed before the backup
         places: dict[str, list[str]] = {}
         for vchannel in shared.header.vchannels:
             where = next((name for name, each in logs.items() if any(vchannel == run for one in each for run, _ in one.names)), None)
