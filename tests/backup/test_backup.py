@@ -420,6 +420,13 @@ async def test_store_that_ignores_conditions_is_refused(tmp_path: Path, monkeypa
     assert [request for request in requests if request[0] != "GET"] == [("PUT", "*"), ("PUT", "*"), ("POST", "")]
 
 
+def test_object_that_vanishes_from_a_listing_is_left_out(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.create(f"{PREFIX}1.json", b"")
+    (tmp_path / PREFIX / "probe").symlink_to("missing")  # it is listed, and its times cannot be read, as those of a removed file
+    assert list(store.names(PREFIX)) == [f"{PREFIX}1.json"]
+
+
 async def test_two_writers_of_one_backup_exclude_each_other(tmp_path: Path) -> None:
     async with open_wal(tmp_path / "data") as log:
         await fill(log)
@@ -429,7 +436,7 @@ async def test_two_writers_of_one_backup_exclude_each_other(tmp_path: Path) -> N
     made = [result.number for result in results if isinstance(result, Manifest)]
     assert made
     assert len(set(made)) == len(made)
-    assert all(isinstance(result, Manifest | LockedError) for result in results)
+    assert all(isinstance(result, Manifest | LockedError) for result in results), results
     assert [manifest.number for manifest in await backups(str(tmp_path / "target"))] == sorted(made)
 
 

@@ -107,8 +107,12 @@ class DirectoryStore(Store):
         with _failures(f"{folder} cannot be listed"):
             if not folder.is_dir():
                 return {}
-            entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(_TEMPORARY)]
-            return {prefix + entry.name: entry.stat().st_mtime for entry in entries}
+            names = {}
+            for entry in os.scandir(folder):
+                if not entry.name.startswith(_TEMPORARY):
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed it meanwhile, a probe for example
+                        names[prefix + entry.name] = entry.stat().st_mtime
+            return names
 
     def delete(self, name: str) -> None:
         with _failures(f"{self._directory / name} cannot be removed"):
