@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.conftest import SOAK
 from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Change, Holder, Node, Version, decode, encode
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.kv import MemoryKV
@@ -211,5 +212,5 @@ class Leaders(RuleBasedStateMachine):
         }
 
 
-Leaders.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Leaders.TestCase.settings = settings(max_examples=1_000 if SOAK else 30, stateful_step_count=30, deadline=None)
 TestLeaders = Leaders.TestCase

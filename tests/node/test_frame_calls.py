@@ -36,7 +36,7 @@ from wal.storage.base import FramePage, StoredFrame
 from wal.write.pchannel import PChannel
 
 NAMES = ("a", "b", "c")
-ROUNDS = 60
+ROUNDS = 40
 
 
 @pytest.fixture(params=["memory", "journal"])

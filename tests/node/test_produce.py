@@ -418,7 +418,7 @@ async def test_request_that_is_too_large_ends_its_stream_only(served: Serving, c
 async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any, soak: int) -> None:
     acknowledged: list[bytes] = []
     number = 0
-    for round_ in range(2 * soak):
+    for round_ in range(1 if soak == 1 else 30):
         async with child(data_dir) as server, connected(server.address) as connection:
             stream = await opened(connection)
             pending: dict[int, bytes] = {}
