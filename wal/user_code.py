@@ -41,12 +41,12 @@ def called(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Makes the call in a thread, for a caller that waits for a future of its outcome.
 
     A StopIteration, such as that of `next()`, becomes a RuntimeError, as in a coroutine: no future can hold one, and the caller would wait
-    for ever.
+    for ever. So does a GeneratorExit: a coroutine that awaits a future with one is closed, as are all that wait for it.
     """
     try:
         return call(*args, **kwargs)
-    except StopIteration as error:
-        raise RuntimeError(f"{getattr(call, '__qualname__', type(call).__name__)}() raised StopIteration") from error
+    except (StopIteration, GeneratorExit) as error:
+        raise RuntimeError(f"{getattr(call, '__qualname__', type(call).__name__)}() raised {type(error).__name__}") from error
 
 
 def check_ran(result: object) -> None:

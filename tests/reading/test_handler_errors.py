@@ -265,10 +265,16 @@ def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
                 pass
         with log.read("orders", handler=fails) as scanner:
             scanner.done()
-        for handler, kind in ((lambda _: next(iter(())), RuntimeError), (raising(SystemExit(3)), SystemExit), (Later, TypeError)):
+        for handler, kind in (
+            (lambda _: next(iter(())), RuntimeError),
+            (raising(GeneratorExit()), RuntimeError),
+            (raising(SystemExit(3)), SystemExit),
+            (Later, TypeError),
+        ):
             with log.read("orders", handler=handler) as scanner:
                 scanner.done()
                 assert type(scanner.error) is kind
         with pytest.raises(ZeroDivisionError), log.read("orders", handler=fails):
             raise ZeroDivisionError
+        log.raw_append(Message("orders", b"two"))  # the log goes on
     assert {record.name for record in errors(caplog)} == {"wal.scanner"}
