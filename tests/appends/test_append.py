@@ -117,10 +117,10 @@ async def test_append_issued_after_another_returned_has_a_larger_tick(log4: WALA
     await made_on(log4, "p1", "b")
     await made_on(log4, "p2", "c")
     await made_on(log4, "p3", "d")
-    noise = [start(log4.append_bulk([Message(name, bytes(100)) for _ in range(2000)])) for name in "abcd"]
+    noise = [start(log4.append_bulk([Message(name, bytes(100)) for _ in range(500)])) for name in "abcd"]
     last = 0
     shuffled = random.Random(7)
-    for _ in range(60):
+    for _ in range(30):
         name = shuffled.choice("abcd")
         result = await log4.raw_append(Message(name, b"1"))
         assert result.message_id.pchannel == f"p{'abcd'.index(name)}"

@@ -100,21 +100,21 @@ async def test_append_option_applies_to_every_group(log: WALAccesser) -> None:
     assert all(result.time_tick > barrier for result in responses.unwrap())
 
 
-async def test_bulk_of_twenty_thousand_mixed_messages(log4: WALAccesser) -> None:
+async def test_bulk_of_mixed_messages_keeps_its_order(log4: WALAccesser) -> None:
     shuffled = random.Random(11)
     messages = []
-    for number in range(20_000):
-        size = shuffled.choice([0, 1, 10, 100]) if number % 500 else 60_000
+    for number in range(4_000):
+        size = shuffled.choice([0, 1, 10, 100]) if number % 100 else 60_000
         messages.append(
             Message(
-                f"v{number // 700 % 4}" if number < 10_000 else f"v{shuffled.randrange(4)}",
+                f"v{number // 140 % 4}" if number < 2_000 else f"v{shuffled.randrange(4)}",
                 b"%d|" % number + bytes(size),
                 message_type=shuffled.choice([MessageType.INSERT, MessageType.DELETE, MessageType.IMPORT]),
                 properties={"n": str(number)} if number % 7 == 0 else {},
             )
         )
     results = await log4.append_bulk(iter(messages))
-    assert len(results) == 20_000
+    assert len(results) == 4_000
     for name in ("v0", "v1", "v2", "v3"):
         sent = [(message, result) for message, result in zip(messages, results, strict=True) if message.vchannel == name]
         read = await read_all(log4, name)

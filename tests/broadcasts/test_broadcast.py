@@ -112,6 +112,7 @@ async def test_thousand_vchannels_share_one_payload(location: str) -> None:
             assert copy.message_id == result.append_results[name].message_id
 
 
+@pytest.mark.one_location("the broadcaster is the same on every log")
 async def test_sixteen_thousand_vchannels_are_one_broadcast(location: str) -> None:
     names = [f"{number:05d}" for number in range(16_384)]
     async with open_wal(location) as log:

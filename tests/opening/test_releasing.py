@@ -127,8 +127,8 @@ def test_every_block_ends_shielded() -> None:
     """An `async with` of ours completes in a cancelled scope; a transaction leaves its end to its caller, or to its expiry."""
     unshielded = []
     for path in sorted(path for room in ("wal", "actors", "broadcaster") for path in Path(room).rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        for kind in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+        text = path.read_text()
+        for kind in [node for node in ast.walk(ast.parse(text if "__aexit__" in text else "")) if isinstance(node, ast.ClassDef)]:
             for method in kind.body:
                 if isinstance(method, ast.AsyncFunctionDef) and method.name == "__aexit__" and "shield" not in ast.unparse(method):
                     unshielded.append(kind.name)

@@ -211,10 +211,10 @@ async def test_relative_location_and_another_working_directory(data: str, tmp_pa
 async def test_retention_and_recycled_segments_are_no_removal(data: str, soak: int) -> None:
     """Segments are named, unnamed and reused under load and retention, while other threads and processes check the directory."""
     count = 0
-    async with open_wal(data, segment_bytes=1 << 20, retention_bytes=4 << 20) as log, asyncio.timeout(60 * soak):
+    async with open_wal(data, segment_bytes=1 << 20, retention_bytes=2 << 20) as log, asyncio.timeout(60 * soak):
         reader = Other(follow_until_told, data)
         assert await reader.hear() == "open"
-        for _ in range(12 * soak):
+        for _ in range(6 * soak):
             for _ in range(25):
                 await asyncio.gather(*[log.append_nowait(Message("orders", bytes(100_000))) for _ in range(4)])
                 count += 4

@@ -14,6 +14,8 @@ from tests.processes import run_python
 from wal import Message, Settings, WALAccesser
 from wal.errors import InvalidArgumentError
 
+pytestmark = pytest.mark.one_location("wal.api refuses the call before any log has it")
+
 PLAIN_CALLS: Final[dict[str, Callable[[WALAccesser], Any]]] = {
     "append_nowait": lambda log: log.append_nowait(Message("orders", b"")),
     "statistics": lambda log: log.statistics(),
@@ -24,8 +26,6 @@ import asyncio, os, sys
 from tests.opening.test_wrong_places import PLAIN_CALLS
 from wal import open_wal
 from wal.errors import InvalidArgumentError
-
-pytestmark = pytest.mark.one_location("wal.api refuses the call before any log has it")
 
 async def main():
     async with open_wal(sys.argv[1]) as log:

@@ -49,5 +49,5 @@ class BarrierMachine(RuleBasedStateMachine):
         assert self.heap.smallest == min((barrier for barrier, _ in self.waiting), default=None)
 
 
-BarrierMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+BarrierMachine.TestCase.settings = settings(stateful_step_count=30)
 TestBarriers = BarrierMachine.TestCase

@@ -413,9 +413,9 @@ def test_producer_whose_first_append_failed_takes_no_room() -> None:
 
 
 def test_one_producer_may_fill_all_the_room_in_flight() -> None:
-    """The table searches for no claim: otherwise this would take many minutes."""
+    """The table searches for no claim: otherwise this would take minutes."""
     table = new_table()
-    count = 200_000
+    count = 50_000
     claims: list[Claim] = []
     for number in range(count):
         key = ProducerKey("p", number)

@@ -127,5 +127,5 @@ class InFlightMachine(RuleBasedStateMachine):
         assert self.bound.waiting == len(self.line)
 
 
-InFlightMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+InFlightMachine.TestCase.settings = settings(stateful_step_count=30)
 TestInFlight = InFlightMachine.TestCase

@@ -77,5 +77,5 @@ class PromiseMachine(RuleBasedStateMachine):
         assert list(self.promised.in_flight) == [first for first, _ in self.flights]
 
 
-PromiseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PromiseMachine.TestCase.settings = settings(stateful_step_count=40)
 TestPromises = PromiseMachine.TestCase

@@ -163,7 +163,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert self.table.bytes == sum(message.taken for message in self.all)
 
 
-ScheduleMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ScheduleMachine.TestCase.settings = settings(stateful_step_count=40)
 TestSchedule = ScheduleMachine.TestCase
 
 

@@ -164,7 +164,7 @@ class TxnMachine(RuleBasedStateMachine):
         assert self.table.size == sum(txn.size for txn in self.open.values()) <= LIMITS.open_txn_bytes_max
 
 
-TxnMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TxnMachine.TestCase.settings = settings(stateful_step_count=40)
 TestTxnTable = TxnMachine.TestCase
 
 

@@ -6,7 +6,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading.frames import FIRST_TICK, NAMES, ORIGIN, STEPS, Row, build, expected, record, seen, stored
@@ -22,7 +22,6 @@ BOUND = st.dictionaries(st.sampled_from(["a", "b", "ü", "z"]), st.integers(1, 4
 EVERYTHING = EventFilter()
 
 
-@settings(max_examples=150)
 @given(STEPS, BOUND)
 def test_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
     frame, events = build(steps)
@@ -32,7 +31,6 @@ def test_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Ste
     assert ticks == sorted(set(ticks))
 
 
-@settings(max_examples=150)
 @given(STEPS, BOUND, st.integers(0, 25), st.none() | st.sets(st.sampled_from([2, 3, 11]), min_size=1))
 def test_filters_drop_messages_bodies_and_emptied_transactions(
     steps: Steps, bound: dict[str, int], above: int, types: set[int] | None
@@ -45,7 +43,6 @@ def test_filters_drop_messages_bodies_and_emptied_transactions(
     assert [seen(message) for message in messages] == expected(events, bound, tick_min, wanted)
 
 
-@settings(max_examples=150)
 @given(STEPS, BOUND, st.none() | st.tuples(st.integers(0, 25), st.integers(0, 25)), st.booleans())
 def test_page_has_the_columns_of_its_messages(steps: Steps, bound: dict[str, int], part: tuple[int, int] | None, is_built: bool) -> None:
     """Whether they are asked for before or after the messages."""

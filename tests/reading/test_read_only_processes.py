@@ -66,7 +66,7 @@ async def test_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
     seen: list[int] = []
     acknowledged = 0
     async with open_wal(data, read_only=True) as reader, reader.read("orders") as scanner:
-        for _ in range(4):
+        for _ in range(2):
             writer = Other(write_numbers, data)
             for _ in range(10):
                 acknowledged = await writer.hear()
@@ -110,12 +110,12 @@ async def test_time_ticks_arrive_in_another_process(data: str) -> None:
 async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> None:
     """A reader pauses in the middle while everything before it is truncated: it gets the right messages, or TruncatedError."""
     async with open_wal(data, segment_bytes=1 << 20) as writer:
-        written = [b"%05d" % n + bytes([n % 251]) * 30_000 for n in range(2000)]
+        written = [b"%05d" % n + bytes([n % 251]) * 30_000 for n in range(1000)]
         results = await writer.append_bulk([Message("orders", payload) for payload in written[:300]])
         reader = Other(read_slowly, data)
         assert (await reader.hear())[0] == b"00000"
         await reader.stop()
-        for first in range(300, 2000, 100):
+        for first in range(300, 1000, 100):
             results += await writer.append_bulk([Message("orders", payload) for payload in written[first : first + 100]])
             await writer.truncate(up_to=results[-50].message_id)
         reader.cont()
@@ -143,11 +143,11 @@ async def read_slowly(line: Line, data: str) -> None:
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("pchannels", [1, 4])
+@pytest.mark.parametrize("pchannels", [pytest.param(1, marks=pytest.mark.soak("four pchannels show the same")), 4])
 async def test_readers_of_many_processes_get_the_same(data: str, pchannels: int, soak: int) -> None:
     writer = Other(write_content, data, pchannels)
     await writer.hear()
-    others = [Other(count_messages, data) for _ in range(10 * soak)]
+    others = [Other(count_messages, data) for _ in range(4 * soak)]
     for number in range(20):
         writer.tell(b"%d" % (400 + number))
         await writer.hear()
@@ -169,10 +169,9 @@ async def count_messages(line: Line, data: str) -> None:
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("processes", [3])
-async def test_hundred_scanners_in_another_process(data: str, processes: int) -> None:
+async def test_many_scanners_in_other_processes(data: str) -> None:
     async with open_wal(data) as log:
-        others = [Other(follow_many, data) for _ in range(processes)]
+        others = [Other(follow_many, data) for _ in range(2)]
         for other in others:
             assert await other.hear() == "following"
         await write(log, ["orders"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.locations import open_wal
+from tests.locations import SOAK, open_wal
 from tests.probes import facts, read_all
 from wal import (
     All,
@@ -113,7 +113,7 @@ async def check(log: WALAccesser, reader: dict[str, Any], end: int) -> list[tupl
 
 @pytest.mark.parametrize("backend", ["memory", "journal"])
 def test_every_position_gives_exactly_the_rest(backend: str) -> None:
-    @settings(max_examples=60 if backend == "memory" else 12)
+    @settings(max_examples=1000 if SOAK else 30 if backend == "memory" else 6)
     @given(LOGS, READERS)
     def run(steps: list[tuple[str, list[tuple[str, MessageType]]]], reader: dict[str, Any]) -> None:
         async def main(location: str) -> None:

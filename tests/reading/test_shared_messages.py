@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading.frames import FIRST_TICK, NAMES, ORIGIN, STEPS, Row, build, seen
@@ -34,7 +34,6 @@ def frames_of(all_steps: list[Steps]) -> list[StoredFrame]:
     return frames
 
 
-@settings(max_examples=200)
 @given(st.lists(STEPS, min_size=1, max_size=4), READERS, SMALL)
 def test_shared_delivery_equals_delivery_built_for_one_reader(
     all_steps: list[Steps], readers: list[tuple[dict[str, int | None], int, frozenset[int] | None]], bytes_max: int

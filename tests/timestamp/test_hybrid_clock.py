@@ -62,7 +62,7 @@ class HybridClockMachine(RuleBasedStateMachine):
 
 
 TestHybridClock = HybridClockMachine.TestCase
-TestHybridClock.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHybridClock.settings = settings(stateful_step_count=40)
 
 
 @pytest.mark.parametrize("count", [0, -1, COUNT_MAX + 1])

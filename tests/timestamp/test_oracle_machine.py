@@ -207,4 +207,4 @@ class OracleMachine(RuleBasedStateMachine):
 
 
 TestOracle = OracleMachine.TestCase
-TestOracle.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestOracle.settings = settings(stateful_step_count=30)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.locations import SOAK
 from tests.probes import payloads
 from wal import ChannelDescription, Message, OwnerDescription, WALAccesser, open_wal
 from wal.errors import ChannelNotExistError, InvalidArgumentError
@@ -93,7 +94,7 @@ async def step(log: WALAccesser, model: Model, call: str, *arguments: Any) -> No
 
 @pytest.mark.parametrize("backend", ["memory", "journal"])
 def test_it_answers_as_the_model_does(backend: str) -> None:
-    @settings(max_examples=60 if backend == "memory" else 10)
+    @settings(max_examples=1000 if SOAK else 40 if backend == "memory" else 6)
     @given(STEPS)
     def run(steps: list[tuple[Any, ...]]) -> None:
         async def main(location: str) -> None:
