@@ -232,7 +232,9 @@ class Guard(Actor):
     def _current_status(self) -> Status:
         try:
             return checked_status(self._target.status, f"the status of component {self._state.id!r}")
-        except (Exception, asyncio.CancelledError):
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
             _log.exception("component %r does not tell its status: it counts as ABNORMAL", self._state.id)
             return Status.ABNORMAL
 
@@ -330,7 +332,9 @@ class Watchdog:
         try:
             line = {"time": _time_text(self._clock.wall()), "id": heartbeat.id, "status": status.name, "heartbeat": heartbeat.serialize()}
             _log.info("%s", msgspec.json.encode(line).decode())
-        except (Exception, asyncio.CancelledError):
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
             _log.exception("a heartbeat of component %r counts, but cannot be written to the log", heartbeat.id)
 
 

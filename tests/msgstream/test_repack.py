@@ -176,9 +176,10 @@ def test_what_was_sent_twice_may_be_repacked_and_sent_twice() -> None:
     assert distribute(twice, 1, lambda messages, buckets: {0: MsgPack(messages)}) == {0: twice}
 
 
-def test_cancellation_in_a_repack_function_is_no_cancellation_of_the_caller() -> None:
-    def cancelled(messages: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
-        raise asyncio.CancelledError
+@pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, StopAsyncIteration])
+def test_repack_function_that_ends_its_caller_is_an_error(error: type[BaseException]) -> None:
+    def ending(messages: list[TsMsg], buckets: list[list[int]]) -> dict[int, MsgPack]:
+        raise error
 
-    with pytest.raises(InvalidArgumentError, match="the repack function raised CancelledError"):
-        distribute([TimeTickMsg(1)], 2, cancelled)
+    with pytest.raises(InvalidArgumentError, match=f"the repack function raised {error.__name__}"):
+        distribute([TimeTickMsg(1)], 2, ending)

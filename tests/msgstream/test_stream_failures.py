@@ -27,6 +27,14 @@ from wal.msgstream import (
 )
 from wal.msgstream.subscription import PENDING_MAX
 
+
+class Panic(BaseException):
+    """As extensions raise it that are written in Rust; its text is broken too."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
 KINDS = pytest.mark.parametrize("kind", [MsgStream, TtMsgStream])
 Kind = Callable[..., MsgStream]
 
@@ -161,26 +169,32 @@ async def test_on_refused_that_raises_ends_the_stream(medium: FaultyMedium, kind
 
 
 @KINDS
-async def test_cancellation_in_a_decoder_is_no_cancellation_of_the_caller(medium: FaultyMedium, kind: Kind) -> None:
-    class Cancelled(UnmarshalDispatcher):
+@pytest.mark.parametrize(
+    ("error", "text"), [(asyncio.CancelledError, "CancelledError()"), (Panic, "(its text cannot be shown: its __str__ raised KeyError)")]
+)
+async def test_decoder_that_raises_anything_refuses_the_message(
+    medium: FaultyMedium, kind: Kind, error: type[BaseException], text: str
+) -> None:
+    class Failing(UnmarshalDispatcher):
         def unmarshal(self, data: bytes, msg_type: int | None = None) -> TsMsg:
             message = super().unmarshal(data, msg_type)
             if message.id == 7:
-                raise asyncio.CancelledError
+                raise error
             return message
 
     refused: list[Refused] = []
-    async with await both_ways(medium, kind, dispatcher=Cancelled(), on_refused=refused.append) as stream:
+    async with await both_ways(medium, kind, dispatcher=Failing(), on_refused=refused.append) as stream:
         await stream.broadcast(MsgPack([row(1, 3, id=7), row(2, 4), tick(5)]))
         pack = await consume(stream)
         assert [msg.timestamps for msg in pack.msgs if isinstance(msg, InsertMsg)][:1] == [[4]]
-        assert [one.reason for one in refused[:1]] == ["it cannot be decoded: CancelledError()"]
+        assert [one.reason for one in refused[:1]] == [f"it cannot be decoded: {text}"]
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, StopAsyncIteration, StopIteration, GeneratorExit, Panic])
 @pytest.mark.parametrize("late", [False, True])
-async def test_cancellation_in_on_refused_ends_the_stream_with_another_error(medium: FaultyMedium, late: bool) -> None:
+async def test_on_refused_that_raises_anything_ends_the_stream(medium: FaultyMedium, late: bool, error: type[BaseException]) -> None:
     def refuse(refused: Refused) -> None:
-        raise asyncio.CancelledError
+        raise error
 
     async with await both_ways(medium, TtMsgStream, on_refused=refuse) as stream:
         if late:
@@ -189,9 +203,15 @@ async def test_cancellation_in_on_refused_ends_the_stream_with_another_error(med
         else:
             await (await medium.producer("a")).send([Outgoing(b"no message", 400)])
         for call in (stream.consume, stream.consume, stream.start):
-            with pytest.raises(UnknownError, match="raised CancelledError, which ends the message stream") as raised:
+            with pytest.raises((UnknownError, RuntimeError, Panic)) as raised:
                 await call()
-            assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+            cause = raised.value
+            if error is StopIteration and not late:
+                assert isinstance(cause, RuntimeError)  # of the coroutine
+            elif error is not Panic:
+                assert isinstance(cause, UnknownError)
+                assert f"raised {error.__name__}, which ends the message stream" in str(cause)
+            assert isinstance(cause if error is Panic else cause.__cause__, error)
 
 
 async def test_medium_whose_call_was_cancelled_ends_the_stream_with_another_error(medium: FaultyMedium) -> None:

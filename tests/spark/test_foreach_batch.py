@@ -7,6 +7,7 @@ import inspect
 import json
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from tests.docs.snippets import ROOT
 from tests.spark.offsets_of_logs import end_of
 from wal import Message
 from wal.bridge import blocking
-from wal.errors import CorruptionError, InvalidArgumentError
+from wal.errors import CorruptionError, InvalidArgumentError, UnknownError
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.files import CursorFiles
 from wal.spark import Batch, ForeachBatch, QueryLag, decoded, foreach_batch, lag, lag_listener
@@ -140,6 +141,12 @@ def test_cursor_of_a_query_without_a_source_is_an_error(data_dir: Path, tmp_path
     assert not handled
     foreach_batch(lambda df, batch: handled.append(1), checkpoint=str(tmp_path), persist=False)(remote, 0)
     assert handled
+
+    def exits(df: Any, batch: Any) -> None:
+        sys.exit("no more room")
+
+    with pytest.raises(UnknownError, match="the handler of batch 0 raised SystemExit: no more room"):
+        foreach_batch(exits, checkpoint=str(tmp_path), persist=False)(remote, 0)
     for name, data in (("offsets/0", b"v1\n\xff"), ("metadata", b"\xff"), ("metadata", b"[" * 99_999)):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(CorruptionError, match=str(tmp_path / name)):

@@ -167,20 +167,22 @@ async def test_status_that_raises_counts_as_abnormal(dog: Watchdog, clock: Virtu
     assert "does not tell its status" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["CancelledError", "Panic", "StopIteration"])
 @pytest.mark.parametrize("step", ["status", "clean", "restart"])
-async def test_component_that_raises_cancelled_stays_watched(
-    dog: Watchdog, clock: VirtualClock, step: str, caplog: pytest.LogCaptureFixture
+async def test_component_that_raises_anything_stays_watched(
+    dog: Watchdog, clock: VirtualClock, step: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    failures: dict[str, type[BaseException]] = {"CancelledError": asyncio.CancelledError, "Panic": Panic, "StopIteration": StopIteration}
     component = Component("importer")
     dog.register(component)
     for _ in range(2):
         match step:
             case "status":
-                component.status_failure = asyncio.CancelledError()
+                component.status_failure = failures[kind]()
             case "clean":
-                component.failure = asyncio.CancelledError()
+                component.failure = failures[kind]()
             case "restart":
-                component.restart_failure = asyncio.CancelledError()
+                component.restart_failure = failures[kind]()
         await clock.run(6.0)
         dog.put_heartbeat(Beat("importer"))
     attempt = ["clean"] if step == "clean" else ["clean", "restart"]
@@ -264,7 +266,14 @@ async def test_status_of_another_type_counts_as_failure(dog: Watchdog, clock: Vi
     assert "is 7: it must be a wal.watchdog.Status" in caplog.text
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("no text"), asyncio.CancelledError()], ids=["error", "cancelled"])
+class Panic(BaseException):
+    """As extensions raise it that are written in Rust; it has no text either."""
+
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no text"), asyncio.CancelledError(), Panic(), StopIteration()], ids=repr)
 async def test_heartbeat_that_cannot_be_serialized_counts(
     dog: Watchdog, clock: VirtualClock, failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,6 @@ else, whatever a template does.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -23,6 +22,7 @@ from wal.msgstream.messages import (
 )
 from wal.msgstream.ts_msg import PREFIX_BYTES, TsMsg, joined, prefix_has_type, read_type, split, undecodable
 from wal.msgstream.types import EarlierMsgType, MsgType
+from wal.user_code import shown
 
 MarshalType = bytes
 """What a message is on the wire."""
@@ -71,12 +71,12 @@ class UnmarshalDispatcher:
             raise InvalidArgumentError(f"messages of type {actual_type} have no template: add one with add_msg_template()")
         try:
             message = template(data)
-        except WALError:
+        except (WALError, KeyboardInterrupt, SystemExit):
             raise
-        except (Exception, CancelledError) as error:  # nothing waits here, so nobody was cancelled
-            raise undecodable(data, f"what the template of type {actual_type} reads: {error!r}") from error
+        except BaseException as error:  # nothing waits here, so nobody was cancelled
+            raise undecodable(data, f"what the template of type {actual_type} reads: {shown(error)}") from error
         if not isinstance(message, TsMsg):
-            raise InvalidArgumentError(f"the template of type {actual_type} returned {message!r}: it must return a TsMsg")
+            raise InvalidArgumentError(f"the template of type {actual_type} returned {shown(message)}: it must return a TsMsg")
         return message
 
     def add_msg_template(self, msg_type: int, unmarshal_func: UnmarshalFunc) -> None:

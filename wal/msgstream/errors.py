@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from wal.errors import UnknownError, WALError
+from wal.user_code import text_of
 
 if TYPE_CHECKING:
     from wal.msgstream.ts_msg import MsgPosition
 
 
 def failure(cause: BaseException) -> BaseException:
-    """Returns what a stream that ends for this cause tells its callers: a CancelledError would look like their own cancellation."""
-    if not isinstance(cause, CancelledError):
+    """Returns what a stream that ends for this cause tells its callers: a CancelledError would look like their own cancellation, and what
+    ends an iteration like the end of theirs."""
+    if not isinstance(cause, CancelledError | GeneratorExit | StopAsyncIteration | StopIteration):
         return cause
-    error = UnknownError("on_refused, or a call of the medium, raised CancelledError, which ends the message stream: open another one")
+    kind = type(cause).__name__
+    error = UnknownError(f"on_refused, or a call of the medium, raised {kind}, which ends the message stream: open another one")
     error.__cause__ = cause
     return error
 
@@ -48,7 +51,7 @@ class ProduceError(WALError):
         kind = _class_for(type(cause))
         error = kind.__new__(kind)
         durable = sum(position is not None for positions in results.values() for position in positions)
-        error.args = (f"{cause}; {durable} messages of this call are durable: their positions are in .results",)
+        error.args = (f"{text_of(cause)}; {durable} messages of this call are durable: their positions are in .results",)
         error.__dict__.update(cause.__dict__)
         error.results = results
         error.__cause__ = cause

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import msgspec
 from wal.msgstream.medium import Received
 from wal.msgstream.messages import TimeTickMsg
 from wal.msgstream.ts_msg import MsgPosition, TsMsg
+from wal.user_code import shown, text_of
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -93,8 +93,10 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
             else:
                 begin_ts, end_ts = msg.begin_ts, msg.end_ts
             msg.position = MsgPosition(channel, one.msg_id, sub_name, begin_ts)
-        except (Exception, CancelledError) as error:  # whatever a program's own unmarshal function raises; nothing waits here
-            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {str(error) or repr(error)}", payload=payload))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # whatever a program's own unmarshal function raises; nothing waits here
+            page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {text_of(error) or shown(error)}", payload=payload))
             continue
         msgs.append(msg)
         begins.append(begin_ts)

@@ -26,6 +26,7 @@ from wal.msgstream.medium import Medium, MediumProducer, Outgoing
 from wal.msgstream.messages import DeleteMsg, InsertMsg, RowsMsg
 from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.types import MsgType
+from wal.user_code import shown
 
 
 async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
@@ -103,20 +104,20 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
         chosen = repack or _BY_TYPE.get(msg_type, default_repack)
         try:
             packs = chosen(same, buckets)
-        except CancelledError as error:  # nothing waits here, so nobody was cancelled
-            raise InvalidArgumentError("the repack function raised CancelledError: let it raise another error") from error
+        except (CancelledError, StopIteration, StopAsyncIteration) as error:  # nothing waits here, so nobody was cancelled
+            raise InvalidArgumentError(f"the repack function raised {type(error).__name__}: let it raise another error") from error
         if not isinstance(packs, Mapping):
-            raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {packs!r}")
+            raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {shown(packs)}")
         for index, pack in packs.items():
             if not isinstance(index, int) or not 0 <= index < producers:
                 raise InvalidArgumentError(
-                    f"the repack function chose producer {index!r}, and there are {producers}: choose 0 to {producers - 1}"
+                    f"the repack function chose producer {shown(index)}, and there are {producers}: choose 0 to {producers - 1}"
                 )
             if not isinstance(pack, MsgPack):
-                raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not to {pack!r}")
+                raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not to {shown(pack)}")
             for message in pack.msgs:
                 if not isinstance(message, TsMsg):
-                    raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {message!r}")
+                    raise TypeError(f"a repack function must return MsgPacks of TsMsgs, not of {shown(message)}")
             if pack.msgs:
                 producer_msgs.setdefault(index, []).extend(pack.msgs)
         if repack is not None:

@@ -7,7 +7,6 @@ Owns a TickAligner, and feeds it the pages that the subscriptions received, only
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
@@ -118,7 +117,7 @@ class TtMsgStream(MsgStream):
         try:
             self._refuse(name, channel.tick, late)
             self._check_bytes()
-        except (Exception, CancelledError) as error:  # on_refused waits for nothing, so nobody was cancelled
+        except BaseException as error:  # on_refused waits for nothing, so nobody was cancelled
             self._broken = True
             self._fail(error)
         return True

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, UnknownError
 from wal.spark.foreach.batch import Batch
 from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
@@ -22,6 +22,7 @@ from wal.spark.frame_source import source_of
 from wal.spark.local_session import require_pyspark
 from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
+from wal.user_code import described
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -119,6 +120,10 @@ class ForeachBatch:
             df = df.persist()
         try:
             self._handler(df, Batch(entry.query_id, batch_id, replay))
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # it would end the thread that answers the JVM, and the query with an error of that connection
+            raise UnknownError(f"the handler of batch {batch_id} raised {described(error)}") from error
         finally:
             if self._persist:
                 df.unpersist()
