@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import pickle
@@ -566,3 +567,16 @@ def test_bulk_error_names_remaining_messages(location: str) -> None:
         with log.read("there", follow=False) as scanner:
             there = [message.payload for message in scanner]
         assert [payload for payload in there if len(payload) < 90_000] == [message.payload for message in messages[1::2]]
+
+
+def test_handlers_that_wait_for_each_other_all_run(data: str) -> None:
+    count = 33  # more than a loop's default executor has threads
+    meeting = threading.Barrier(count)
+    with bridge.blocking(data) as log, contextlib.ExitStack() as scanners:
+        log.append("orders", b"1")
+        reads = [
+            scanners.enter_context(log.read("orders", follow=False, handler=lambda _: meeting.wait(WAIT_TIMEOUT_S))) for _ in range(count)
+        ]
+        for read in reads:
+            read.done()
+            assert read.error is None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -281,16 +283,27 @@ def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
 
 
 class _InThread:
+    """A handler and its threads: handlers of other scanners, which may wait for it, keep none from it."""
+
     def __init__(self, handle: Callable[[ImmutableMessage], Any], close: Callable[[], Any] | None) -> None:
         self._handle = handle
         self._close = close
+        # The second thread starts only if the scanner ends while the first one handles a message.
+        self._threads = concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="wal-handler")
+
+    def _run(self, call: Callable[..., _T], *args: object) -> asyncio.Future[_T]:
+        run = contextvars.copy_context().run
+        return asyncio.get_running_loop().run_in_executor(self._threads, partial(run, called, call, *args))
 
     async def handle(self, message: ImmutableMessage) -> None:
-        result = await asyncio.to_thread(called, self._handle, message)
+        result = await self._run(self._handle, message)
         check_ran(result)
         if inspect.isawaitable(result):
             raise TypeError(f"the handler returned {shown(result)}, which nobody awaits here: give a plain function")
 
     async def close(self) -> None:
-        if self._close is not None:
-            await asyncio.to_thread(called, self._close)
+        try:
+            if self._close is not None:
+                await self._run(self._close)
+        finally:
+            self._threads.shutdown(wait=False)
