@@ -100,3 +100,26 @@ def test_wrong_keyword_without_a_loop() -> None:
         for call, arguments, keywords, text in WRONG_KEYWORDS:
             with pytest.raises(TypeError, match=re.escape(text)):
                 getattr(log, call)(*arguments, **keywords)
+
+
+async def test_wrong_attribute_says_the_right_one(log: WALAccesser) -> None:
+    await log.append("jobs", b"1")
+    async with log.read("jobs", follow=False) as scanner:
+        message = await anext(scanner)
+    texts: list[str] = []
+
+    def handle(delivery: Delivery) -> None:
+        texts.extend(error_of(delivery, name) for name in ("payload", "ack", "nack"))
+
+    async with log.consume("jobs", handle, cursor="c") as consumer:
+        await consumer.caught_up()
+    texts += [error_of(message, name) for name in ("data", "value", "id")]
+    meant = ("value, or message.payload", "nothing: a handler", "raise Reject", "payload", "payload", "message_id")
+    assert [text.partition("; did you mean ")[2].startswith(part) for text, part in zip(texts, meant, strict=True)] == [True] * 6
+    assert not hasattr(message, "data")
+
+
+def error_of(owner: object, name: str) -> str:
+    with pytest.raises(AttributeError) as caught:
+        getattr(owner, name)
+    return str(caught.value)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError
 from wal.message import ImmutableMessage, Message
+from wal.message.instead import Instead
 
 DRAIN_S: Final = 10.0
 """How long the end of a consumer waits for handlers, unless its caller says otherwise."""
@@ -104,6 +105,13 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     _state: int = 0
     _outputs: Outputs | None = None
     _value: Any = None
+    if not TYPE_CHECKING:
+        ack = commit = Instead("nothing: a handler that returns has handled it")
+        body = data = payload = Instead("value, or message.payload")
+        headers = properties = Instead("message.properties")
+        id = message_id = Instead("message.message_id")
+        nack = reject = Instead("raise Reject(reason)")
+        retry = Instead("raise Retry(delay_s=…)")
 
     @property
     def value(self) -> Any:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, NoPayloadError
 from wal.message.append_result import TxnContext
 from wal.message.broadcast_header import BroadcastHeader
+from wal.message.instead import Instead
 from wal.message.message_id import FORM_JOURNAL, MessageID
 from wal.message.properties import check_properties, check_text, decode_properties, properties_size
 from wal.message.types import MessageType
@@ -95,6 +96,12 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     _properties: bytes = b""
     txn_context: TxnContext | None = None
     broadcast: BroadcastHeader | None = None
+    if not TYPE_CHECKING:
+        body = data = value = Instead("payload")
+        headers = Instead("properties")
+        id = offset = Instead("message_id")
+        timestamp = Instead("append_time, or time_tick")
+        topic = Instead("vchannel")
 
     @property
     def message_id(self) -> MessageID:
