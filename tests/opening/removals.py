@@ -90,6 +90,13 @@ READER_REMOVALS: Final[tuple[Removal, ...]] = (
     replace_the_control_page,
 )
 """The removals that a read-only process can notice: it opens neither the lock nor the metadata."""
+BY_DEFAULT: Final = (remove_all, replace_by_a_copy, remove_the_pchannel)
+
+
+def few(removals: tuple[Removal, ...]) -> list[Any]:
+    """Returns these removals as parameters of a test that runs with three of them by default: another test runs with all."""
+    soak = pytest.mark.soak("the test of appends after a pause, or of readers that wait, runs with every removal")
+    return [removal if removal in BY_DEFAULT else pytest.param(removal, marks=soak) for removal in removals]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.opening.removals import GONE, REMOVALS, Removal, content_of, mounted_over, no_longer_there, remove_all
+from tests.opening.removals import GONE, REMOVALS, Removal, content_of, few, mounted_over, no_longer_there, remove_all
 from tests.probes import payloads, start
 from tests.processes import Line, Other, eventually
 from tests.reading.readers import numbered, rest
@@ -55,7 +55,7 @@ async def test_append_after_a_pause_is_refused_at_once(data: str, removal: Remov
     await close(log)
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("removal", few(REMOVALS))
 async def test_idle_log_notices_by_itself(data: str, removal: Removal) -> None:
     log = await open_wal(data, time_tick_interval_s=60.0)
     await numbered(log, 3)
@@ -70,7 +70,7 @@ async def test_idle_log_notices_by_itself(data: str, removal: Removal) -> None:
     await close(log)
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("removal", few(REMOVALS))
 async def test_appends_that_follow_each_other_end(data: str, removal: Removal) -> None:
     log = await open_wal(data)
     await log.raw_append(text(0))

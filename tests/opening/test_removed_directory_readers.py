@@ -14,6 +14,7 @@ from tests.opening.removals import (
     READER_REMOVALS,
     Removal,
     content_of,
+    few,
     mounted_over,
     no_longer_there,
     remove_all,
@@ -51,7 +52,7 @@ async def test_reader_that_waits_is_told(data: str, removal: Removal) -> None:
             await payloads(log, "orders")
 
 
-@pytest.mark.parametrize("removal", READER_REMOVALS)
+@pytest.mark.parametrize("removal", few(READER_REMOVALS))
 async def test_read_that_begins_afterwards_is_told(data: str, removal: Removal) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log:
@@ -60,7 +61,7 @@ async def test_read_that_begins_afterwards_is_told(data: str, removal: Removal) 
             await payloads(log, "orders")
 
 
-@pytest.mark.parametrize("removal", READER_REMOVALS)
+@pytest.mark.parametrize("removal", few(READER_REMOVALS))
 async def test_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
     """A missing file is not reported as damage, and all messages that the reader has fetched or can still find are right."""
     await written(data, MANY, 100_000)
@@ -73,7 +74,7 @@ async def test_reader_in_the_midst_of_the_log_is_told(data: str, removal: Remova
                     assert (await anext(scanner)).payload == b"%d" % number + bytes(100_000)
 
 
-@pytest.mark.parametrize("removal", READER_REMOVALS[:5])
+@pytest.mark.parametrize("removal", few(READER_REMOVALS[:5]))
 async def test_calls_of_a_reader_without_a_read_are_told(data: str, removal: Removal) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log, log.read("orders", cursor="billing") as scanner:
@@ -117,7 +118,7 @@ async def test_readers_and_the_writer_in_one_process_are_told(data: str) -> None
 
 
 @pytest.mark.parametrize("reading", [iterate, record_batches])
-@pytest.mark.parametrize("removal", READER_REMOVALS[:5])
+@pytest.mark.parametrize("removal", few(READER_REMOVALS[:5]))
 def test_reads_of_the_bridge_are_told(data: str, removal: Removal, reading: Any) -> None:
     asyncio.run(written(data))
     with reading(data, "orders", cursor="billing", timeout_s=5 * NOTICED_S) as read:
@@ -135,7 +136,7 @@ def test_reads_of_the_bridge_are_told(data: str, removal: Removal, reading: Any)
         assert str(later.value) == str(caught.value)
 
 
-@pytest.mark.parametrize("removal", READER_REMOVALS)
+@pytest.mark.parametrize("removal", few(READER_REMOVALS))
 def test_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
     asyncio.run(written(data, MANY, 100_000))
     with iterate(data, "orders", timeout_s=5 * NOTICED_S) as messages:
