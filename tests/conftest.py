@@ -47,7 +47,7 @@ pytest_plugins = [
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
-EACH_LOOP: Final = ("actors", "channels", "flowgraph", "pchannel")
+EACH_LOOP: Final = ("actors", "channels", "pchannel")
 """Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop."""
 SHARED: Final = {"shared_spark": "spark", "cluster": "cluster", "cluster_over": "cluster", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name

@@ -63,7 +63,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, soak: int) -> Locat
         case "memory":
             return InMemory()
         case "served":
-            return Served(tmp_path, rounds_max=8 if soak == 1 else 200)
+            return Served(tmp_path, rounds_max=3 if soak == 1 else 200)
         case _:
             server = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
             return Clustered(server, request.getfixturevalue("etcd_address"), rounds_max=40)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from examples.flights.__main__ import differences
 from examples.flights.check import Found
 from examples.flights.table import AIRPORTS, Totals
-from tests.docs.snippets import ROOT
+from tests.processes import Ended, run_python
 
 
 def test_difference_is_named() -> None:
@@ -22,7 +21,13 @@ def test_difference_is_named() -> None:
     assert differences(Found(expected, 3, 0), expected) == []
 
 
-@pytest.mark.soak("the one on a cluster has its log on Pulsar too")
+def flights(location: str, *, environment: Mapping[str, str] | None = None) -> Ended:
+    """Runs the demo on a small part of the year."""
+    arguments = ("-m", "examples.flights", "--location", location, "--flights", 6000, "--no-spark", "--seed", 7)
+    return run_python(*arguments, environment=environment, timeout_s=120)
+
+
+@pytest.mark.soak("the one over the network runs the same demo; tests/pulsar kills writers")
 def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The demo's writer is killed, and the messages that the next writer and the reader find are compared with the CSV, as in the whole
     demo."""
@@ -32,27 +37,22 @@ def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_to
         "WAL_TEST_ETCD": etcd_address,
         "WAL_PULSAR_TOKEN": pulsar_token,
     }
-    command = [sys.executable, "-m", "examples.flights", "--location", "pulsar", "--flights", "6000", "--no-spark"]
-    ran = subprocess.run(
-        [*command, "--seed", "7"], cwd=ROOT, env={**os.environ, **servers}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "killed with SIGKILL" in ran.stdout
-    assert "6,000 flights in" in ran.stdout
-    assert ran.stdout.endswith("the log and the CSV agree\n")
-    assert not pulsar_token or pulsar_token not in ran.stdout
+    ran = flights("pulsar", environment={**os.environ, **servers})
+    assert "killed with SIGKILL" in ran.out
+    assert "6,000 flights in" in ran.out
+    assert ran.out.endswith("the log and the CSV agree\n")
+    assert not pulsar_token or pulsar_token not in ran.out
 
 
 def test_small_one_over_the_network() -> None:
     """The server is killed in the middle, and the writer is not told: everything is there once."""
-    command = [sys.executable, "-m", "examples.flights", "--location", "standalone", "--flights", "6000", "--no-spark"]
-    ran = subprocess.run([*command, "--seed", "7"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "the server was killed with SIGKILL" in ran.stdout
-    assert "6,000 flights in" in ran.stdout
-    assert ran.stdout.endswith("the log and the CSV agree\n")
+    ran = flights("standalone")
+    assert "the server was killed with SIGKILL" in ran.out
+    assert "6,000 flights in" in ran.out
+    assert ran.out.endswith("the log and the CSV agree\n")
 
 
+@pytest.mark.soak("the one over the network runs the same demo; tests/cluster kills leaders and nodes under load")
 def test_small_one_on_a_cluster(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The leader and a node are killed in the middle, and the writer is not told: everything is there once."""
     servers = {
@@ -61,27 +61,19 @@ def test_small_one_on_a_cluster(pulsar_host: str, pulsar_admin_host: str, pulsar
         "WAL_TEST_ETCD": etcd_address,
         "WAL_PULSAR_TOKEN": pulsar_token,
     }
-    command = [sys.executable, "-m", "examples.flights", "--location", "cluster", "--flights", "6000", "--no-spark"]
-    ran = subprocess.run(
-        [*command, "--seed", "7"], cwd=ROOT, env={**os.environ, **servers}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "both were killed with SIGKILL" in ran.stdout
-    assert ran.stdout.endswith("the log and the CSV agree\n")
+    ran = flights("cluster", environment={**os.environ, **servers})
+    assert "both were killed with SIGKILL" in ran.out
+    assert ran.out.endswith("the log and the CSV agree\n")
 
 
 def test_without_servers_it_says_how_to_start_them() -> None:
-    command = [sys.executable, "-m", "examples.flights", "--location", "pulsar"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WAL_")}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
-    assert ran.returncode == 1
-    assert "make demo LOCATION=pulsar" in ran.stderr
+    ran = run_python("-m", "examples.flights", "--location", "pulsar", code=1, environment=environment)
+    assert "make demo LOCATION=pulsar" in ran.err
 
 
 def test_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    command = [sys.executable, "-m", "examples.flights", "--location", str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-    assert ran.returncode == 2
-    assert "is not empty" in ran.stderr
+    ran = run_python("-m", "examples.flights", "--location", tmp_path, code=2)
+    assert "is not empty" in ran.err
     assert (tmp_path / "mine").read_text() == "precious"

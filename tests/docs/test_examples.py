@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -28,7 +26,7 @@ from examples import (
     transactions,
 )
 from examples.web_service import make_app
-from tests.docs.snippets import ROOT
+from tests.processes import run_python
 
 
 async def test_append_and_scan(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,10 +92,9 @@ def test_outbox(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_resume_after_crash(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.resume_after_crash", str(tmp_path / "new")]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    first, second, end = ran.stdout.splitlines()
+    ran = run_python("-m", "examples.resume_after_crash", tmp_path / "new")
+    assert ran.err == ""
+    first, second, end = ran.out.splitlines()
     killed = re.fullmatch(r"worker 1 ended with status -9, the sum of (\d+) numbers was stored", first)
     assert killed is not None
     assert 600 <= int(killed[1]) < 2000
@@ -186,10 +183,9 @@ async def test_schema_change(data_dir: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_idempotent_retries(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "examples.idempotent_retries", str(tmp_path / "new")]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    reported, written = ran.stdout.splitlines()
+    ran = run_python("-m", "examples.idempotent_retries", tmp_path / "new")
+    assert ran.err == ""
+    reported, written = ran.out.splitlines()
     killed = re.fullmatch(r"300 orders reported, by workers of which (\d) were killed", reported)
     assert killed is not None
     assert int(killed[1]) >= 3

@@ -25,7 +25,7 @@ from tests.spark.java import require_java
 IN_TESTS_OF_SPARK: Final = pytest.mark.soak("tests/spark/test_examples.py runs the page, and spark.md needs the same extra")
 PAGES: Final = [pytest.param(page, marks=IN_TESTS_OF_SPARK if page.name == "spark-sink.md" else ()) for page in ALONE if list(blocks(page))]
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
-REPL_PYTHONS: Final = ("3.11", "3.12")
+REPL_PYTHONS: Final = ("3.11", pytest.param("3.12", marks=pytest.mark.soak("3.11 shows the same")))
 TIMEOUT_S: Final = 240
 
 

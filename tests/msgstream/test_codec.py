@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.msgstream.messages import CLASSES, TYPES, bases, inserts, messages, of_type, plain, u64
+from tests.conftest import SOAK
+from tests.msgstream.messages import CLASSES, TYPES, bases, inserts, messages, plain, u64
 from wal.errors import InvalidArgumentError
 from wal.msgstream import InsertMsg, MsgPosition, MsgType, OpaqueMsg, TimeTickMsg, TsMsg, UnmarshalDispatcher
 from wal.msgstream import msg_pb2 as wire
 
 
-@pytest.mark.parametrize("msg_type", TYPES)
-@given(data=st.data())
-def test_message_comes_back_as_it_was(msg_type: MsgType, data: st.DataObject) -> None:
-    message = data.draw(of_type(msg_type))
+@settings(max_examples=1000 if SOAK else 200)
+@given(messages)
+def test_message_comes_back_as_it_was(message: TsMsg) -> None:
+    comes_back(message)
+
+
+def comes_back(message: TsMsg) -> None:
     encoded = message.marshal()
     read = UnmarshalDispatcher().unmarshal(encoded)
     assert read == message
-    assert type(read) is CLASSES.get(msg_type, OpaqueMsg)
-    assert read.msg_type is msg_type
+    assert type(read) is CLASSES.get(MsgType(read.msg_type), OpaqueMsg)
+    assert read.msg_type is message.msg_type
     assert read.marshal() == encoded
     assert type(message).unmarshal(encoded) == message
 
 
-def test_there_are_52_types_beside_undefined() -> None:
+def test_each_of_the_52_types_comes_back() -> None:
     assert len(TYPES) == 52
+    for msg_type in TYPES:
+        message = plain(msg_type)
+        assert message.msg_type is msg_type
+        comes_back(message)
 
 
 @given(inserts())
@@ -84,19 +92,19 @@ def test_arbitrary_bytes_raise_nothing_else(data: bytes) -> None:
         assert UnmarshalDispatcher().unmarshal(message.marshal()) == message
 
 
-@pytest.mark.parametrize("msg_type", TYPES)
-@given(data=st.data())
-def test_damaged_message_raises_nothing_else(msg_type: MsgType, data: st.DataObject) -> None:
-    encoded = bytearray(data.draw(of_type(msg_type)).marshal())
+@settings(max_examples=1000 if SOAK else 200)
+@given(messages, st.data())
+def test_damaged_message_raises_nothing_else(message: TsMsg, data: st.DataObject) -> None:
+    encoded = bytearray(message.marshal())
     for _ in range(data.draw(st.integers(0, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
     try:
-        message = UnmarshalDispatcher().unmarshal(damaged)
+        read = UnmarshalDispatcher().unmarshal(damaged)
     except InvalidArgumentError:
         return
-    assert message.begin_ts <= message.end_ts
-    assert UnmarshalDispatcher().unmarshal(message.marshal()) == message
+    assert read.begin_ts <= read.end_ts
+    assert UnmarshalDispatcher().unmarshal(read.marshal()) == read
 
 
 @given(messages, st.data())
@@ -128,15 +136,14 @@ def test_timestamps_of_rows_are_those_of_the_message(base: dict[str, object], ti
     assert (message.begin_ts, message.end_ts) == (min(timestamps), max(timestamps))
 
 
-@pytest.mark.parametrize("msg_type", TYPES)
-def test_set_ts_moves_the_whole_message_and_stays_on_the_wire(msg_type: MsgType) -> None:
-    message = plain(msg_type)
-    assert (message.begin_ts, message.end_ts) == (7, 7)
-    message.set_ts(9)
-    read = UnmarshalDispatcher().unmarshal(message.marshal())
-    assert (read.begin_ts, read.end_ts) == (9, 9)
-    if isinstance(read, InsertMsg):
-        assert read.timestamps == [7]
+def test_set_ts_moves_the_whole_message_and_stays_on_the_wire() -> None:
+    for message in map(plain, TYPES):
+        assert (message.begin_ts, message.end_ts) == (7, 7)
+        message.set_ts(9)
+        read = UnmarshalDispatcher().unmarshal(message.marshal())
+        assert (read.begin_ts, read.end_ts) == (9, 9)
+        if isinstance(read, InsertMsg):
+            assert read.timestamps == [7]
 
 
 def test_position_is_not_on_the_wire() -> None:

@@ -93,6 +93,7 @@ async def test_repack_function_that_chooses_no_producer_sends_nothing(place: Pla
     assert numbers([await consume(await consuming(opened, channels))]) == [3]
 
 
+@pytest.mark.on_pulsar
 async def test_broadcast_reaches_every_channel(place: Place, opened: Opener) -> None:
     channels = place.channels(3)
     producer = await producing(opened, channels)
@@ -141,6 +142,7 @@ async def test_traces_travel_with_the_messages(place: Place, opened: Opener) -> 
     assert {"traceparent": "00-1-2-01"} in [dict(pack.trace_ctx) for pack in packs]
 
 
+@pytest.mark.on_pulsar
 async def test_seek_continues_exactly_after_or_at_a_message(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
@@ -180,6 +182,7 @@ async def test_seek_to_the_end_of_a_pack_continues_exactly_after_it(place: Place
         await stream.close()
 
 
+@pytest.mark.on_pulsar
 async def test_seek_that_is_refused_moves_no_channel(place: Place, opened: Opener) -> None:
     one, other, third = channels = place.channels(3)
     producer = await producing(opened, channels)
@@ -205,6 +208,7 @@ async def test_seek_that_is_refused_moves_no_channel(place: Place, opened: Opene
         await stream.seek(good)
 
 
+@pytest.mark.on_pulsar
 async def test_every_subscription_gets_all_messages(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
@@ -216,6 +220,7 @@ async def test_every_subscription_gets_all_messages(place: Place, opened: Opener
         assert sorted(numbers(await consume_messages(stream, 20))) == list(range(20))
 
 
+@pytest.mark.on_pulsar
 async def test_new_subscription_can_begin_after_the_last_message(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
@@ -226,6 +231,7 @@ async def test_new_subscription_can_begin_after_the_last_message(place: Place, o
     assert numbers([await consume(stream)]) == [2]
 
 
+@pytest.mark.on_pulsar
 async def test_subscription_is_shared_or_locked(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
@@ -254,6 +260,7 @@ async def test_subscription_is_shared_or_locked(place: Place, opened: Opener) ->
     assert sorted(taken) == list(range(400))
 
 
+@pytest.mark.on_pulsar
 async def test_what_was_not_acknowledged_is_delivered_again(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
@@ -276,6 +283,7 @@ async def test_what_was_not_acknowledged_is_delivered_again(place: Place, opened
     assert numbers([await consume(await consuming(opened, channels))]) == [3]
 
 
+@pytest.mark.on_pulsar
 async def test_without_auto_ack_only_ack_acknowledges_and_in_any_order(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
@@ -309,6 +317,7 @@ async def test_pack_of_another_stream_is_not_acknowledged(place: Place, opened: 
         await other.ack(MsgPack([row(1)]))
 
 
+@pytest.mark.on_pulsar
 async def test_bad_messages_are_skipped_told_and_handled(place: Place, opened: Opener) -> None:
     (channel,) = channels = place.channels(1)
     medium = await place.medium()
@@ -411,6 +420,7 @@ async def test_close_ends_a_consume_and_leaves_no_task(place: Place, opened: Ope
     assert asyncio.all_tasks() - before <= {asyncio.current_task()}
 
 
+@pytest.mark.on_pulsar
 async def test_exclusive_consumer_has_its_subscription_alone(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     exclusive = TtMsgStream(await place.medium())

@@ -67,6 +67,7 @@ async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) 
     return packs
 
 
+@pytest.mark.on_pulsar
 async def test_restart_at_any_pack_continues_exactly_after_it(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     """Also for media with ticks of their own: a pack is cut alike when it is read again."""
     channels = place.channels(2)
@@ -207,6 +208,7 @@ async def test_bad_messages_are_skipped_and_handled(place: Place, opened: Opener
     assert len(refused) == 2
 
 
+@pytest.mark.on_pulsar
 async def test_subscription_continues_after_what_was_acknowledged(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     channels = place.channels(2)
     delivered: list[int] = []

@@ -23,7 +23,7 @@ from wal.msgstream import (
 from wal.msgstream.media.memory import MemoryMedium
 
 FACTORIES = pytest.mark.parametrize(
-    ("kind", "place"),
+    ("kind", "parameter"),
     [(MemoryMsgStreamFactory, "medium"), (PulsarMsgStreamFactory, "address"), (RmqMsgStreamFactory, "path"), (WalMsgStreamFactory, "log")],
 )
 
@@ -86,21 +86,21 @@ async def test_stream_on_pulsar_is_created_before_it_connects() -> None:
 
 
 @FACTORIES
-async def test_without_its_place_there_is_no_stream(kind: type[Any], place: str) -> None:
+async def test_without_its_place_there_is_no_stream(kind: type[Any], parameter: str) -> None:
     factory = kind()
     for new in (factory.new_msg_stream, factory.new_tt_msg_stream):
-        with pytest.raises(InvalidArgumentError, match=f"'{place}' is missing"):
+        with pytest.raises(InvalidArgumentError, match=f"'{parameter}' is missing"):
             await new()
 
 
 @FACTORIES
-async def test_unknown_parameters_set_nothing(kind: type[Any], place: str) -> None:
+async def test_unknown_parameters_set_nothing(kind: type[Any], parameter: str) -> None:
     factory = kind()
-    with pytest.raises(InvalidArgumentError, match=f"'bufsize': use .*{place}"):
-        factory.set_params({place: "there", "bufsize": 3})
+    with pytest.raises(InvalidArgumentError, match=f"'bufsize': use .*{parameter}"):
+        factory.set_params({parameter: "there", "bufsize": 3})
     with pytest.raises(TypeError, match="mapping"):
-        factory.set_params([(place, "there")])
-    with pytest.raises(InvalidArgumentError, match=f"'{place}' is missing"):
+        factory.set_params([(parameter, "there")])
+    with pytest.raises(InvalidArgumentError, match=f"'{parameter}' is missing"):
         await factory.new_msg_stream()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.msgstream.migrating import CHANNELS
+from tests.processes import Child
 from wal import open_wal
 from wal.msgstream import MsgType
 from wal.msgstream.dispatcher import UnmarshalDispatcher
@@ -23,20 +22,11 @@ KILLS = 3
 
 def kill(directory: Path, seed: int, sends: int) -> None:
     """Runs a process until it has sent so many packs, and kills it."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.msgstream.migrating", str(directory), str(seed)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    with child:
-        try:
-            for count, line in enumerate(child.stdout):
-                assert line in ("ready\n", "sent\n")
-                if count == sends:
-                    break
-            else:
-                raise AssertionError(f"the process ended by itself: {child.wait()}")
-        finally:
-            child.kill()
+    with Child("-m", "tests.msgstream.migrating", directory, seed) as child:
+        assert child.line_now() == "ready"
+        for _ in range(sends):
+            assert child.line_now() == "sent"
+        child.kill_now()
 
 
 @pytest.mark.one_loop

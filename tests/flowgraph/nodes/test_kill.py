@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
+import signal
 from collections import Counter
 from pathlib import Path
 
 from tests.flowgraph.nodes.kill_child import CHANNELS
+from tests.processes import Child
 from wal import open_wal
 from wal.msgstream import MsgType, UnmarshalDispatcher
 from wal.rocksmq import RocksMQ
@@ -20,24 +20,12 @@ LINES_MAX = 120
 
 def run(directory: Path, *args: str, lines_max: int | None = None) -> list[list[int]]:
     """Runs a child, and kills it when it has reported so many ticks; None: it has to end by itself. Returns its reports."""
-    command = [sys.executable, "-m", "tests.flowgraph.nodes.kill_child", str(directory), *args]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    reports: list[list[int]] = []
-    assert child.stdout is not None
-    assert child.stderr is not None
-    with child:
-        try:
-            assert child.stdout.readline() == "opening\n", child.stderr.read()
-            if lines_max == 0:
-                child.kill()
-            for line in child.stdout:
-                reports.append([int(field) for field in line.split()])
-                if len(reports) == lines_max:
-                    child.kill()
-            errors = child.stderr.read()
-            assert child.wait() == (0 if lines_max is None else -9), errors
-        finally:
-            child.kill()
+    with Child("-m", "tests.flowgraph.nodes.kill_child", directory, *args) as child:
+        assert child.line_now() == "opening"
+        if lines_max == 0:
+            child.send_signal(signal.SIGKILL)
+        reports = [[int(field) for field in line.split()] for line in child.lines_now(kill_after=lines_max)]
+        child.end_now(0 if lines_max is None else -signal.SIGKILL)
     return reports
 
 
