@@ -8,7 +8,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import msgspec
 import pytest
 
 from actors.clock import SystemClock
-from tests.processes import eventually
+from tests.processes import Child, eventually, run_python
 from tests.small_disk import fill as fill_disk
 from tests.small_disk import mounted
 from wal import All, BroadcastMessage, Message, ReadPosition, WALAccesser, open_wal
@@ -65,20 +64,13 @@ async def test_restored_log_is_the_log_at_the_tick(tmp_path: Path, soak: int) ->
     """Writer and backup are killed in turn; a backup that is made is right, and the next one goes on."""
     data, target = tmp_path / "data", tmp_path / "target"
     for turn in range(2 * soak):
-        writer = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.backup.writer", str(data), stdout=asyncio.subprocess.PIPE
-        )
-        assert writer.stdout is not None
-        assert await asyncio.wait_for(writer.stdout.readline(), 60) == b"writing\n"
-        command = [sys.executable, "-m", "wal", "backup", str(data), "--to", str(target), "--json"]
-        killed = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert killed.stdout is not None
-        await asyncio.wait_for(killed.stdout.readline(), 60)  # it has put an object
-        killed.kill()
-        await killed.wait()
-        await backup(str(data), str(target))
-        writer.send_signal(signal.SIGKILL)
-        await writer.wait()
+        async with Child("-m", "tests.backup.writer", data) as writer:
+            assert await writer.line() == "writing"
+            async with Child("-m", "wal", "backup", data, "--to", target, "--json") as killed:
+                await killed.line()  # it has put an object
+                await killed.kill()
+            await backup(str(data), str(target))
+            await writer.kill()
         await check_restored(data, target, tmp_path / f"restored-{turn}")
     assert await verify(str(target)) == []
     made = await backups(str(target))
@@ -625,9 +617,9 @@ async def main():
         print(error)
 asyncio.run(main())
 """
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    assert child.stdout.splitlines()[0] == "1", child.stderr
-    assert "[backup]'" in child.stdout
+    child = run_python("-c", program, cwd=tmp_path, fresh=True)
+    assert child.out.splitlines()[0] == "1", child.err
+    assert "[backup]'" in child.out
 
 
 @pytest.fixture
@@ -707,8 +699,7 @@ asyncio.run(restore(sys.argv[1], sys.argv[2]))
     if exists:
         place.mkdir()
     for reads in (1, 2, 3):
-        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(target), str(place), str(reads))
-        assert await killed.wait() == -signal.SIGKILL
+        await asyncio.to_thread(run_python, "-c", program, target, place, reads, code=-signal.SIGKILL)
         assert not (place / "FORMAT").exists()
     await check_restored(tmp_path / "data", target, place)
     assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks.cell import Measured
 from benchmarks.write_paths import Taken, line_of, run_path
+from tests.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,9 +28,7 @@ def test_auto_is_judged_by_the_better_path() -> None:
 
 def test_slowest_appends_have_causes(tmp_path: Path) -> None:
     options = ["--writers=4", "--seconds=0.2", "--rounds=1", "--freeze", f"--directory={tmp_path}"]
-    command = [sys.executable, "-m", "benchmarks.slowest", *options]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "a usual round, µs: loop computes" in run.stdout
-    assert "beyond the usual" in run.stdout
-    assert "full collections" in run.stdout
+    run = run_python("-m", "benchmarks.slowest", *options, timeout_s=120)
+    assert "a usual round, µs: loop computes" in run.out
+    assert "beyond the usual" in run.out
+    assert "full collections" in run.out

@@ -7,8 +7,6 @@ import asyncio
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import grpc.aio
@@ -340,14 +338,8 @@ async def test_status_page_of_a_served_log_changes_it(data_dir: Path) -> None:
     """A log that `wal standalone` serves is changed on its directory, through the status service of that process."""
     token = "a-token-of-sixteen"
     async with child(data_dir, "--status", "127.0.0.1:0", WAL_SERVER_TOKEN=token):
-        appending = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "wal", "append", str(data_dir), "orders", "--json"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "WAL_TOKEN": token},
-        )
-        out, _ = await appending.communicate(b"text")
-        assert json.loads(out)["messages"] == 1
+        arguments = ("-m", "wal", "append", data_dir, "orders", "--json")
+        appended = await asyncio.to_thread(run_python, *arguments, environment={**os.environ, "WAL_TOKEN": token}, input="text")
+        assert json.loads(appended.out)["messages"] == 1
         async with open_wal(data_dir, read_only=True) as log, log.read("orders", follow=False) as scanner:
             assert [message.payload async for message in scanner] == [b"text"]

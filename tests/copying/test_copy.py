@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import eventually
+from tests.processes import Child, eventually, run_python
 from tests.small_disk import fill as fill_disk
 from tests.small_disk import mounted
 from wal import BroadcastMessage, Delivery, Message, ProducerKey, ResourceKey, Retry, WALAccesser, bridge, open_wal
@@ -124,15 +122,12 @@ async def test_copy_over_pulsar_and_back(pulsar_address: tuple[str, dict[str, An
     own = {name: value for name, value in settings.items() if name != "kv"}
     there = ["--from-kv", settings["kv"], "--set", f"pulsar_admin_url={own['pulsar_admin_url']}"]
     async with pulsar_token(own):
-        command = [sys.executable, "-m", "wal", "copy"]
         for arguments in (
             [str(source), location, "--to-kv", settings["kv"], *there[2:], "--pchannels", "1"],
             [location, str(back), *there, "--pchannels", "2"],
         ):
-            process = await asyncio.create_subprocess_exec(*command, *arguments, "--json", stdout=asyncio.subprocess.PIPE)
-            out, _ = await process.communicate()
-            assert process.returncode == 0
-            assert json.loads(out.splitlines()[-1])["cursors"] == 3
+            ended = await asyncio.to_thread(run_python, "-m", "wal", "copy", *arguments, "--json", fresh=True)
+            assert json.loads(ended.out.splitlines()[-1])["cursors"] == 3
     before = await content(source)
     assert await content(location, **settings) == before
     await compare(source, back, {}, {})
@@ -156,33 +151,15 @@ def pulsar_address(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, 
 async def test_killed_copy_goes_on(tmp_path: Path, soak: int) -> None:
     """The writer is in use and the copy is killed at any moment: the target is no log before it is whole, and then it is the log."""
     source, target = tmp_path / "source", tmp_path / "target"
-    writer = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.backup.writer", str(source), "3", stdout=asyncio.subprocess.PIPE
-    )
-    assert writer.stdout is not None
-    assert await asyncio.wait_for(writer.stdout.readline(), 60) == b"writing\n"
-    for _ in range(soak):
-        copier = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "wal",
-            "copy",
-            str(source),
-            str(target),
-            "--follow",
-            "--json",
-            "--pchannels",
-            "3",
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert copier.stdout is not None
-        assert json.loads(await asyncio.wait_for(copier.stdout.readline(), 60))["row"] == "copy_progress"
-        copier.kill()
-        await copier.wait()
-        assert not target.exists()
-    following = asyncio.ensure_future(copy(str(source), str(target), follow=True))
-    writer.send_signal(signal.SIGKILL)
-    await writer.wait()
+    async with Child("-m", "tests.backup.writer", source, 3) as writer:
+        assert await writer.line() == "writing"
+        for _ in range(soak):
+            async with Child("-m", "wal", "copy", source, target, "--follow", "--json", "--pchannels", 3) as copier:
+                assert json.loads(await copier.line())["row"] == "copy_progress"
+                await copier.kill()
+            assert not target.exists()
+        following = asyncio.ensure_future(copy(str(source), str(target), follow=True))
+        await writer.kill()
     result = await asyncio.wait_for(following, 60)
     assert result is not None
     assert result.resumed

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import run_python
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError
 from wal.msgstream import Outgoing, PartialSendError, Received
 from wal.msgstream.media.rocksmq import RmqMsgStream, RocksMQConsumer, RocksMQMedium, RocksMQSubscription
@@ -204,8 +203,7 @@ async def main():
 
 asyncio.run(main())
 """
-    found = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert found.stdout == "locked\n", found.stderr
+    assert (await asyncio.to_thread(run_python, "-c", program)).out == "locked\n"
     await medium.close()
 
 

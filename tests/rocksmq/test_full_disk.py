@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import run_python
 from wal.errors import StorageError, WALError
 from wal.rocksmq import RocksMQ, RocksMQSettings
 from wal.rocksmq.keys import TurnWrites
@@ -74,15 +73,8 @@ async def written_again(directory: Path) -> int:
 
 
 async def test_disk_that_takes_no_more(directory: Path) -> None:
-    made = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", f"from {__name__} import child; child({str(directory)!r})"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert made.returncode == 0, made.stderr
-    told = json.loads(made.stdout)
+    ended = await asyncio.to_thread(run_python, "-c", f"from {__name__} import child; child({str(directory)!r})")
+    told = json.loads(ended.out)
     assert told["done"]
     assert {name for name, _ in told["errors"]} == {"StorageError"}
     assert [True for _, unknown in told["errors"] if unknown]

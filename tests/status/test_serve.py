@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +12,29 @@ import httpx
 import pytest
 
 from tests.locations import open_wal
+from tests.processes import Child, run_python
 from wal import Message
 
 TOKEN = "a token that nobody guesses"
 
 
-async def serve(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "wal", "serve", *arguments), env={**os.environ, **environment}, stdout=-1, stderr=-1
-    )
-
-
 async def test_page_beside_the_writer(data_dir: Path) -> None:
     async with open_wal(f"journal:{data_dir}") as log:
         await log.raw_append(Message("orders", b"x"))
-        process = await serve(str(data_dir), "--listen", "127.0.0.1:0", WAL_SERVER_TOKEN=TOKEN)
-        assert process.stdout is not None
-        address = (await process.stdout.readline()).decode().removeprefix("listening on ").strip()
-        async with httpx.AsyncClient(base_url=address, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
-            assert (await client.get("/api/live")).json()["role"] == "reader"
-            assert [row["vchannel"] for row in (await client.get("/api/ls")).json()["rows"]] == ["orders"]
-            call: dict[str, Any] = {"cursor": "billing", "vchannels": ["orders"], "to": "earliest", "confirm": "billing"}
-            assert (await client.post("/api/actions/cursor-set", json=call)).is_success
-            assert [cursor.name for cursor in await log.cursors()] == ["billing"]
-            refused = await client.post("/api/actions/append", json={"vchannel": "orders", "payload": "p"})
-            assert (refused.status_code, refused.json()["error"]) == (400, "InvalidArgumentError")
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
+        environment = {**os.environ, "WAL_SERVER_TOKEN": TOKEN}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with Child("-m", "wal", "serve", data_dir, "--listen", "127.0.0.1:0", environment=environment) as process:
+            address = (await process.line()).removeprefix("listening on ")
+            async with httpx.AsyncClient(base_url=address, headers=headers) as client:
+                assert (await client.get("/api/live")).json()["role"] == "reader"
+                assert [row["vchannel"] for row in (await client.get("/api/ls")).json()["rows"]] == ["orders"]
+                call: dict[str, Any] = {"cursor": "billing", "vchannels": ["orders"], "to": "earliest", "confirm": "billing"}
+                assert (await client.post("/api/actions/cursor-set", json=call)).is_success
+                assert [cursor.name for cursor in await log.cursors()] == ["billing"]
+                refused = await client.post("/api/actions/append", json={"vchannel": "orders", "payload": "p"})
+                assert (refused.status_code, refused.json()["error"]) == (400, "InvalidArgumentError")
+            process.send_signal(signal.SIGTERM)
+            await process.end()
 
 
 @pytest.mark.parametrize(
@@ -47,8 +42,6 @@ async def test_page_beside_the_writer(data_dir: Path) -> None:
 )
 async def test_wrong_arguments_are_one_sentence(data_dir: Path, arguments: list[str], status: int, text: str) -> None:
     async with open_wal(f"journal:{data_dir}"):
-        process = await serve(str(data_dir), *arguments)
-        _, stderr = await process.communicate()
-    assert process.returncode == status
-    assert text in stderr.decode()
-    assert "Traceback" not in stderr.decode()
+        ended = await asyncio.to_thread(run_python, "-m", "wal", "serve", data_dir, *arguments, code=status)
+    assert text in ended.err
+    assert "Traceback" not in ended.err

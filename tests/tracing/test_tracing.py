@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.docs.snippets import ROOT
 from tests.locations import open_wal
 from tests.probes import read_all
+from tests.processes import run_python
 from wal import BroadcastMessage, Delivery, ImmutableMessage, Message
 from wal.errors import InvalidArgumentError
 from wal.tracing import ATTRIBUTES, TRACEPARENT, TracedLog, handling, traced
@@ -191,7 +190,7 @@ async def test_context_of_a_caller_is_kept(spans: Spans) -> None:
     assert isinstance(log, TracedLog)
 
 
-CHILD = """
+CHILD = """\
 import asyncio, json, sys
 from opentelemetry.sdk.trace import TracerProvider
 from wal import open_wal
@@ -210,9 +209,8 @@ asyncio.run(main())
 async def test_another_process_continues_the_trace(data_dir: Path, spans: Spans) -> None:
     async with open_wal(f"journal:{data_dir}") as plain:
         await traced(plain, tracer_provider=spans.provider).append("orders", b"x")
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(data_dir), stdout=-1, env=dict(os.environ))
-        out, _ = await process.communicate()
-    assert json.loads(out) == f"{spans.named('append orders').context.trace_id:032x}"
+        ended = await asyncio.to_thread(run_python, "-c", CHILD, data_dir)
+    assert json.loads(ended.out) == f"{spans.named('append orders').context.trace_id:032x}"
 
 
 def test_page_lists_every_attribute() -> None:
