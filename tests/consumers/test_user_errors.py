@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.consumers.test_consume import append, payloads
-from wal import Delivery, PayloadType, Reject, Retry, WALAccesser, open_wal
+from tests.probes import read_all
+from wal import Delivery, Message, PayloadType, Reject, Retry, WALAccesser, open_wal
 from wal.consumers import handlers
 from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransactionStateError
 
@@ -326,3 +327,24 @@ async def test_delivery_takes_nothing_after_its_handler(log: WALAccesser, mode: 
         assert kept[0].fence == consumer.statistics().fence
     assert len(kept) == 20
     assert await payloads(log, "out") == []
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_returned_error_is_a_raised_one(threaded: bool, concurrency: int) -> None:
+    answers = {b"0": None, b"1": Reject("not for us"), b"2": ValueError("broken")}
+
+    async def handle(delivery: Delivery) -> object:
+        return answers[delivery.value]
+
+    def handle_in_thread(delivery: Delivery) -> object:
+        return answers[delivery.value]
+
+    async with open_wal("memory:") as log:
+        await log.append_bulk([Message("jobs", payload) for payload in answers])
+        options: dict[str, Any] = {"cursor": "worker", "attempts": 1, "dead_letter": "dead", "order": "none", "concurrency": concurrency}
+        async with log.consume("jobs", handle_in_thread if threaded else handle, **options) as consumer:
+            await consumer.caught_up()
+        letters = await read_all(log, "dead")
+    reasons = {body.payload: body.properties["dead_letter_reason"] for letter in letters for body in letter.bodies()}
+    assert reasons == {b"1": "not for us", b"2": "ValueError: broken"}

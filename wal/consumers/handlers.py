@@ -262,7 +262,8 @@ class HandlerPool:
             self.running += len(work)
             if by_one and (delivery := work[0])._owner is self:  # the usual case, in few calls
                 try:
-                    await handler(delivery)
+                    if isinstance(returned := await handler(delivery), BaseException):  # as an item of a batch's list does
+                        raise returned
                     delivery._owner = refusing
                     if router.unlocated and delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
                         await router.locate(unknown)
@@ -306,7 +307,8 @@ class HandlerPool:
             delivery = work[index]
             if is_plain and delivery._owner is self:  # the usual case, without another coroutine
                 try:
-                    await handler(delivery)
+                    if isinstance(returned := await handler(delivery), BaseException):  # as an item of a batch's list does
+                        raise returned
                     delivery._owner = refusing
                     if router.unlocated and delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
                         await router.locate(unknown)
@@ -408,6 +410,8 @@ class HandlerPool:
             finally:
                 worker.deadline = None
                 self._refuse(given)
+            if options.batch is None and isinstance(result, BaseException):
+                raise result
             results = [None] if options.batch is None else self._results_of(result, len(given))
             for view in given:
                 if view._outputs is not None and (unknown := self._router.unknown(view._outputs)):
