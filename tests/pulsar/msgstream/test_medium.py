@@ -111,6 +111,8 @@ async def test_lost_consumer_waits_for_its_subscription_after_an_outage(medium: 
     await other.close()
     await producer.send(outgoing([b"after it"]))
     assert [one.payload for one in await receiving] == [b"after it"]
+    assert lost._fetching is not None
+    await asyncio.wait([lost._fetching])  # nothing asks for the next page now, so nothing subscribes again before `other` does
     lost._lose("the broker was killed again")
     other = await medium.consumer("a", "s", exclusive=True)
     monkeypatch.setattr(pulsar_consumer, "TAKEN_S", 0.0)
