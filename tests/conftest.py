@@ -85,6 +85,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests, which would wrap the tables of `wal …`
     if CLASSES.exists():
         os.environ.setdefault("SPARK_HOME", str(SPARK_HOME))
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:cds=off -Xlog:cds+dynamic=off")
