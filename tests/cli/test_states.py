@@ -110,7 +110,10 @@ def test_place_without_a_log_that_can_be_opened(sound: Path, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("damaged", "statuses"),
     [
-        (frame, {"verify": 1, "repair": 1, "backup": 1, **dict.fromkeys(("tail", "cat", "peek", "dump", "copy", "truncate"), 4)}),
+        (
+            frame,
+            {"verify": 1, "health": 1, "repair": 1, "backup": 1, **dict.fromkeys(("tail", "cat", "peek", "dump", "copy", "truncate"), 4)},
+        ),
         (control, {**dict.fromkeys(COMMANDS, 4), "verify": 1, "repair": 1}),
         (cursor, {"verify": 1, "repair": 1, "backup": 1, "cursors": 1, "copy": 4, "peek": 2, "cursor rm": 2}),
         (checkpoint, {"verify": 1, "repair": 1, "backup": 1, "info": 4, "top": 4, "health": 4, "broadcasts": 4, "broadcast": 4, "copy": 4}),
