@@ -300,7 +300,11 @@ async def test_loop_is_never_blocked(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
     async with StallWatch() as watch:
         for _ in range(10):
-            await producer.send(outgoing([b"x" * 1_000] * 1_000))
+            sends = []
+            for _ in range(10):  # the loop turns between calls: only a call that waits stalls it, not what a thousand take together
+                sends.append(asyncio.ensure_future(producer.send(outgoing([b"x" * 1_000] * 100))))
+                await asyncio.sleep(0)
+            await asyncio.gather(*sends)
             await consumer.ack([one.msg_id for one in await received(consumer, 1_000)])
         await consumer.close()
         await producer.close()
