@@ -246,9 +246,10 @@ async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, 
         acked, waiting = [await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"ack")) for _ in range(2)]
         for name in names:
             await log.broadcast().ack(acked.broadcast_id, name)
+        await asyncio.sleep(0.002)  # the mark of an end has its millisecond
         cut = await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"cut", needs_ack=False), wait=True)
         tick = min(result.time_tick for result in cut.append_results.values() if result.time_tick is not None)
-        await asyncio.sleep(0.002)  # the mark of an end has its millisecond
+        await asyncio.sleep(0.002)
         for name in names:
             await log.broadcast().ack(waiting.broadcast_id, name)
         assert await log.broadcast().tasks() == []
