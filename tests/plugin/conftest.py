@@ -26,7 +26,19 @@ def service(tmp_path: Path) -> Service:
         (directory / "pytest.ini").write_text("[pytest]\n")
         loaded = [part for plugin in ("wal.testing.plugin", *plugins) for part in ("-p", plugin)]
         environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        arguments = ("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *loaded, *options, file)
+        arguments = (
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            f"--basetemp={directory / 'temporary'}",
+            *loaded,
+            *options,
+            file,
+        )
         return run_python(*arguments, code=code, environment=environment, fresh=fresh)
 
     return run
