@@ -100,7 +100,7 @@ class ActorSystem:
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
-        with anyio.CancelScope(shield=True):  # a cancelled scope of anyio would leave the actors behind
+        with anyio.CancelScope(shield=True):  # a cancelled scope of anyio would leave the actors running
             await self.stop()
 
     def spawn(self, actor: Actor, *, name: str, inbox_max: int = 1_024) -> ActorRef:

@@ -449,7 +449,7 @@ def test_call_from_its_own_loop_is_refused(location: str) -> None:
 
 
 def test_loop_outlives_a_wish_to_exit(location: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A handler that asks for the end of the process, by an exception or behind a callback, or stops the loop."""
+    """A handler that asks for the end of the process, by an exception or in a callback, or stops the loop."""
 
     async def exits() -> None:
         sys.exit(3)

@@ -68,7 +68,7 @@ class Calls(NodeCalls):
         self.assigned: list[tuple[int, str, int]] = []
         """The servers that opened a pchannel, with the pchannel and its term."""
         self.refusals: list[WALError] = []
-        """What nodes refuse the next openings with."""
+        """The error with which nodes refuse the next openings."""
         self.refused: list[int] = []
         """The terms of these."""
 
