@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wal.local.log import LocalLog
+
+
+def copy_of_open(directory: Path | str, copy: Path) -> Path:
+    """Copies the directory of an open log: what a kill at this moment leaves. Files that are not finished come and go, and are left out."""
+    return Path(shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")))
 
 
 class SavingGate:

@@ -19,6 +19,7 @@ import pytest
 from tests.backends.crafting import crafted, fields_of
 from tests.backends.frames import FrameMaker, append_all, content, read_all
 from tests.backends.journals import PCHANNEL, folder, journal
+from tests.faults import copy_of_open
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import SECTOR_BYTES
@@ -28,7 +29,6 @@ INDEX: Final = fields_of("4sIQQQQQQqIIIIII")
 SEGMENT: Final = fields_of("8sIIQQQQQQqQQQI")
 SLOT: Final = fields_of("4sIQQQQQIIQQ")
 SLOT_BYTES: Final = 72
-UNFINISHED: Final = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 SAMPLE: Final = 20
 """The number of crafted files of a kind that are tried, drawn at random; a soak tries all of them."""
 MEMORY_BYTES: Final = 4 << 30
@@ -119,7 +119,7 @@ async def test_crafted_index_is_computed_again(original: Path, tmp_path: Path, s
         cases = chosen(rng, crafted(data, INDEX + index_cells(data)), soak)
         for number, (what, changed) in enumerate(cases):
             place = tmp_path / "crafted"
-            shutil.copytree(original, place, ignore=UNFINISHED)
+            copy_of_open(original, place)
             (folder(place) / path.name).write_bytes(changed)
             found = await asyncio.to_thread(observe, place)
             assert found == expected, f"a reader, {path.name}, {what}"
@@ -165,7 +165,7 @@ async def test_segment_header(original: Path, tmp_path: Path, soak: int, which: 
     page = path.read_bytes()[:4096]
     for what, changed in chosen(rng, crafted(page, SEGMENT, crc_at=100), soak):
         place = tmp_path / "crafted"
-        shutil.copytree(original, place, ignore=UNFINISHED)
+        copy_of_open(original, place)
         with (folder(place) / path.name).open("r+b") as file:
             file.write(changed)
         await outcome(place, 2, expected, what)
@@ -180,7 +180,7 @@ async def test_control_page(original: Path, tmp_path: Path, soak: int) -> None:
     newer = max((0, 1), key=lambda number: struct.unpack_from("<Q", slots[number], 8)[0])
     for what, changed in chosen(rng, crafted(slots[newer], SLOT), soak):
         place = tmp_path / "crafted"
-        shutil.copytree(original, place, ignore=UNFINISHED)
+        copy_of_open(original, place)
         both = bytearray(page)
         at = newer * SECTOR_BYTES
         both[at : at + len(changed)] = changed

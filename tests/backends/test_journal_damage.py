@@ -12,6 +12,7 @@ import pytest
 
 from tests.backends.frames import FrameMaker, append_all, content, content_of, read_all
 from tests.backends.journals import folder, journal, segments
+from tests.faults import copy_of_open
 from wal.errors import CorruptionError, FormatError
 from wal.frame import EncodedFrame
 from wal.storage.journal.control import CONTROL_BYTES
@@ -36,7 +37,7 @@ async def images(place: Path) -> tuple[Path, Path, list[EncodedFrame]]:
     async with journal(log_place, segment=8 << 10) as log:
         await append_all(log, frames)
         assert len(segments(log_place)) == 3
-        shutil.copytree(log_place, crashed, ignore=shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros"))
+        copy_of_open(log_place, crashed)
     return crashed, log_place, frames
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from tests.backends.frames import FrameMaker, append_all, read_all, read_keyed
 from tests.backends.journals import folder, journal
+from tests.faults import copy_of_open
 from wal.errors import CorruptionError
 from wal.frame import KEYED, FrameHeader
 from wal.storage.journal.index import SegmentIndex, index_name
@@ -113,7 +113,7 @@ async def test_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch:
         async with asyncio.timeout(60):
             while not path.exists() or path.stat().st_size < 40 * 2 * batch:
                 await asyncio.sleep(0.01)
-        shutil.copytree(tmp_path / "data", crashed)  # a killed process would leave these files
+        copy_of_open(tmp_path / "data", crashed)
     (header,) = [path.read_bytes()[:HEADER_PAGE_BYTES] for path in folder(crashed).glob("*.wal")]
     generation = struct.unpack_from("<Q", header, 24)[0]
     stored = SegmentIndex.decode((folder(crashed) / index_name(0)).read_bytes(), base=0, incarnation=0x1CE, generation=generation)

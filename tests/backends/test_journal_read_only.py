@@ -20,6 +20,7 @@ from tests.backends.child import payload
 from tests.backends.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.backends.journals import PCHANNEL, folder, journal, segments
 from tests.backends.test_journal_processes import child
+from tests.faults import copy_of_open
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
 from wal.read.read_only_pchannel import ThreadedLog
@@ -34,7 +35,6 @@ from wal.storage.journal.segments import open_shared
 SEGMENT = 32 << 10
 NOBODY = 65_534
 NAMES = ("a", "b", "c")
-UNFINISHED = shutil.ignore_patterns("*.tmp", "*.spare", "*.zeros")
 
 
 @pytest.fixture(autouse=True)
@@ -161,7 +161,7 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
     async with journal(tmp_path / "closed", segment=SEGMENT) as log:
         frames = random_frames(random.Random(2), maker, 100)
         await append_all(log, frames)
-        shutil.copytree(tmp_path / "closed", crashed, ignore=UNFINISHED)
+        copy_of_open(tmp_path / "closed", crashed)
     expected = [content_of(frame) for frame in frames]
     for place in (tmp_path / "closed", crashed):
         for path in folder(place).glob("*.idx"):
@@ -431,7 +431,7 @@ async def test_frames_above_the_durable_position_are_not_read(tmp_path: Path) ->
     crashed = tmp_path / "crashed"
     async with journal(tmp_path / "live", segment=1 << 20) as log:
         await append_all(log, random_frames(random.Random(6), maker, 5))
-        shutil.copytree(tmp_path / "live", crashed, ignore=UNFINISHED)
+        copy_of_open(tmp_path / "live", crashed)
         torn = await append(log, maker.data(("a", bytes(3_000)), ("b", b"torn off")))
         shutil.copy(segments(tmp_path / "live")[0], segments(crashed)[0])
     reader = open_reader(crashed)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from tests.broadcaster.served_child import Cluster, Journal, run
 from tests.broadcaster.world import Cut, InLogs, count_copies
+from tests.faults import copy_of_open
 from tests.processes import context
 from tests.servers.process import free_ports
 from wal import WALAccesser, open_wal
@@ -77,7 +78,7 @@ class ServedWorld:
             if self.server is not None:
                 return thread.submit(self._read, self.directory).result()
             with tempfile.TemporaryDirectory() as parent:
-                copy = Path(shutil.copytree(self.directory, Path(parent) / "log"))
+                copy = copy_of_open(self.directory, Path(parent) / "log")
                 return thread.submit(self._recover, copy).result()
 
     def _recover(self, directory: Path) -> InLogs:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.faults import copy_of_open
 from tests.locations import open_wal
 from tests.probes import local, payloads, read_all
 from wal import BroadcastAppendResult, BroadcastMessage, BroadcastState, Message, ResourceKey, WALAccesser
@@ -108,7 +108,7 @@ async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, t
         table = pchannel(log).copies.table
         assert [listed.header.broadcast_id for listed in table.listed()] == [kept.broadcast_id]
         late = await broadcast(log, b"after the checkpoint")
-        shutil.copytree(data, crashed)
+        copy_of_open(data, Path(crashed))
     for place in (data, crashed):
         for _ in range(2):
             async with open_wal(place, segment_bytes=SEGMENT) as log:
@@ -139,7 +139,7 @@ async def test_broadcast_that_ended_before_a_crash_does_not_come_back(data: str,
         await checkpointed(log)
         await ack_all(log, first.broadcast_id)
         await log.broadcast().abort(second.broadcast_id, "no")
-        shutil.copytree(data, crashed)
+        copy_of_open(data, Path(crashed))
     for _ in range(2):
         async with open_wal(crashed) as log:
             assert await log.broadcast().tasks() == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.appends.test_no_space import fill, small_disk
+from tests.faults import copy_of_open
 from wal import All, Log, Message, Scanner, Settings, SettingsOverrides, open_wal
 from wal.engine import CursorHome
 from wal.errors import (
@@ -238,7 +239,7 @@ async def test_cursor_without_home_survives_its_past(tmp_path: Path) -> None:
         async with reading(log) as scanner:
             await anext(scanner)
             await scanner.save()
-        shutil.copytree(tmp_path / "log", tmp_path / "left behind")
+        copy_of_open(tmp_path / "log", tmp_path / "left behind")
     async with open_wal(tmp_path / "left behind") as log:
         assert await left(log) == [b"1", b"2", b"3", b"4", b"5"]
         await stage(log, 2)
@@ -249,9 +250,9 @@ async def test_log_counts_where_copies_are_later(tmp_path: Path) -> None:
     """A log that was restored to an earlier time than the copies of its cursors lacks the output that these have passed."""
     async with open_wal(tmp_path / "log") as log:
         await filled(log)
-        shutil.copytree(tmp_path / "log", tmp_path / "first")
+        copy_of_open(tmp_path / "log", tmp_path / "first")
         await stage(log, 2)
-        shutil.copytree(tmp_path / "log", tmp_path / "second")
+        copy_of_open(tmp_path / "log", tmp_path / "second")
         await stage(log, 2)
     for name, expected in (("first", 0), ("second", 2)):
         shutil.copytree(tmp_path / "log" / "cursors", tmp_path / name / "cursors", dirs_exist_ok=True)
@@ -265,7 +266,7 @@ async def test_log_counts_where_copies_are_later(tmp_path: Path) -> None:
 async def test_log_counts_where_the_only_save_is_later(tmp_path: Path) -> None:
     async with open_wal(tmp_path / "log") as log:
         await filled(log)
-        shutil.copytree(tmp_path / "log", tmp_path / "before")
+        copy_of_open(tmp_path / "log", tmp_path / "before")
         await stage(log, 1)
     shutil.copytree(tmp_path / "log" / "cursors", tmp_path / "before" / "cursors", dirs_exist_ok=True)
     async with open_wal(tmp_path / "before") as log:

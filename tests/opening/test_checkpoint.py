@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.faults import copy_of_open
 from tests.probes import local, payloads
 from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal
 from wal.errors import CorruptionError, NoSpaceError, TruncatedError
@@ -147,7 +147,7 @@ async def test_truncated_before_any_checkpoint_and_crashed(data: str, tmp_path: 
         assert held[0] == f"{0:016x}.wal"
         (entry,) = await log.retention()
         assert "checkpoint" in str(entry.holders)
-        shutil.copytree(data, crashed)
+        copy_of_open(data, Path(crashed))
     async with open_wal(crashed, segment_bytes=SEGMENT) as log:
         await keyed.check(log)
         with pytest.raises(TruncatedError):

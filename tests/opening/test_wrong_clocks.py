@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from actors import VirtualClock
+from tests.faults import copy_of_open
 from tests.locations import open_virtual
 from tests.probes import local, payloads, start
 from wal import WALAccesser
@@ -38,9 +38,7 @@ def at(clock: VirtualClock, seconds: float) -> datetime:
 async def killed(log: WALAccesser, directory: Path) -> Path:
     """Returns a copy of an open log's directory: what a kill at this moment leaves."""
     await local(log).node.oracle.extend()
-    copy = directory.with_name(f"{directory.name}-killed")
-    shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.zeros"))  # the files that are prepared come and go
-    return copy
+    return copy_of_open(directory, directory.with_name(f"{directory.name}-killed"))
 
 
 @pytest.mark.parametrize("jumps", JUMPS_S.values(), ids=JUMPS_S)

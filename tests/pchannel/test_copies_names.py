@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.faults import copy_of_open
 from tests.pchannel.test_copies import TICK, keys, view_of
 from tests.probes import local, made_on
 from wal import BroadcastMessage, open_wal
@@ -117,7 +117,7 @@ async def test_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> 
         await made_on(log, "p1", *names[32:])
         for number in range(10):
             await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"%d" % number))
-        shutil.copytree(made, place)
+        copy_of_open(made, place)
     async with open_wal(str(place)) as log:
         for pchannel in local(log).node.pchannels.values():
             table = pchannel.copies.table
