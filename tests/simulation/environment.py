@@ -76,7 +76,6 @@ def install(loop: SimulatedLoop, network: Network, broker: Broker) -> None:
     product.node.server.ProcessWatch = _QuietWatch
     product.network.endpoints._keep_poller = lambda: None
     product.rpc.serving.check_free = _is_free
-    product.network.in_process.InProcessServer.start = lambda _server, _address: None  # simulated processes share a loop
     library: Any = grpc.aio
     library.insecure_channel = lambda address, options=(): Channel(address, options)
     library.server = lambda interceptors=(), options=(): Server(interceptors=interceptors, options=options)

@@ -294,8 +294,7 @@ class RemoteLog:
         servers, token = self._servers, self._client_settings.token
         tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
         secret = None if token is None else Secret.of(token)
-        here = servers.root is not None  # a node of the cluster may be in this process
-        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S, in_process=here)
+        connection = await Connection.open(addresses, tls=tls, token=secret, timeout_s=TIMEOUT_S)
         if self._log_id:
             connection.belong_to(self._log_id, self.supervision.end)
         return connection

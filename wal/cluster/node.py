@@ -225,9 +225,7 @@ class ClusterNode:
             }
 
         interceptors = (LogCheck(log_id, node.pchannels), CallFence())
-        self.server = Server(
-            self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels, directly=True
-        )
+        self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels)
         await self.server.listen(handlers)
         self._undo.add(self.server.close)
         self._undo.add(manager.close)

@@ -1,14 +1,14 @@
 """What every client over gRPC needs: methods, TLS files, and the choice among several addresses. Imported only where gRPC is installed.
 
 gRPC is imported once, without its handlers of forks. An `Endpoints` has a channel to each of several addresses, and chooses one for
-calls; `Reach` waits for a connection and says early why there will be none. A server of the same process and loop is called directly.
+calls; `Reach` waits for a connection and says early why there will be none.
 """
 
 import wal.network.forks  # noqa: F401
 
 # isort: split
 
-from wal.network.endpoints import PING_S, Endpoints, Method, ping_options
+from wal.network.endpoints import PING_S, Endpoints, Method, ping_options, served_by
 from wal.network.tls import Reach, ServerCertificate, TlsFiles
 
-__all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options"]
+__all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options", "served_by"]

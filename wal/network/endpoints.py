@@ -10,15 +10,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.backoff import Backoff
-
-if TYPE_CHECKING:
-    from wal.network.in_process import DirectChannel
 
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     # An answer may be larger than gRPC's default of 4 MiB: a transaction of etcd reads 128 values of up to 1.5 MiB, and frames have 4.5.
@@ -39,6 +36,8 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
 ]
 PING_S: Final = 10.0
 """The silence in seconds after which a connection with calls is pinged: etcd ends connections that are pinged more often than every 5 s."""
+served_by: Final[dict[str, int]] = {}
+"""The addresses at which this process serves, each with the process id: a fork copies the dict, and serves nothing."""
 LEFT_S: Final = 7.0
 """How long a stopping member gets no new calls while it stays connected: longer than it waits for calls under way."""
 _WHY_TIMEOUT_S: Final = 1.0
@@ -57,18 +56,15 @@ class Endpoints:
         credentials: grpc.ChannelCredentials | None,
         probe: tuple[Method[Any, Any], object],
         ping_s: float = PING_S,
-        in_process: bool = False,
     ) -> None:
         """`probe` is a call that every member answers, and its request; any status but a timeout says why a member is not reachable.
 
         Pings find a member that is frozen, or cut off by a broken cable: after `ping_s` of silence, when no answer came for half of it.
-        With `in_process` a member of this process and loop that offers it is called without a socket.
         """
         _keep_poller()
         self._probe = probe
         self._options = [*_OPTIONS, *ping_options(ping_s)]
         self._credentials = credentials
-        self._in_process = in_process
         self.addresses: tuple[str, ...] = tuple(addresses)
         self._channels = list(map(self._channel, addresses))
         self._current = 0
@@ -80,7 +76,7 @@ class Endpoints:
         """Whether no member is waited for any more."""
         self._closed = False
 
-    def connected(self) -> tuple[int, grpc.aio.Channel | DirectChannel] | None:
+    def connected(self) -> tuple[int, grpc.aio.Channel] | None:
         """Returns the channel to ask and its number; None while no member is connected."""
         for step in range(0 if self._closed else len(self._channels)):
             number = (self._current + step) % len(self._channels)
@@ -122,20 +118,7 @@ class Endpoints:
             self.addresses = (*self.addresses, address)
             self._channels.append(self._channel(address))
 
-    @property
-    def is_here(self) -> bool:
-        """Whether a member is called without a socket now."""
-        return self._in_process and any(channel.server is not None for channel in self._channels)
-
-    def _channel(self, address: str) -> grpc.aio.Channel | DirectChannel:
-        connect = functools.partial(self._connect, address)
-        if not self._in_process:
-            return connect()
-        from wal.network.in_process import DirectChannel  # only where it is asked for
-
-        return DirectChannel(address, connect)
-
-    def _connect(self, address: str) -> grpc.aio.Channel:
+    def _channel(self, address: str) -> grpc.aio.Channel:
         if self._credentials is None:
             return grpc.aio.insecure_channel(address, options=self._options)
         return grpc.aio.secure_channel(address, self._credentials, options=self._options)

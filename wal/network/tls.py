@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -22,9 +22,6 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.network.endpoints import Endpoints
 from wal.threads import in_thread
-
-if TYPE_CHECKING:
-    from wal.network.in_process import DirectChannel
 
 _FAULTS: Final = {
     "CERTIFICATE_VERIFY_FAILED": (
@@ -181,7 +178,7 @@ class Reach:
         self._was_connected = False
         """Whether any member was ever connected, so that address and TLS are right."""
 
-    async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel | DirectChannel] | str | None:
+    async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel] | str | None:
         """Returns a connected member, by its number and its channel.
 
         If there is none by the deadline (infinite: no limit), or TLS is why, it returns what was tried and what to do, as a text. It

@@ -9,6 +9,7 @@ its own, which says whether the whole log can be used: a process that is alive m
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
@@ -17,8 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from wal.errors import InvalidArgumentError
-from wal.network import Method, ServerCertificate
-from wal.network.in_process import InProcessServer
+from wal.network import Method, ServerCertificate, served_by
 from wal.node.access import Access
 from wal.node.bounds import Bounded
 from wal.node.process import ProcessWatch, connections_within
@@ -114,20 +114,9 @@ class Server:
     """A server that serves clients. `listen` creates it; `address` is where it listens, `advertised` where clients are told to go."""
 
     def __init__(
-        self,
-        access: Access,
-        states: States,
-        draining: Draining,
-        *,
-        interceptors: Sequence[Any],
-        settings: Settings,
-        pchannels: int,
-        directly: bool = False,
+        self, access: Access, states: States, draining: Draining, *, interceptors: Sequence[Any], settings: Settings, pchannels: int
     ) -> None:
-        """`settings` are those of the log, which bound a request, and `pchannels` is how many pchannels may be here.
-
-        With `directly` clients on this process's own loop are served without a socket.
-        """
+        """`settings` are those of the log, which bound a request, and `pchannels` is how many pchannels may be here."""
         self.address: str = ""
         self.advertised: str = ""
         self.states: States = states
@@ -138,9 +127,7 @@ class Server:
         """What clients have under way."""
         self._access = access
         self._interceptors = tuple(interceptors)
-        self._directly = directly
         self._server: grpc.aio.Server
-        self._in_process: InProcessServer | None = None
         self._watch: ProcessWatch
         self._check: TokenCheck | None = None
         self._certificate: ServerCertificate | None = None
@@ -174,14 +161,10 @@ class Server:
             add_handlers(server, served)
             await self.states.serve_health(server, served)
             await server.start()
-            if self._directly:
-                self._in_process = InProcessServer(interceptors)
-                add_handlers(self._in_process, served)
-                self._in_process.start(self.advertised)
+            served_by[self.advertised] = os.getpid()
             await self._watch.start()
         except BaseException:
-            await self._end_direct_calls()
-            await server.stop(None)
+            await self._stop()
             raise
         return self
 
@@ -216,15 +199,13 @@ class Server:
                 await asyncio.sleep(LATE_S)
                 await self._server.stop(SENT_S)
         finally:
-            await self._end_direct_calls()
-            await self._server.stop(None)
+            await self._stop()
 
     async def cut_off(self) -> None:
         """Stops at once: calls under way end without an answer."""
-        await self._end_direct_calls()
         await self._watch.close()
-        await self._server.stop(None)
+        await self._stop()
 
-    async def _end_direct_calls(self) -> None:
-        if self._in_process is not None:
-            await self._in_process.stop()
+    async def _stop(self) -> None:
+        served_by.pop(self.advertised, None)
+        await self._server.stop(None)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
@@ -40,7 +41,7 @@ from wal.errors import (
     UnknownOutcomeError,
     WALError,
 )
-from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles
+from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles, served_by
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
@@ -133,13 +134,11 @@ class Connection:
         token: Secret | None = None,
         timeout_s: float = TIMEOUT_S,
         ping_s: float = PING_S,
-        in_process: bool = False,
     ) -> Connection:
         """Returns a connection that connects at its first call; with `tls` it is encrypted, and shows the client's certificate.
 
-        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. With `in_process` a
-        streaming node on this process's own loop is called without a socket. Raises InvalidArgumentError for addresses, times, tokens or
-        files that cannot be used.
+        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. Raises
+        InvalidArgumentError for addresses, times, tokens or files that cannot be used.
         """
         if isinstance(addresses, str) or not addresses:
             raise InvalidArgumentError("no addresses are given: name for example ['127.0.0.1:8810']")
@@ -147,7 +146,7 @@ class Connection:
             raise InvalidArgumentError(f"timeout_s={timeout_s} is not above 0: a call needs time to be answered")
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
         probe = (NODE_STATES, GetComponentStatesRequest())
-        endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s, in_process=in_process)
+        endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s)
         return cls(endpoints, timeout_s=timeout_s, token=token)
 
     def belong_to(self, log_id: int, other_log: Callable[[WALError], None]) -> None:
@@ -162,8 +161,8 @@ class Connection:
 
     @property
     def is_here(self) -> bool:
-        """Whether the server is in this process, and called without a socket."""
-        return self._endpoints.is_here
+        """Whether the server is in this process."""
+        return any(served_by.get(address) == os.getpid() for address in self._endpoints.addresses)
 
     @property
     def where(self) -> str:

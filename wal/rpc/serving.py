@@ -17,7 +17,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,9 +30,6 @@ from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
 from wal.threads import in_thread
-
-if TYPE_CHECKING:
-    from wal.network.in_process import InProcessServer
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""
@@ -105,7 +102,7 @@ def server_options(
     ]
 
 
-def add_handlers(server: grpc.aio.Server | InProcessServer, handlers: Mapping[Method[Any, Any], Handler]) -> None:
+def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Handler]) -> None:
     """Serves these methods by these handlers. Methods that have none are answered with UNIMPLEMENTED."""
     services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for method, handler in handlers.items():
