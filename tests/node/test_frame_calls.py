@@ -29,7 +29,7 @@ from wal.rpc.converters import (
     position_to_proto,
     tail_from_proto,
 )
-from wal.rpc.frame_pages import page_from_proto
+from wal.rpc.frame_pages import EncodedPage
 from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
 from wal.storage import search
 from wal.storage.base import FramePage, StoredFrame
@@ -81,7 +81,7 @@ async def stored(served: Serving, names: frozenset[str] | None = None) -> list[S
 async def read(connection: Connection, served: Serving, **options: Any) -> tuple[list[frames_pb2.FramePage], list[FramePage]]:
     request = proto.ReadFramesRequest(**{"pchannel": info(served), **options})
     messages = [page async for page in connection.responses(READ_FRAMES, request, "reading")]
-    return messages, list(map(page_from_proto, messages))
+    return messages, [EncodedPage.FromString(message.SerializeToString()).page() for message in messages]
 
 
 def columns(frames: Sequence[StoredFrame], names: frozenset[str] | None) -> list[Any]:

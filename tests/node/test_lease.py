@@ -16,13 +16,14 @@ from wal.errors import SessionLostError
 from wal.local.log import LocalLog
 from wal.local.server import LogServer
 from wal.location import parse_location
+from wal.node import consume
 from wal.node.access import Access
-from wal.node.consume import FrameFeed, MessageFeed
+from wal.node.consume import MessageFeed
 from wal.node.hosted import Hosted
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
-from wal.rpc.api.pchannel_pb2 import PChannelInfo, Position
+from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME, GET_MOMENT, READ_FRAMES
@@ -157,14 +158,18 @@ async def test_page_that_was_read_does_not_leave(monkeypatch: pytest.MonkeyPatch
             await anext(pages)
 
 
-@pytest.mark.parametrize("page_bytes", [1, 1 << 20], ids=["first of several", "only one"])
-async def test_page_of_a_feed_does_not_leave(page_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tail_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(_pchannel: object) -> TailState:
+        lease.alive = False
+        return TailState(promised_tick=1)
+
     async with leased() as (log, lease), connected_to(log) as connection:
-        lose_after(monkeypatch, FrameFeed, "_page", lease)
-        feed = await Feed.open(connection, info=P0, start=Position(), page_bytes=page_bytes)
+        feed = await Feed.open(connection, info=P0)
+        monkeypatch.setattr(consume, "tail_of", moved)
         with pytest.raises(SessionLostError):
-            await feed.update()
-        assert feed.pages == []
+            while True:
+                await feed.update()
+                assert feed.tail.promised_tick != 1
 
 
 async def test_message_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.node.foreign import Foreign
 from tests.node.servers import Serving
-from tests.node.test_consume_frames import BEGINNING, Feed
+from tests.node.test_consume_frames import Feed
 from tests.node.test_consume_messages import TIME_TICK, put, reader
 from wal.message import Message
 from wal.node import consume as tick_rounds
@@ -20,6 +20,7 @@ from wal.read.pchannel import Tail
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.frames_pb2 import AwaitTickRequest
 from wal.rpc.connection import Connection
+from wal.rpc.converters import position_from_proto
 from wal.write.pchannel import PChannel
 
 
@@ -74,7 +75,7 @@ async def turns() -> None:
 
 
 async def test_each_kind_of_stream_hears_of_ticks(served: Serving, connection: Connection, foreign: Foreign) -> None:
-    feed = await Feed.open(connection, tail_only=True)
+    feed = await Feed.open(connection)
     one = await reader(foreign)
     before = feed.tail.promised_tick
     while feed.tail.promised_tick <= before:
@@ -86,18 +87,20 @@ async def test_each_kind_of_stream_hears_of_ticks(served: Serving, connection: C
 
 
 async def test_data_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection, foreign: Foreign) -> None:
-    feed = await Feed.open(connection, start=BEGINNING)
+    feed = await Feed.open(connection)
     one = await reader(foreign)
+    (pchannel,) = served.log.node.pchannels.values()
     for number in range(3):
         await put(served, Message("orders", b"%d" % number))
-        assert (await feed.payloads(number + 1))[-1] == b"%d" % number
+        while position_from_proto(feed.tail.durable_end) < pchannel.tail.durable_end:
+            await feed.update()
         assert (await one.next()).message.payload == b"%d" % number
     feed.stream.cancel()
     one.call.cancel()
 
 
 async def test_awaited_tick_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection) -> None:
-    feed = await Feed.open(connection, tail_only=True)
+    feed = await Feed.open(connection)
     tick = await served.log.allocate_time_tick()
     await feed.stream.write(proto.ConsumeRequest(await_tick=AwaitTickRequest(time_tick=tick)))
     while feed.tail.promised_tick < tick:

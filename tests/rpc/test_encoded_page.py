@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rpc.test_frame_pages import NAMES, frames, parts, positions
+from tests.rpc.test_frame_pages import NAMES, frame_message, frames, page_message, parts, positions
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameView
 from wal.rpc.api import frames_pb2
 from wal.rpc.converters import position_from_proto, position_to_proto
-from wal.rpc.frame_pages import EncodedPage, frame_pieces, frame_to_proto, page_to_proto, wanted_extents
+from wal.rpc.frame_pages import EncodedPage, frame_pieces, wanted_extents
 from wal.storage.base import FramePage, StoredFrame
 
 LAST = 2**128 - 1
@@ -25,21 +25,18 @@ def stored(frame: EncodedFrame, position: int) -> StoredFrame:
     return StoredFrame(position, position + 1, FrameView.decode(head, lambda start, end: body[start:end]))
 
 
-def encoded(found: list[StoredFrame], names: frozenset[str] | None, position: int) -> tuple[EncodedPage, bytes]:
-    """Returns the page of these frames, and the bytes of the generated message of the same page."""
-    page = FramePage(found, position + 9, (position, 3), 2000)
-    pieces = [piece for frame in found for piece in frame_pieces(frame, names)]
-    messages = [
-        frame_to_proto(frame.position, frame.next_position, frame.view.head, frame.view.stored, wanted_extents(frame.view, names))
-        for frame in found
-    ]
-    generated = page_to_proto(page, start=position, frames=messages).SerializeToString()
-    return EncodedPage.of(page, start=position, pieces=pieces), generated
+def encoded(found: list[EncodedFrame], names: frozenset[str] | None, position: int) -> tuple[EncodedPage, bytes]:
+    """Returns the page of these frames, the first at this position, and the bytes of the generated message of the same page."""
+    frames = [stored(frame, position + at) for at, frame in enumerate(found)]
+    page = FramePage(frames, position + 9, (position, 3), 2000)
+    pieces = [piece for frame in frames for piece in frame_pieces(frame, names)]
+    messages = [frame_message(frame, names, position + at) for at, frame in enumerate(found)]
+    return EncodedPage.of(page, start=position, pieces=pieces), page_message(page, messages, position).SerializeToString()
 
 
 @given(st.lists(frames(), max_size=3), wanted_names, st.integers(0, 2**64 - 30))
 def test_it_is_the_generated_message(found: list[EncodedFrame], names: frozenset[str] | None, position: int) -> None:
-    ours, generated = encoded([stored(frame, position + at) for at, frame in enumerate(found)], names, position)
+    ours, generated = encoded(found, names, position)
     sent = EncodedPage.FromString(ours.SerializeToString())
     assert frames_pb2.FramePage.FromString(sent.data) == frames_pb2.FramePage.FromString(generated)
     page, same = sent.page(), EncodedPage(generated).page()
@@ -55,7 +52,7 @@ def test_it_is_the_generated_message(found: list[EncodedFrame], names: frozenset
 
 @given(frames(), wanted_names, positions.filter(lambda position: position < LAST - 9), st.data())
 def test_damaged_bytes_are_typed_errors(frame: EncodedFrame, names: frozenset[str] | None, position: int, data: st.DataObject) -> None:
-    whole = bytearray(encoded([stored(frame, position)], names, position)[0].data)
+    whole = bytearray(encoded([frame], names, position)[0].data)
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):
         del whole[at:]

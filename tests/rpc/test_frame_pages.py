@@ -13,7 +13,8 @@ from wal.errors import CorruptionError, InvalidArgumentError
 from wal.frame import EncodedFrame, FrameDraft, FrameView, Record, RunKind, encode_frame
 from wal.message import BroadcastHeader
 from wal.rpc.api import frames_pb2
-from wal.rpc.frame_pages import frame_to_proto, page_from_proto, page_to_proto, wanted_extents
+from wal.rpc.converters import event_to_proto, position_to_proto
+from wal.rpc.frame_pages import EncodedPage, wanted_extents
 from wal.storage.base import FramePage
 
 NAMES = ("a", "b", "c", "d")
@@ -45,18 +46,40 @@ def parts(frame: EncodedFrame) -> tuple[bytes, bytes]:
     return frame.buffers[0], b"".join(frame.buffers[1:])
 
 
-def sent(frame: EncodedFrame, names: frozenset[str] | None, position: int = 8) -> frames_pb2.FramePage:
+def frame_message(frame: EncodedFrame, names: frozenset[str] | None, position: int) -> frames_pb2.Frame:
+    """Returns the generated message of a frame with the blocks that a reader of these vchannels needs."""
     head, body = parts(frame)
     view = FrameView.decode(head, lambda start, end: body[start:end])
-    extents = wanted_extents(view, names)
-    message = frame_to_proto(position, position + 1, head, lambda start, end: body[start:end], extents)
-    page = FramePage([], position + 2, (position, 3), 2000)
-    return frames_pb2.FramePage.FromString(page_to_proto(page, start=position, frames=[message]).SerializeToString())
+    return frames_pb2.Frame(
+        position=position_to_proto(position),
+        next_position=position_to_proto(position + 1),
+        head=head,
+        body=[frames_pb2.BodyPart(start=start, data=body[start:end]) for start, end in wanted_extents(view, names)],
+    )
+
+
+def page_message(page: FramePage, frames: list[frames_pb2.Frame], start: int) -> frames_pb2.FramePage:
+    """Returns the generated message of a page with these frames."""
+    return frames_pb2.FramePage(
+        frames=frames,
+        start=position_to_proto(start),
+        next_position=position_to_proto(page.next_position),
+        last_event=event_to_proto(page.last_event),
+        promised_tick=page.promised_tick,
+    )
+
+
+def sent(frame: EncodedFrame, names: frozenset[str] | None, position: int = 8) -> frames_pb2.FramePage:
+    return page_message(FramePage([], position + 2, (position, 3), 2000), [frame_message(frame, names, position)], position)
+
+
+def received(message: frames_pb2.FramePage) -> FramePage:
+    return EncodedPage.FromString(message.SerializeToString()).page()
 
 
 @given(frames(), st.none() | st.frozensets(st.sampled_from((*NAMES, "absent"))), positions)
 def test_wanted_runs_arrive(frame: EncodedFrame, names: frozenset[str] | None, position: int) -> None:
-    page = page_from_proto(sent(frame, names, position))
+    page = received(sent(frame, names, position))
     assert (page.next_position, page.last_event, page.promised_tick) == (position + 2, (position, 3), 2000)
     (stored,) = page.frames
     assert (stored.position, stored.next_position) == (position, position + 1)
@@ -93,12 +116,12 @@ def two_blocks() -> EncodedFrame:
 
 
 def test_block_that_was_not_asked_for_is_damage_when_it_is_used() -> None:
-    (stored,) = page_from_proto(sent(two_blocks(), frozenset("b"))).frames
+    (stored,) = received(sent(two_blocks(), frozenset("b"))).frames
     (a,), (b,) = stored.view.runs.find(frozenset("a")), stored.view.runs.find(frozenset("b"))
     assert stored.view.columns(b).payloads == [b"b" * 20_000]
     with pytest.raises(CorruptionError, match="cut short"):
         stored.view.columns(a)
-    (stored,) = page_from_proto(sent(two_blocks(), frozenset("a"))).frames
+    (stored,) = received(sent(two_blocks(), frozenset("a"))).frames
     with pytest.raises(CorruptionError, match="cut short"):
         stored.view.columns(b)
 
@@ -106,21 +129,21 @@ def test_block_that_was_not_asked_for_is_damage_when_it_is_used() -> None:
 def test_damage_on_the_way_is_found() -> None:
     page = sent(two_blocks(), None)
     page.frames[0].body[0].data = page.frames[0].body[0].data.replace(b"bb", b"bc", 1)
-    (stored,) = page_from_proto(page).frames
+    (stored,) = received(page).frames
     with pytest.raises(CorruptionError, match="CRC32C"):
         stored.view.check_body()
     page.frames[0].head = page.frames[0].head[:-1] + b"?"
     with pytest.raises(CorruptionError):
-        page_from_proto(page)
+        received(page)
 
 
 def test_positions_that_do_not_ascend_are_refused() -> None:
     page = sent(two_blocks(), None)
     page.frames[0].next_position.CopyFrom(page.frames[0].position)
     with pytest.raises(InvalidArgumentError, match="ascend"):
-        page_from_proto(page)
+        received(page)
 
 
 def test_page_without_events_has_none() -> None:
-    page = page_from_proto(page_to_proto(FramePage([], 5, None, 0), start=5, frames=[]))
+    page = received(page_message(FramePage([], 5, None, 0), [], 5))
     assert (page.frames, page.next_position, page.last_event) == ([], 5, None)

@@ -1,13 +1,12 @@
-"""Consume: the streams on which clients read a pchannel, as messages in the protocol's own form, or as frames in ours.
+"""Consume: the streams on which clients follow a pchannel: its messages, in the protocol's own form, or its tail, in ours.
 
 A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
 
 `MessageFeed` sends message by message: a transaction as its begin, its bodies and its commit, one after the other. TimeTick messages show
 that time passes on a quiet log. Without a filter by vchannel the consumer gets the whole pchannel.
 
-`FrameFeed` feeds a remote pchannel. It sends the frames that the client wants, page by page, and with the last of them the tail; then it
-waits for the log, or for a request. Our own client reads the tail by it (`tail_only`), and pages by ReadFrames, which its reader can hold
-back; the pages here, and the requests that change their names, are for clients in other languages that want one stream for both.
+`TailFeed` feeds a remote pchannel: it sends the tail whenever that moves. Its client reads the frames by ReadFrames, at the pace of its
+readers.
 
 `TickRounds` tells idle streams that the promised tick has moved. One task waits for ticks on behalf of all of them, which themselves wait
 for data only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by
@@ -18,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import grpc.aio
 
 from actors import Actor, ActorRef
-from wal.errors import InvalidArgumentError, InvalidRequestSeqError, TruncatedError, WALError
+from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, TimeTickMessage
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
 from wal.message.wire_pb2 import Message
@@ -46,18 +45,14 @@ from wal.read.options import (
     TimeTickGTE,
     WholePChannel,
 )
-from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import Scanner
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.api.pchannel_pb2 import TailState, VChannelState
-from wal.rpc.converters import id_from_bytes, position_from_proto, vchannel_to_proto
-from wal.rpc.frame_pages import frame_to_proto, page_to_proto, wanted_extents
+from wal.rpc.converters import id_from_bytes
 from wal.rpc.headers import client_in, consumer_in
 from wal.rpc.methods import CONSUME
-from wal.rpc.serving import NAMES_MAX, Draining, Handler, checked_names, sliced
+from wal.rpc.serving import Draining, Handler
 from wal.settings import ServerBounds
-from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel
 
 _BATCH: Final = 256
@@ -188,7 +183,7 @@ class ConsumeService:
         if rounds is None or rounds.pchannel is not pchannel:
             rounds = self._rounds[pchannel.channel] = TickRounds(pchannel)
         if created.HasField("frames"):
-            await FrameFeed(context, self._node, self._draining, rounds, created.frames).run()
+            await TailFeed(context, self._draining, rounds, created.frames).run()
         else:
             await MessageFeed(context, self._node, self._draining, rounds, created).run()
         await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))
@@ -235,110 +230,42 @@ class TickRounds:
                 await asyncio.sleep(TURN_S)
 
 
-PAGE_BYTES: Final = 1 << 20
-PAGE_BYTES_MAX: Final = 4 << 20
-"""The largest page, about the largest frame."""
-_FRAMES_A_TURN: Final = 128
-"""How many frames are converted before other tasks get their turn: about a millisecond."""
+class TailFeed:
+    """Sends the tail of the pchannel whenever it moves."""
 
-
-class FrameFeed:
-    """A `Reader` of the pchannel: it is told of the vchannels that are created and dropped."""
-
-    def __init__(
-        self, context: Any, node: StreamingNode, draining: Draining, rounds: TickRounds, selection: frames_pb2.FrameSelection
-    ) -> None:
+    def __init__(self, context: Any, draining: Draining, rounds: TickRounds, selection: frames_pb2.FrameSelection) -> None:
+        """Raises InvalidArgumentError for the tail of another log, or for a stream that is to carry frames."""
         self._context = context
-        self._node = node
         self._draining = draining
         self._rounds = rounds
-        self._pchannel = rounds.pchannel
-        self._selection = selection
-        self._names: set[str] | None = None
-        """The vchannels that are wanted; None: all of the pchannel."""
-        self._names_since = False
-        """Whether the next page is the first one with other names."""
-        self._at = 0
-        """Where the next page begins."""
-        self._changed: set[str] = set()
-        """The vchannels of which the client has to be told."""
-        self._sent_tail: TailState | None = None
+        self._pchannel = pchannel = rounds.pchannel
+        self._sent_tail = tail_of(pchannel)
         self._awaited_tick = 0
         self._wake = asyncio.Event()
-
-    # -- as the pchannel sees it, see `Reader`
-
-    @property
-    def vchannels(self) -> tuple[str, ...]:
-        return ()
-
-    def incarnation(self, vchannel: str) -> int | None:
-        return None
-
-    def ended_by(self, vchannel: str, error: WALError) -> None:
-        self._note(vchannel)
-
-    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
-        # Its record is not saved yet: the client is told when it is, so that no crash takes back what a client knows.
-        asyncio.get_running_loop().call_soon(self._note_when_saved, vchannel)
-
-    def _note_when_saved(self, vchannel: str) -> None:
-        saving = self._node.routes.known.saving.get(vchannel)
-        if saving is None:
-            self._note(vchannel)
-        else:
-            saving.add_done_callback(lambda _: self._note(vchannel))
-
-    def _note(self, vchannel: str) -> None:
-        if self._names is None or vchannel in self._names:
-            self._changed.add(vchannel)
-            self._wake.set()
-
-    # -- the stream
+        if selection.incarnation not in (0, pchannel.log.incarnation):
+            raise InvalidArgumentError(
+                f"pchannel {pchannel.channel!r} has a log of incarnation {pchannel.log.incarnation:x}, not {selection.incarnation:x}: the "
+                "positions are of another log"
+            )
+        if not selection.tail_only:
+            raise InvalidArgumentError("Consume carries no frames: set frames.tail_only, and read the frames with ReadFrames")
 
     async def run(self) -> None:
         """Serves the stream until the client closes it. Raises the error with which it ends."""
-        await self._begin()
-        tail = self._sent_tail = tail_of(self._pchannel)
-        self._pchannel.readers.add(self)  # before the states are read, so that no change of one is missed
-        try:
-            states = await self._states(self._names or ())
-        except BaseException:
-            self._pchannel.readers.discard(self)
-            raise
-        created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=tail, vchannels=states)
+        created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=self._sent_tail)
         reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
-        reader.add_done_callback(lambda _: self._wake.set())
+        reader.add_done_callback(self._moved)
         try:
             await self._context.write(proto.ConsumeResponse(create=created))
             with self._rounds.calling(self._wake.set):
                 while not reader.done():
-                    await self._feed(reader)
+                    await self._feed()
         finally:
-            self._pchannel.readers.discard(self)
             await self._context.end(reader)
         reader.result()
 
-    async def _begin(self) -> None:
-        """Checks the selection. Raises InvalidArgumentError for one that cannot be served."""
-        selection, log, tail = self._selection, self._pchannel.log, self._pchannel.tail
-        if selection.incarnation not in (0, log.incarnation):
-            raise InvalidArgumentError(
-                f"pchannel {self._pchannel.channel!r} has a log of incarnation {log.incarnation:x}, not {selection.incarnation:x}: the "
-                "positions are of another log"
-            )
-        if selection.page_bytes > PAGE_BYTES_MAX:
-            raise InvalidArgumentError(f"page_bytes={selection.page_bytes} is above {PAGE_BYTES_MAX}: ask for smaller pages")
-        if selection.HasField("names"):
-            self._names = await _checked(selection.names.names)
-        self._at = position_from_proto(selection.start) if selection.HasField("start") else tail.durable_end
-        if self._at > tail.durable_end:
-            raise InvalidArgumentError(
-                f"position {self._at} is above the durable end {tail.durable_end} of {self._pchannel.channel}: start at or below it"
-            )
-
-    async def _feed(self, reader: asyncio.Task[None]) -> None:
-        """Sends what is new, then waits for more."""
+    async def _feed(self) -> None:
+        """Sends the tail if it has moved, then waits until it moves."""
         pchannel, tail = self._pchannel, self._pchannel.tail
         self._wake.clear()
         if tail.failure is not None:
@@ -348,59 +275,17 @@ class FrameFeed:
         waiter = tail.waiter(ticks=self._awaited_tick > tail.promised_tick)
         waiter.add_done_callback(self._moved)
         try:
-            state, end = tail_of(pchannel), tail.durable_end
-            update = frames_pb2.FrameUpdate()
-            while not self._selection.tail_only and self._at < end:
-                async with self._context.room(self._selection.page_bytes or PAGE_BYTES):
-                    page = await self._page(end)
-                    if self._at >= end:
-                        update.page.CopyFrom(page)
-                    else:
-                        pchannel.check_lease()
-                        await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(page=page)))
-                if reader.done():
-                    return
-            changed, self._changed = self._changed, set()
-            update.vchannels.extend(await self._states(changed))
-            if state != self._sent_tail:
-                update.tail.CopyFrom(state)
-            if update.ByteSize():
+            if (state := tail_of(pchannel)) != self._sent_tail:
                 pchannel.check_lease()
-                await self._context.write(proto.ConsumeResponse(frames=update))
+                await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(tail=state)))
                 self._sent_tail = state
             await self._wake.wait()
         finally:
             waiter.remove_done_callback(self._moved)  # cancelling the waiter would wake the stream once more
             waiter.cancel()
 
-    def _moved(self, _waiter: object) -> None:
+    def _moved(self, _ended: object) -> None:
         self._wake.set()
-
-    async def _page(self, end: int) -> frames_pb2.FramePage:
-        """Returns the next page, and moves on to its end."""
-        pchannel, start = self._pchannel, self._at
-        names = None if self._names is None else frozenset(self._names)
-        since, self._names_since = self._names_since, False
-        bytes_max = self._selection.page_bytes or PAGE_BYTES
-        page: FramePage | None = None
-        if start >= pchannel.log.earliest[0]:
-            page = pchannel.recent.page(start, end, names=names, bytes_max=bytes_max)
-        if page is None:
-            try:
-                page = await pchannel.log.read(start, names=names, bytes_max=bytes_max, end=end)
-            except TruncatedError as error:
-                raise await pchannel.overtaken(start) from error
-        frames = []
-        for frame in page.frames:
-            view = frame.view
-            extents = wanted_extents(view, names)
-            frames.append(frame_to_proto(frame.position, frame.next_position, view.head, view.stored, extents))
-            if len(frames) % _FRAMES_A_TURN == 0:
-                await asyncio.sleep(0)
-        self._at = page.next_position
-        message = page_to_proto(page, start=start, frames=frames)
-        message.names_since = since
-        return message
 
     async def _read(self) -> None:
         """Executes the requests; returns when the client closes the stream. Raises for a request that ends it."""
@@ -411,45 +296,9 @@ class FrameFeed:
                         return
                     case "await_tick":
                         self._awaited_tick = request.await_tick.time_tick
-                    case "change_names":
-                        await self._change(request.change_names)
                     case _:
-                        raise InvalidArgumentError(
-                            "a ConsumeRequest has no request that this version knows: set close, change_names or await_tick"
-                        )
+                        raise InvalidArgumentError("a ConsumeRequest has no request that this version knows: set close or await_tick")
                 self._wake.set()
-
-    async def _change(self, request: frames_pb2.ChangeNamesRequest) -> None:
-        if self._names is None:
-            raise InvalidRequestSeqError(
-                "change_names is for a consumer with names, and this one reads the whole pchannel: create one with names"
-            )
-        added, removed = await _checked(request.added), set(request.removed)
-        names = (self._names | added) - removed
-        if len(names) > NAMES_MAX:
-            raise _too_many(len(names))
-        self._changed |= added - self._names
-        self._names, self._names_since = names, True
-
-    async def _states(self, names: Collection[str]) -> list[VChannelState]:
-        return [self._state(name) async for name in sliced(sorted(names))]
-
-    def _state(self, name: str) -> VChannelState:
-        known = self._node.routes.known
-        info = known.records.get(name)
-        if info is not None and name not in known.saving:
-            return vchannel_to_proto(info)
-        return VChannelState(name=name, pchannel=known.pchannel_of(name), incarnation=known.next_incarnation)
-
-
-async def _checked(names: Any) -> set[str]:
-    if len(names) > NAMES_MAX:
-        raise _too_many(len(names))
-    return set(await checked_names(names))
-
-
-def _too_many(count: int) -> InvalidArgumentError:
-    return InvalidArgumentError(f"a consumer reads {count} vchannels, and {NAMES_MAX} are accepted: read the whole pchannel, without names")
 
 
 def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:

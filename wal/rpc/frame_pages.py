@@ -13,7 +13,7 @@ from typing import Final, Self
 from google.protobuf.message import DecodeError
 
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.frame import BodySource, FrameView, RunKind
+from wal.frame import FrameView, RunKind
 from wal.network import Method
 from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
@@ -21,40 +21,6 @@ from wal.rpc.methods import READ_FRAMES
 from wal.storage.base import FramePage, StoredFrame
 
 Extents = list[tuple[int, int]]
-
-
-def page_to_proto(page: FramePage, *, start: int, frames: Iterable[proto.Frame]) -> proto.FramePage:
-    """Returns the message of a page that begins at `start`; `frames` are the messages of its frames, by `frame_to_proto`."""
-    return proto.FramePage(
-        frames=frames,
-        start=position_to_proto(start),
-        next_position=position_to_proto(page.next_position),
-        last_event=event_to_proto(page.last_event),
-        promised_tick=page.promised_tick,
-    )
-
-
-def page_from_proto(page: proto.FramePage) -> FramePage:
-    """Returns the page of a message. Raises CorruptionError or FormatError for a frame whose head is damaged.
-
-    Damage of a body is found when its blocks are used, as with any other source of frames; so is a block that was not asked for.
-    """
-    return FramePage(
-        [_stored(frame) for frame in page.frames],
-        position_from_proto(page.next_position),
-        event_from_proto(page.last_event) if page.HasField("last_event") else None,
-        page.promised_tick,
-    )
-
-
-def frame_to_proto(position: int, next_position: int, head: bytes, body: BodySource, extents: Extents) -> proto.Frame:
-    """Returns the message of a frame with these extents of its body, which are whole blocks."""
-    return proto.Frame(
-        position=position_to_proto(position),
-        next_position=position_to_proto(next_position),
-        head=head,
-        body=[proto.BodyPart(start=start, data=bytes(body(start, end))) for start, end in extents],
-    )
 
 
 def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
@@ -77,30 +43,6 @@ def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
     return extents
 
 
-def stored_frame(frame: proto.Frame, body: BodySource) -> StoredFrame:
-    """Returns the frame of a message with this body. Raises as `page_from_proto` does."""
-    position, following = position_from_proto(frame.position), position_from_proto(frame.next_position)
-    if following <= position:
-        raise InvalidArgumentError(f"a frame at {position} ends at {following}: a server sends positions that ascend")
-    return StoredFrame(position, following, FrameView.decode(frame.head, body))
-
-
-def _stored(frame: proto.Frame) -> StoredFrame:
-    parts = [(part.start, part.data) for part in frame.body]
-    starts = [start for start, _ in parts]
-
-    def body(start: int, end: int) -> bytes:
-        at = bisect_right(starts, start) - 1
-        if at < 0:
-            return b""
-        base, data = parts[at]
-        if base == start and end - start == len(data):
-            return data
-        return data[start - base : end - base]  # too short for bytes that were not sent: the view treats that as damage
-
-    return stored_frame(frame, body)
-
-
 class EncodedPage:
     """The message of a page of frames, with the bodies of its frames copied once. Pure.
 
@@ -118,7 +60,13 @@ class EncodedPage:
     @classmethod
     def of(cls, page: FramePage, *, start: int, pieces: Iterable[bytes]) -> Self:
         """Returns the message of a page that begins at `start`; `pieces` are the results of `frame_pieces` for its frames."""
-        return cls(b"".join((*pieces, page_to_proto(page, start=start, frames=()).SerializeToString())))
+        rest = proto.FramePage(
+            start=position_to_proto(start),
+            next_position=position_to_proto(page.next_position),
+            last_event=event_to_proto(page.last_event),
+            promised_tick=page.promised_tick,
+        )
+        return cls(b"".join((*pieces, rest.SerializeToString())))
 
     @classmethod
     def FromString(cls, data: bytes) -> Self:
@@ -130,7 +78,10 @@ class EncodedPage:
         return self.data
 
     def page(self) -> FramePage:
-        """Returns the page; see `page_from_proto`. Raises CorruptionError for bytes that are not a message."""
+        """Returns the page. Raises CorruptionError for bytes that are not a message; also, or FormatError, for a damaged head of a frame.
+
+        Damage of a body is found when its blocks are used, as with any other source of frames; so is a block that was not asked for.
+        """
         data = self.data
         frames: list[StoredFrame] = []
         rest: list[bytes] = []
@@ -143,8 +94,8 @@ class EncodedPage:
             message = proto.FramePage.FromString(b"".join(rest))
         except (DecodeError, IndexError) as error:
             raise CorruptionError("a page of frames from the server is not a message", expected="a FramePage") from error
-        page = page_from_proto(message)
-        return FramePage(frames, page.next_position, page.last_event, page.promised_tick)
+        last_event = event_from_proto(message.last_event) if message.HasField("last_event") else None
+        return FramePage(frames, position_from_proto(message.next_position), last_event, message.promised_tick)
 
 
 def frame_pieces(frame: StoredFrame, names: frozenset[str] | None) -> list[bytes]:
@@ -191,9 +142,13 @@ def _frame_in(data: bytes, start: int, end: int) -> StoredFrame:
         if at < 0:
             return b""
         base, first, last = parts[at]
-        return data[first + start - base : min(first + end - base, last)]
+        return data[first + start - base : min(first + end - base, last)]  # too short for bytes that were not sent: damage to the view
 
-    return stored_frame(proto.Frame.FromString(b"".join(rest)), body)
+    frame = proto.Frame.FromString(b"".join(rest))
+    position, following = position_from_proto(frame.position), position_from_proto(frame.next_position)
+    if following <= position:
+        raise InvalidArgumentError(f"a frame at {position} ends at {following}: a server sends positions that ascend")
+    return StoredFrame(position, following, FrameView.decode(frame.head, body))
 
 
 def fields_in(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -76,19 +76,10 @@ def produced(world: World, tag: bytes, chance: Random) -> list[Any]:
 
 
 def consumer(world: World, chance: Random) -> Any:
-    """Returns the message that creates a consumer: of messages or of frames."""
+    """Returns the message that creates a consumer: of messages or of the tail."""
     request = streaming.CreateConsumerRequest(pchannel=world.info)
     if chance.random() < 0.5:
-        names = frames_pb2.VChannelNames(names=chance.sample(NAMES, 2)) if chance.random() < 0.5 else None
-        request.frames.CopyFrom(
-            frames_pb2.FrameSelection(
-                incarnation=world.log.incarnation,
-                start=position_to_proto(world.newest.position),
-                names=names,
-                page_bytes=chance.choice((0, 1000)),
-                tail_only=chance.random() < 0.2,
-            )
-        )
+        request.frames.CopyFrom(frames_pb2.FrameSelection(incarnation=world.log.incarnation, tail_only=True))
         return request
     start = WireID(id=bytes(world.newest))
     policy = streaming.DeliverPolicy
@@ -107,9 +98,6 @@ def consumed(created: Any, world: World, chance: Random) -> list[Any]:
     """Returns the requests of a Consume stream, up to its close."""
     requests: list[Any] = []
     if created.HasField("frames") and chance.random() < 0.7:
-        change = frames_pb2.ChangeNamesRequest(added=["fuzz-c"], removed=["fuzz-a"])
-        if created.frames.HasField("names"):
-            requests.append(streaming.ConsumeRequest(change_names=change))
         requests.append(streaming.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=world.tick)))
     return [*requests, streaming.ConsumeRequest(close=streaming.CloseConsumerRequest())]
 

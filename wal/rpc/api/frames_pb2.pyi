@@ -8,32 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FrameSelection(_message.Message):
-    __slots__ = ("incarnation", "start", "names", "page_bytes", "tail_only")
+    __slots__ = ("incarnation", "tail_only")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TAIL_ONLY_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
-    start: _pchannel_pb2.Position
-    names: VChannelNames
-    page_bytes: int
     tail_only: bool
-    def __init__(self, incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., tail_only: bool = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., tail_only: bool = ...) -> None: ...
 
 class VChannelNames(_message.Message):
     __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class ChangeNamesRequest(_message.Message):
-    __slots__ = ("added", "removed")
-    ADDED_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
-    added: _containers.RepeatedScalarFieldContainer[str]
-    removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, added: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AwaitTickRequest(_message.Message):
     __slots__ = ("time_tick",)
@@ -42,30 +28,24 @@ class AwaitTickRequest(_message.Message):
     def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
 
 class FrameUpdate(_message.Message):
-    __slots__ = ("page", "tail", "vchannels")
-    PAGE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("tail",)
     TAIL_FIELD_NUMBER: _ClassVar[int]
-    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
-    page: FramePage
     tail: _pchannel_pb2.TailState
-    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, page: _Optional[_Union[FramePage, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
+    def __init__(self, tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class FramePage(_message.Message):
-    __slots__ = ("frames", "start", "next_position", "last_event", "promised_tick", "names_since")
+    __slots__ = ("frames", "start", "next_position", "last_event", "promised_tick")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
-    NAMES_SINCE_FIELD_NUMBER: _ClassVar[int]
     frames: _containers.RepeatedCompositeFieldContainer[Frame]
     start: _pchannel_pb2.Position
     next_position: _pchannel_pb2.Position
     last_event: _pchannel_pb2.EventPosition
     promised_tick: int
-    names_since: bool
-    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping[str, object]]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., names_since: bool = ...) -> None: ...
+    def __init__(self, frames: _Optional[_Iterable[_Union[Frame, _Mapping[str, object]]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("position", "next_position", "head", "body")

@@ -257,14 +257,12 @@ class CloseProducerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("close", "change_names", "await_tick")
+    __slots__ = ("close", "await_tick")
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    CHANGE_NAMES_FIELD_NUMBER: _ClassVar[int]
     AWAIT_TICK_FIELD_NUMBER: _ClassVar[int]
     close: CloseConsumerRequest
-    change_names: _frames_pb2.ChangeNamesRequest
     await_tick: _frames_pb2.AwaitTickRequest
-    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping[str, object]]] = ..., change_names: _Optional[_Union[_frames_pb2.ChangeNamesRequest, _Mapping[str, object]]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping[str, object]]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseConsumerRequest(_message.Message):
     __slots__ = ()
@@ -295,14 +293,12 @@ class ConsumeResponse(_message.Message):
     def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping[str, object]]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping[str, object]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameUpdate, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateConsumerResponse(_message.Message):
-    __slots__ = ("log", "tail", "vchannels")
+    __slots__ = ("log", "tail")
     LOG_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
-    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     log: _pchannel_pb2.LogIdentity
     tail: _pchannel_pb2.TailState
-    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class ConsumeMessageReponse(_message.Message):
     __slots__ = ("id", "message")
