@@ -22,17 +22,7 @@ from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.channel import Channel, pages_to_drop
 from wal.rocksmq.consuming import Consuming
 from wal.rocksmq.keys import ID_MAX, TurnWrites, prefix_end
-from wal.rocksmq.requests import (
-    AckRequest,
-    ChangeRequest,
-    ConsumeRequest,
-    FindRequest,
-    GiveBackRequest,
-    ProduceRequest,
-    RetainRequest,
-    SeekRequest,
-    WithdrawRequest,
-)
+from wal.rocksmq.requests import ChangeRequest, ConsumeRequest, ProduceRequest, WithdrawRequest
 from wal.rocksmq.settings import RocksMQSettings
 from wal.rocksmq.store import Store
 from wal.threads import in_thread
@@ -75,6 +65,8 @@ class Broker(Actor):
         self._thread = ThreadPoolExecutor(1, "rocksmq")
         self._compactions = ThreadPoolExecutor(1, "rocksmq-compaction")
         self.consuming: Consuming = Consuming(store, catalog, self._run, bytes_max=settings.consume_bytes_max)
+        self._dropped: list[Channel] = []
+        """The channels of which pages were dropped in this turn."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
@@ -98,11 +90,10 @@ class Broker(Actor):
 
     async def _turn(self, batch: list[Any]) -> None:
         changes = TurnWrites()
-        answers: list[tuple[asyncio.Future[Any], Any]] = []
+        answers: list[tuple[asyncio.Future[Any] | None, Any]] = []
         consumes: list[ConsumeRequest] = []
         now_us = time.time_ns() // 1000
         produced: dict[str, Channel] = {}
-        dropped: list[Channel] = []
         sought: list[str] = []
         try:
             first = await self._take_ids(batch, changes)
@@ -114,38 +105,29 @@ class Broker(Actor):
                     first = self._produce(request, first, now_us, changes, answers, produced)
                 elif isinstance(request, ConsumeRequest):
                     consumes.append(request)
-                elif isinstance(request, RetainRequest):
-                    count = self._retain(changes, dropped)
-                    if request.reply is not None:
-                        answers.append((request.reply, count))
                 else:
-                    if isinstance(request, SeekRequest):
-                        await self.consuming.seek(request, changes)
+                    answer = request.change(changes)
+                    if isinstance(answer, Awaitable):
+                        answer = await answer
+                    answers.append((request.reply, answer))
+                    if request.wakes:
                         sought.append(request.channel)
-                    elif isinstance(request, AckRequest):
-                        await self.consuming.ack(request, changes)
-                    elif isinstance(request, GiveBackRequest):
-                        await self.consuming.give_back(request, changes)
-                        sought.append(request.channel)
-                    elif isinstance(request, FindRequest):
-                        await self.consuming.find(request)
-                    else:
-                        self._change(request, changes, produced)
-                    answers.append((request.reply, None))
             except WALError as error:
                 if request.reply is not None and not request.reply.done():
                     request.reply.set_exception(error)
         for channel in produced.values():
-            channel.store_end(changes)
+            if self.catalog.channels.get(channel.name) is channel:  # else it was destroyed after that
+                channel.store_end(changes)
         if changes:
             await self._run(self._store.write, changes)
             self.writes += 1
         for reply, answer in answers:
-            if not reply.done():
+            if reply is not None and not reply.done():
                 reply.set_result(answer)
         waited = [consume for name in [*produced, *sought] for consume in self.consuming.waiting.take(name)]
         if waited or consumes:
             await self.consuming.consume(waited + consumes)
+        dropped, self._dropped = self._dropped, []
         for channel in dropped:
             compacting = self._compactions.submit(self._store.compact, channel.prefix, prefix_end(channel.prefix))
             compacting.add_done_callback(_compacted)
@@ -185,7 +167,7 @@ class Broker(Actor):
 
     def _look(self) -> None:
         try:
-            self.ref.tell(RetainRequest(None))
+            self.ref.tell(ChangeRequest(None, self.retain))
         except InboxFullError:
             pass  # the next check does it
         except ActorError:
@@ -244,7 +226,7 @@ class Broker(Actor):
         first: int,
         now_us: int,
         changes: TurnWrites,
-        answers: list[tuple[asyncio.Future[Any], Any]],
+        answers: list[tuple[asyncio.Future[Any] | None, Any]],
         produced: dict[str, Channel],
     ) -> int:
         end = first + len(request.payloads)
@@ -260,30 +242,14 @@ class Broker(Actor):
         answers.append((request.reply, range(first, end)))
         return end
 
-    def _change(self, request: ChangeRequest, changes: TurnWrites, produced: dict[str, Channel]) -> None:
-        match request.kind, request.group:
-            case "create", None:
-                self.catalog.create_channel(request.channel, changes)
-            case "create", str(group):
-                self.catalog.create_group(group, request.channel, changes, latest=request.latest)
-            case "destroy", None:
-                channel = self.catalog.channel(request.channel)
-                channel.destroy(changes)
-                del self.catalog.channels[channel.name]
-                produced.pop(channel.name, None)
-                self.consuming.end_waiting(channel, None)
-            case "destroy", str(group):
-                channel, _ = self.catalog.group(group, request.channel)
-                channel.remove_group(group, changes)
-                self.consuming.end_waiting(channel, group)
-
-    def _retain(self, changes: TurnWrites, dropped: list[Channel]) -> int:
+    def retain(self, changes: TurnWrites) -> int:
+        """Drops what retention may drop; returns the number of pages."""
         total, now_us = 0, time.time_ns() // 1000
         for channel in self.catalog.channels.values():
             count = pages_to_drop(channel, self._settings, now_us=now_us)
             if count:
                 channel.drop(count, changes)
-                dropped.append(channel)
+                self._dropped.append(channel)
                 total += count
         self.pages_dropped += total
         return total
@@ -302,7 +268,7 @@ def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
     for request in batch:
         if isinstance(request, ConsumeRequest):
             consuming.add(request.channel)
-        elif consuming and isinstance(request, SeekRequest | AckRequest | GiveBackRequest | ChangeRequest) and request.channel in consuming:
+        elif consuming and isinstance(request, ChangeRequest) and request.channel in consuming:
             yield part
             part, consuming = [], set()
         part.append(request)

@@ -6,14 +6,14 @@ turn. It guarantees that no message is delivered before the group's position is 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
 from wal.rocksmq.catalog import Catalog
 from wal.rocksmq.channel import Channel, ConsumerGroup, ConsumerMessage
 from wal.rocksmq.keys import NOTHING, TurnWrites
-from wal.rocksmq.requests import AckRequest, ConsumeRequest, FindRequest, GiveBackRequest, SeekRequest, Waiting
+from wal.rocksmq.requests import ConsumeRequest, Waiting
 from wal.rocksmq.store import Store
 
 
@@ -30,51 +30,60 @@ class Consuming:
         self._run = run
         self._bytes_max = bytes_max
 
-    def end_waiting(self, channel: Channel, group: str | None) -> None:
-        """Tells the calls that wait for messages of the channel, or of this group, that it was destroyed."""
-        for consume in self.waiting.of(channel.name, group):
+    def destroy(self, name: str, group: str | None, changes: TurnWrites) -> None:
+        """Removes a channel, or this group of it. The calls that wait for its messages get an error."""
+        channel = self._catalog.channel(name) if group is None else self._catalog.group(group, name)[0]
+        if group is None:
+            channel.destroy(changes)
+            del self._catalog.channels[name]
+        else:
+            channel.remove_group(group, changes)
+        for consume in self.waiting.of(name, group):
             self.waiting.remove(consume)
             if not consume.reply.done():
-                what = f"channel {channel.name!r}" if group is None else f"consumer group {group!r}"
+                what = f"channel {name!r}" if group is None else f"consumer group {group!r}"
                 consume.reply.set_exception(ChannelNotExistError(f"{what} was destroyed while this call waited"))
 
-    async def seek(self, request: SeekRequest, changes: TurnWrites) -> None:
-        channel, group = self._catalog.group(request.group, request.channel)
-        if request.message_id is None:
+    async def seek(self, group_name: str, channel_name: str, message_id: int | None, changes: TurnWrites, *, inclusive: bool) -> None:
+        """Moves the group after this id, or before it if `inclusive`; None moves it after everything."""
+        channel, group = self._catalog.group(group_name, channel_name)
+        if message_id is None:
             position = channel.last_id
-        elif request.message_id == NOTHING:
+        elif message_id == NOTHING:
             position = self._beginning(channel)
         else:
-            position = await self._found(channel, request.message_id)
-            if not request.inclusive:
-                position = request.message_id
+            position = await self._found(channel, message_id)
+            if not inclusive:
+                position = message_id
         # Messages that were delivered before are not returned.
         group = channel.groups[group.name] = ConsumerGroup(group.name)
         channel.move(group, position, changes)
 
-    async def ack(self, request: AckRequest, changes: TurnWrites) -> None:
-        channel, group = self._catalog.group(request.group, request.channel)
-        if request.message_id > group.read_id:
-            raise InvalidArgumentError(
-                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {request.message_id}: "
-                "acknowledge what was consumed"
-            )
-        channel.ack(group, request.message_id, changes, held=await self._held(channel, group))
+    async def ack(self, group_name: str, channel_name: str, message_id: int, changes: TurnWrites) -> None:
+        """Marks everything up to this id as consumed by the group."""
+        channel, group = self._delivered(group_name, channel_name, message_id, "acknowledge what was consumed")
+        channel.ack(group, message_id, changes, held=await self._held(channel, group))
 
-    async def give_back(self, request: GiveBackRequest, changes: TurnWrites) -> None:
-        channel, group = self._catalog.group(request.group, request.channel)
-        last = max((message.message_id for message in request.messages), default=NOTHING)
-        if last > group.read_id:
-            raise InvalidArgumentError(
-                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {last}: "
-                "give back what was consumed"
-            )
-        returned = {message.message_id: message for message in (*group.returned, *request.messages)}
+    async def give_back(self, group_name: str, channel_name: str, messages: Sequence[ConsumerMessage], changes: TurnWrites) -> None:
+        """Returns messages that were handed to the group: its next call gets them."""
+        last = max((message.message_id for message in messages), default=NOTHING)
+        channel, group = self._delivered(group_name, channel_name, last, "give back what was consumed")
+        returned = {message.message_id: message for message in (*group.returned, *messages)}
         group.returned = [returned[message_id] for message_id in sorted(returned)]
         channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
 
-    async def find(self, request: FindRequest) -> None:
-        await self._found(self._catalog.channel(request.channel), request.message_id)
+    async def find(self, channel_name: str, message_id: int, _changes: TurnWrites) -> None:
+        """Looks for the message of this id, and changes nothing."""
+        await self._found(self._catalog.channel(channel_name), message_id)
+
+    def _delivered(self, group_name: str, channel_name: str, message_id: int, remedy: str) -> tuple[Channel, ConsumerGroup]:
+        """Returns the channel and the group; raises InvalidArgumentError if this message was not delivered to the group."""
+        channel, group = self._catalog.group(group_name, channel_name)
+        if message_id > group.read_id:
+            raise InvalidArgumentError(
+                f"group {group.name!r} was handed messages of {channel.name!r} up to {group.read_id}, not {message_id}: {remedy}"
+            )
+        return channel, group
 
     async def consume(self, consumes: list[ConsumeRequest]) -> None:
         """Answers the calls for which there are messages; the others wait. Positions are written once, unsynced, before the answers."""

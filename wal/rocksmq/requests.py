@@ -1,15 +1,16 @@
-"""The requests to the broker: one struct for each call, with the future of its answer; Waiting: the calls of `consume` that wait."""
+"""The requests to the broker: each has the future of its answer; Waiting: the calls of `consume` that wait."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Any, Final
 
 from wal.errors import WouldBlockError
 from wal.rocksmq.channel import ConsumerGroup, ConsumerMessage
+from wal.rocksmq.keys import TurnWrites
 
 
 @dataclass(slots=True, eq=False)
@@ -46,63 +47,16 @@ class WithdrawRequest:
 
 
 @dataclass(slots=True, eq=False)
-class SeekRequest:
-    """Moves the group after this id, or before it if `inclusive`; None moves it after everything."""
-
-    reply: asyncio.Future[None]
-    group: str
-    channel: str
-    message_id: int | None
-    _: KW_ONLY
-    inclusive: bool
-
-
-@dataclass(slots=True, eq=False)
-class AckRequest:
-    """Marks everything up to this id as consumed by the group."""
-
-    reply: asyncio.Future[None]
-    group: str
-    channel: str
-    message_id: int
-
-
-@dataclass(slots=True, eq=False)
-class GiveBackRequest:
-    """Returns messages that were handed to the group: its next call gets them."""
-
-    reply: asyncio.Future[None]
-    group: str
-    channel: str
-    messages: list[ConsumerMessage]
-
-
-@dataclass(slots=True, eq=False)
-class FindRequest:
-    """Looks for the message of this id, and changes nothing."""
-
-    reply: asyncio.Future[None]
-    channel: str
-    message_id: int
-
-
-@dataclass(slots=True, eq=False)
 class ChangeRequest:
-    """Creates or destroys (`kind`) a channel, or a group of it."""
+    """Calls `change` in the broker's turn; its result is the answer, once what it has changed is durable.
 
-    reply: asyncio.Future[None]
-    kind: str
-    channel: str
-    group: str | None = None
-    _: KW_ONLY
-    latest: bool = False
+    It follows all earlier calls of `consume` for `channel`, if that is given. If it `wakes` consumers, those that wait there look again.
+    """
 
-
-@dataclass(slots=True, eq=False)
-class RetainRequest:
-    """Drops what retention may drop; the answer is the number of dropped pages."""
-
-    reply: asyncio.Future[int] | None
+    reply: asyncio.Future[Any] | None
+    change: Callable[[TurnWrites], object]
+    channel: str | None = None
+    wakes: bool = False
 
 
 WAITING_MAX: Final = 65_536

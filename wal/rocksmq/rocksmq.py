@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,18 +16,8 @@ from wal.location import absolute_path
 from wal.rocksmq.broker import Broker, IDAllocator, RocksMQStatistics
 from wal.rocksmq.catalog import Catalog, ChannelInfo
 from wal.rocksmq.channel import ConsumerMessage, ProducerMessage
-from wal.rocksmq.keys import NOTHING, check_name
-from wal.rocksmq.requests import (
-    AckRequest,
-    ChangeRequest,
-    ConsumeRequest,
-    FindRequest,
-    GiveBackRequest,
-    ProduceRequest,
-    RetainRequest,
-    SeekRequest,
-    WithdrawRequest,
-)
+from wal.rocksmq.keys import NOTHING, TurnWrites, check_name
+from wal.rocksmq.requests import ChangeRequest, ConsumeRequest, ProduceRequest, WithdrawRequest
 from wal.rocksmq.settings import BATCH_MESSAGES_MAX, RocksMQSettings
 from wal.rocksmq.store import Store
 from wal.threads import in_thread
@@ -47,6 +38,7 @@ class RocksMQ:
 
     def __init__(self, broker: Broker, ref: ActorRef, system: ActorSystem, settings: RocksMQSettings, path: Path) -> None:
         self._broker = broker
+        self._consuming = broker.consuming
         self._ref = ref
         self._system = system
         self.settings: RocksMQSettings = settings
@@ -99,23 +91,23 @@ class RocksMQ:
     async def create_channel(self, channel_name: str) -> None:
         """Creates an empty channel; raises ChannelExistError when the name exists."""
         check_name("channel_name", channel_name)
-        await self._ask(lambda reply: ChangeRequest(reply, "create", channel_name))
+        await self._ask(partial(self._broker.catalog.create_channel, channel_name), channel_name)
 
     async def destroy_channel(self, channel_name: str) -> None:
         """Removes a channel with its messages and groups; waiting consumers get ChannelNotExistError."""
         check_name("channel_name", channel_name)
-        await self._ask(lambda reply: ChangeRequest(reply, "destroy", channel_name))
+        await self._ask(partial(self._consuming.destroy, channel_name, None), channel_name)
 
     async def create_consumer_group(self, group_name: str, channel_name: str, *, latest: bool = False) -> None:
         """Creates a group of a channel that has consumed nothing, or all messages there if `latest`; raises ChannelExistError if it
         exists."""
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: ChangeRequest(reply, "create", channel_name, group_name, latest=latest))
+        await self._ask(partial(self._broker.catalog.create_group, group_name, channel_name, latest=latest), channel_name)
 
     async def destroy_consumer_group(self, group_name: str, channel_name: str) -> None:
         """Removes a group and its position; its waiting consumers get ChannelNotExistError."""
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: ChangeRequest(reply, "destroy", channel_name, group_name))
+        await self._ask(partial(self._consuming.destroy, channel_name, group_name), channel_name)
 
     async def produce(self, channel_name: str, messages: Sequence[ProducerMessage | bytes]) -> range:
         """Adds the messages in order, all or none of them; they are durable when it returns. Returns the range of their ids.
@@ -202,7 +194,7 @@ class RocksMQ:
         """
         _check_names(group_name, channel_name)
         _check_int("message_id", message_id)
-        await self._ask(lambda reply: AckRequest(reply, group_name, channel_name, message_id))
+        await self._ask(partial(self._consuming.ack, group_name, channel_name, message_id), channel_name)
 
     async def give_back(self, group_name: str, channel_name: str, messages: Sequence[ConsumerMessage]) -> None:
         """Returns messages that `consume` handed over with `auto_ack=False`: the next calls of the group get them first, in order.
@@ -210,13 +202,13 @@ class RocksMQ:
         Raises InvalidArgumentError for an id above the last one delivered to the group.
         """
         _check_names(group_name, channel_name)
-        await self._ask(lambda reply: GiveBackRequest(reply, group_name, channel_name, list(messages)))
+        await self._ask(partial(self._consuming.give_back, group_name, channel_name, list(messages)), channel_name, wakes=True)
 
     async def find(self, channel_name: str, message_id: int) -> None:
         """Returns if the channel has a message of this id, and raises the errors of `seek` otherwise."""
         check_name("channel_name", channel_name)
         _check_int("message_id", message_id)
-        await self._ask(lambda reply: FindRequest(reply, channel_name, message_id))
+        await self._ask(partial(self._consuming.find, channel_name, message_id))
 
     async def seek(self, group_name: str, channel_name: str, message_id: int | None, *, inclusive: bool = False) -> None:
         """Moves the group *after* the message of this id, as if it had consumed it, or before it if `inclusive`; durable when it
@@ -230,18 +222,18 @@ class RocksMQ:
             _check_int("message_id", message_id)
             if message_id < 1 and message_id != NOTHING:
                 raise InvalidArgumentError(f"message_id={message_id} is out of range: give an id of at least 1, or -1 for the beginning")
-        await self._ask(lambda reply: SeekRequest(reply, group_name, channel_name, message_id, inclusive=inclusive))
+        await self._ask(partial(self._consuming.seek, group_name, channel_name, message_id, inclusive=inclusive), channel_name, wakes=True)
 
     async def retain(self) -> int:
         """Drops now what retention may drop; returns the number of pages. RocksMQ itself does this every `retention_interval_s`."""
-        return int(await self._ask(RetainRequest))
+        return int(await self._ask(self._broker.retain))
 
     def channels(self) -> list[ChannelInfo]:
         """Returns all channels with their groups, by name."""
         self._check_open()
         if self._ref.failure is not None:
             raise self._ended()
-        return self._broker.catalog.infos(self._broker.consuming.waiting.count)
+        return self._broker.catalog.infos(self._consuming.waiting.count)
 
     def statistics(self) -> RocksMQStatistics:
         broker = self._broker
@@ -251,7 +243,7 @@ class RocksMQ:
             groups=sum(len(channel.groups) for channel in channels),
             writes=broker.writes,
             produced=broker.produced,
-            consumed=broker.consuming.consumed,
+            consumed=self._consuming.consumed,
             in_flight_bytes=broker.in_flight_bytes,
             pages_dropped=broker.pages_dropped,
         )
@@ -279,10 +271,10 @@ class RocksMQ:
         except (ActorFailedError, ActorStoppedError):
             pass  # no other call will ask
 
-    async def _ask(self, make_request: Any) -> Any:
+    async def _ask(self, change: Callable[[TurnWrites], object], channel: str | None = None, *, wakes: bool = False) -> Any:
         self._check_open()
         try:
-            return await self._ref.ask(make_request)
+            return await self._ref.ask(lambda reply: ChangeRequest(reply, change, channel, wakes))
         except (ActorFailedError, ActorStoppedError) as error:
             raise self._ended() from error
 
