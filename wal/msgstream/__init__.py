@@ -25,7 +25,7 @@ from wal.msgstream.dispatcher import (
 )
 from wal.msgstream.errors import PartialSendError, ProduceError
 from wal.msgstream.factory import MemoryMsgStreamFactory, MsgStreamFactory, PulsarMsgStreamFactory, RmqMsgStreamFactory, WalMsgStreamFactory
-from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received
+from wal.msgstream.medium import Medium, MediumConsumer, MediumProducer, Outgoing, Received, send_to_each
 from wal.msgstream.messages import (
     CreateCollectionMsg,
     CreatePartitionMsg,
@@ -37,7 +37,7 @@ from wal.msgstream.messages import (
     TimeTickMsg,
 )
 from wal.msgstream.page import OnRefused, Refused
-from wal.msgstream.producers import RepackFunc, default_repack, delete_repack, insert_repack, send_to_each
+from wal.msgstream.producers import RepackFunc, default_repack, delete_repack, insert_repack
 from wal.msgstream.stream import ChannelStatistics, MsgStream, MsgStreamStatistics
 from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.tt_stream import TtMsgStream

@@ -36,6 +36,11 @@ class PartialSendError(WALError):
         self.durable: Mapping[str, Sequence[bytes | None]] = durable
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """Returns why a call failed: what a PartialSendError was raised from, any other error itself."""
+    return error.__cause__ if isinstance(error, PartialSendError) and error.__cause__ is not None else error
+
+
 class ProduceError(WALError):
     """`produce` or `broadcast` failed while it sent. It is also of the class of its `__cause__`, with its `code` and `retryable`.
 

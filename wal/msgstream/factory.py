@@ -5,15 +5,14 @@ A medium is imported when its factory creates a stream, since some media need pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 from wal.async_only import import_late
 from wal.errors import InvalidArgumentError
 from wal.msgstream.stream import MsgStream
 from wal.msgstream.tt_stream import TtMsgStream
-
-Stream = TypeVar("Stream", bound=MsgStream)
 
 
 class MsgStreamFactory(Protocol):
@@ -41,6 +40,8 @@ class _Factory:
     """
 
     _module: ClassVar[str]
+    """Where the classes of the streams are: `_prefix` and MsgStream or TtMsgStream."""
+    _prefix: ClassVar[str]
     _place: ClassVar[str]
     _of_all: ClassVar[frozenset[str]] = frozenset({"auto_ack", "buffer_size", "dispatcher_factory", "on_refused"})
     _of_tt: ClassVar[frozenset[str]] = frozenset({"tick_bytes_max"})
@@ -63,45 +64,31 @@ class _Factory:
 
     async def new_msg_stream(self) -> MsgStream:
         """Returns a new stream without time ticks; raises ImportError if the medium needs a package that is not installed."""
-        await import_late(self._module)
-        return self._new(self._plain(), self._of_all)
+        stream: MsgStream = await self._new("MsgStream", self._of_all)
+        return stream
 
     async def new_tt_msg_stream(self) -> TtMsgStream:
         """Returns a new stream with time ticks; raises as `new_msg_stream` does."""
-        await import_late(self._module)
-        return self._new(self._time_ticked(), self._of_all | self._of_tt)
+        stream: TtMsgStream = await self._new("TtMsgStream", self._of_all | self._of_tt)
+        return stream
 
-    def _new(self, kind: Callable[..., Stream], names: frozenset[str]) -> Stream:
+    async def _new(self, kind: str, names: frozenset[str]) -> Any:
+        await import_late(self._module)
         params = self._params
         if self._place not in params:
             raise InvalidArgumentError(f"the parameter {self._place!r} is missing: set_params() sets it")
         settings = {name: value for name, value in params.items() if name in names}
         if (dispatchers := settings.pop("dispatcher_factory", None)) is not None:
             settings["dispatcher"] = dispatchers.new_unmarshal_dispatcher()
-        return kind(params[self._place], **settings)
-
-    def _plain(self) -> Callable[..., MsgStream]:
-        raise NotImplementedError
-
-    def _time_ticked(self) -> Callable[..., TtMsgStream]:
-        raise NotImplementedError
+        return getattr(sys.modules[self._module], self._prefix + kind)(params[self._place], **settings)
 
 
 class PulsarMsgStreamFactory(_Factory):
     """Creates streams over Pulsar; `address` as in PulsarMedium."""
 
     _module = "wal.msgstream.media.pulsar"
+    _prefix = "Pulsar"
     _place = "address"
-
-    def _plain(self) -> Callable[..., MsgStream]:
-        from wal.msgstream.media.pulsar import PulsarMsgStream
-
-        return PulsarMsgStream
-
-    def _time_ticked(self) -> Callable[..., TtMsgStream]:
-        from wal.msgstream.media.pulsar import PulsarTtMsgStream
-
-        return PulsarTtMsgStream
 
 
 class RmqMsgStreamFactory(_Factory):
@@ -111,46 +98,23 @@ class RmqMsgStreamFactory(_Factory):
     """
 
     _module = "wal.msgstream.media.rocksmq"
+    _prefix = "Rmq"
     _place = "path"
     _of_all = _Factory._of_all | {"settings"}
-
-    def _plain(self) -> Callable[..., MsgStream]:
-        from wal.msgstream.media.rocksmq import RmqMsgStream
-
-        return RmqMsgStream
-
-    def _time_ticked(self) -> Callable[..., TtMsgStream]:
-        from wal.msgstream.media.rocksmq import RmqTtMsgStream
-
-        return RmqTtMsgStream
 
 
 class WalMsgStreamFactory(_Factory):
     """Creates streams over an open log, the parameter `log`; `tick_interval_s` as in WalMedium."""
 
     _module = "wal.msgstream.media.wal"
+    _prefix = "Wal"
     _place = "log"
     _of_tt = _Factory._of_tt | {"tick_interval_s"}
-
-    def _plain(self) -> Callable[..., MsgStream]:
-        from wal.msgstream.media.wal import WalMsgStream
-
-        return WalMsgStream
-
-    def _time_ticked(self) -> Callable[..., TtMsgStream]:
-        from wal.msgstream.media.wal import WalTtMsgStream
-
-        return WalTtMsgStream
 
 
 class MemoryMsgStreamFactory(_Factory):
     """Creates streams over a MemoryMedium, the parameter `medium`, which its owner closes."""
 
-    _module = "wal.msgstream.media.memory"
+    _module = "wal.msgstream.tt_stream"
+    _prefix = ""
     _place = "medium"
-
-    def _plain(self) -> Callable[..., MsgStream]:
-        return MsgStream
-
-    def _time_ticked(self) -> Callable[..., TtMsgStream]:
-        return TtMsgStream

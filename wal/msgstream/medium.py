@@ -9,10 +9,14 @@ must stay valid across restarts for as long as its message exists.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
+
+from wal.msgstream.errors import PartialSendError, cause_of
+from wal.user_code import shielded
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -116,10 +120,58 @@ class Medium(Protocol):
     async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
         """Sends all messages to each of these channels (the medium's own producers) and returns their ids by channel.
 
-        Media without a broadcast of their own use `wal.msgstream.producers.send_to_each`. Raises as `MediumProducer.send` does.
+        Media without a broadcast of their own use `wal.msgstream.send_to_each`. Raises as `MediumProducer.send` does.
         """
         ...
 
     async def close(self) -> None:
         """Closes what the producers and consumers share; they are closed before. Idempotent."""
         ...
+
+
+class BaseMedium:
+    """What the media here share: `async with` closes one, and a broadcast sends to each channel."""
+
+    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
+        return await send_to_each(producers, messages)
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with shielded():
+            await self.close()
+
+
+async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
+    """Sends the messages to all channels at once: the broadcast of a medium that has none of its own. Raises as `send_parts` does."""
+    return await send_parts({channel: (producer, messages) for channel, producer in producers.items()})
+
+
+async def send_parts(parts: Mapping[str, tuple[MediumProducer, Sequence[Outgoing]]]) -> dict[str, list[bytes]]:
+    """Sends to each channel its messages, all channels at once, and returns the ids by channel.
+
+    It waits for every channel. If one fails, and any message is durable on any channel, it raises PartialSendError from the first failure;
+    if none is, the first failure.
+    """
+    if len(parts) == 1:
+        ((channel, (producer, messages)),) = parts.items()
+        return {channel: await producer.send(messages)}
+    calls = [producer.send(messages) for producer, messages in parts.values()]
+    outcomes = dict(zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+    ids = {channel: outcome for channel, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
+    if not failures:
+        return ids
+    durable: dict[str, Sequence[bytes | None]] = dict(ids)
+    for failure in failures:
+        if isinstance(failure, PartialSendError):
+            durable.update(failure.durable)
+    first = failures[0]
+    if not durable or not isinstance(first, Exception):
+        raise first
+    cause = cause_of(first)
+    raise PartialSendError(str(cause), durable=durable) from cause

@@ -1,7 +1,5 @@
 """StreamProducers: the channels that a stream writes to, and how a pack is distributed over them.
 
-Sends messages to several channels at once, and says what is durable if a channel fails.
-
 Repack: which message, or which of its rows, goes to which producer. Pure functions.
 
 A message's hash keys decide: the bucket of a key is key % number of producers. A RepackFunc gets messages of one type and, for each of
@@ -10,10 +8,9 @@ them, the buckets of its keys. It returns the messages of each bucket.
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -21,44 +18,12 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.msgstream.errors import PartialSendError, ProduceError
-from wal.msgstream.medium import Medium, MediumProducer, Outgoing
+from wal.msgstream.errors import PartialSendError, ProduceError, cause_of
+from wal.msgstream.medium import Medium, MediumProducer, Outgoing, send_parts
 from wal.msgstream.messages import DeleteMsg, InsertMsg, RowsMsg
 from wal.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.msgstream.types import MsgType
 from wal.user_code import shown
-
-
-async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
-    """Sends the messages to all channels at once: the broadcast of a medium that has none of its own. Raises as `send_parts` does."""
-    return await send_parts({channel: (producer, messages) for channel, producer in producers.items()})
-
-
-async def send_parts(parts: Mapping[str, tuple[MediumProducer, Sequence[Outgoing]]]) -> dict[str, list[bytes]]:
-    """Sends to each channel its messages, all channels at once, and returns the ids by channel.
-
-    It waits for every channel. If one fails, and any message is durable on any channel, it raises PartialSendError from the first failure;
-    if none is, the first failure.
-    """
-    if len(parts) == 1:
-        ((channel, (producer, messages)),) = parts.items()
-        return {channel: await producer.send(messages)}
-    calls = [producer.send(messages) for producer, messages in parts.values()]
-    outcomes = dict(zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True))
-    ids = {channel: outcome for channel, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
-    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
-    if not failures:
-        return ids
-    durable: dict[str, Sequence[bytes | None]] = dict(ids)
-    for failure in failures:
-        if isinstance(failure, PartialSendError):
-            durable.update(failure.durable)
-    first = failures[0]
-    if not durable or not isinstance(first, Exception):
-        raise first
-    cause = first.__cause__ if isinstance(first, PartialSendError) and first.__cause__ is not None else first
-    raise PartialSendError(str(cause), durable=durable) from cause
-
 
 RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
 """Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer.
@@ -185,21 +150,14 @@ class StreamProducers:
         distributed = distribute(pack.msgs, len(channels), self.repack_func)
         parts = {channels[bucket]: _encoded(msgs) for bucket, msgs in sorted(distributed.items())}
         sends = {channel: (self._by_channel[channel], [out for _, out in part]) for channel, part in parts.items()}
-        try:
-            ids = await send_parts(sends)
-        except Exception as error:
-            raise _failed(error, parts) from _cause(error)
-        return {channel: _positions(channel, part, ids[channel]) for channel, part in parts.items()}
+        return await _positions(parts, send_parts(sends))
 
     async def broadcast(self, pack: MsgPack) -> dict[str, list[MsgPosition]]:
         """Sends all messages to all channels and returns their positions by channel, all durable."""
         self._channels()
         part = _encoded(pack.msgs)
-        try:
-            ids = await self._medium.broadcast(self._by_channel, [out for _, out in part])
-        except Exception as error:
-            raise _failed(error, dict.fromkeys(self._by_channel, part)) from _cause(error)
-        return {channel: _positions(channel, part, ids[channel]) for channel in self._by_channel}
+        sending = self._medium.broadcast(self._by_channel, [out for _, out in part])
+        return await _positions(dict.fromkeys(self._by_channel, part), sending)
 
     async def close(self) -> None:
         for producer in self._by_channel.values():
@@ -215,23 +173,22 @@ def _encoded(msgs: Sequence[TsMsg]) -> list[tuple[TsMsg, Outgoing]]:
     return [(msg, Outgoing(msg.marshal(), msg.msg_type)) for msg in msgs]
 
 
-def _positions(channel: str, part: Sequence[tuple[TsMsg, Outgoing]], msg_ids: Sequence[bytes]) -> list[MsgPosition]:
-    return [MsgPosition(channel, msg_id, timestamp=msg.begin_ts) for (msg, _), msg_id in zip(part, msg_ids, strict=True)]
+async def _positions(
+    parts: Mapping[str, Sequence[tuple[TsMsg, Outgoing]]], sending: Awaitable[Mapping[str, Sequence[bytes]]]
+) -> dict[str, list[MsgPosition]]:
+    """Returns the positions of what was sent, by channel; raises a ProduceError with those that are durable if it failed."""
 
-
-def _cause(error: Exception) -> BaseException:
-    return error.__cause__ if isinstance(error, PartialSendError) and error.__cause__ is not None else error
-
-
-def _failed(error: Exception, parts: Mapping[str, Sequence[tuple[TsMsg, Outgoing]]]) -> ProduceError:
-    """Returns the error for a call that failed while it sent."""
-    cause = _cause(error)
-    durable = error.durable if isinstance(error, PartialSendError) else {}
-    results = {
-        channel: [
+    def at(channel: str, msg_ids: Sequence[bytes | None]) -> list[MsgPosition | None]:
+        return [
             None if msg_id is None else MsgPosition(channel, msg_id, timestamp=msg.begin_ts)
             for (msg, _), msg_id in zip(parts[channel], msg_ids, strict=True)
         ]
-        for channel, msg_ids in durable.items()
-    }
-    return ProduceError.of(cause if isinstance(cause, Exception) else error, results)
+
+    try:
+        ids = await sending
+    except Exception as error:
+        cause = cause_of(error)
+        durable = error.durable if isinstance(error, PartialSendError) else {}
+        results = {channel: at(channel, msg_ids) for channel, msg_ids in durable.items()}
+        raise ProduceError.of(cause if isinstance(cause, Exception) else error, results) from cause
+    return {channel: at(channel, ids[channel]) for channel in parts}  # type: ignore[misc]  # no id is None

@@ -93,15 +93,18 @@ class MsgStream(AsyncOnly):
     ) -> None:
         check_options(medium, buffer_size=buffer_size, dispatcher=dispatcher, on_refused=on_refused, auto_ack=auto_ack)
         self._medium = medium
-        self._buffer_size = buffer_size
-        self._decoder: Decoder = dispatcher or UnmarshalDispatcher()
-        self._on_refused = on_refused
         self._auto_ack = auto_ack
         self._owns_medium = owns_medium
         self._setup = asyncio.Lock()
         self._producers = StreamProducers(medium)
-        self._subscriptions = Subscriptions(medium)
-        self._started = False
+        self._subscriptions = Subscriptions(
+            medium,
+            dispatcher or UnmarshalDispatcher(),
+            buffer_size=buffer_size,
+            on_refused=on_refused,
+            arrived=self._page_arrived,
+            fail=self._fail,
+        )
         self._waiting: deque[Subscription] = deque()
         self._news = asyncio.Event()
         self._handed: DeliveredPack | None = None
@@ -186,7 +189,7 @@ class MsgStream(AsyncOnly):
 
         For one task at a time. An error of the medium is raised when the packs that were received before it are consumed.
         """
-        if not self._started:
+        if not self._subscriptions.started:
             async with self._setup:
                 if self._closing is None:
                     self._check()
@@ -302,18 +305,15 @@ class MsgStream(AsyncOnly):
             undecodable=one.undecodable,
             late=0,
             repeated=0,
-            acked=one.acked,
+            acked=one.acker.acked,
             packs_waiting=len(one.pages),
             tick=0,
         )
 
     def _start(self) -> None:
-        if self._subscriptions and not self._started:
-            self._started = True
+        if self._subscriptions and not self._subscriptions.started:
             self._begin()
-            self._subscriptions.start(
-                self._decoder, buffer_size=self._buffer_size, on_refused=self._on_refused, arrived=self._page_arrived, fail=self._fail
-            )
+            self._subscriptions.start()
 
     def _check(self) -> None:
         if self._closing is not None:
@@ -322,7 +322,7 @@ class MsgStream(AsyncOnly):
             raise self._failure.with_traceback(None)
 
     def _check_not_started(self, call: str) -> None:
-        if self._started:
+        if self._subscriptions.started:
             raise InvalidArgumentError(f"the stream receives already: call {call} before start() and the first consume()")
 
     def _seek_failed(self, cause: BaseException) -> None:

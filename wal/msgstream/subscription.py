@@ -85,34 +85,26 @@ CREDIT: Final = None
 """The message to the actor: receive one page more."""
 
 
-class ChannelReader(Actor):
-    """The actor that receives and decodes the pages of one channel, one for each credit.
+class Subscription(Actor):
+    """One channel of a consuming stream: the actor that receives and decodes its pages, one for each credit.
 
-    An error ends it and goes to `fail`; a page goes to `arrived`.
+    At most `Subscriptions.pages_max` pages wait here, and one more is being received. An error ends the actor and the stream.
     """
 
-    def __init__(
-        self,
-        channel: str,
-        sub_name: str,
-        consumer: MediumConsumer,
-        acker: Acker,
-        decoder: Decoder,
-        *,
-        on_refused: OnRefused | None,
-        arrived: Callable[[Page], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, channel: str, sub_name: str, consumer: MediumConsumer, stream: Subscriptions) -> None:
+        self.channel: Final = channel
+        self.sub_name: Final = sub_name
+        self.consumer: Final = consumer
+        self.acker: Final = Acker(consumer, fail=stream.fail)
+        self.pages: Final[deque[Page]] = deque()
         self.received: int = 0
-        self.refused: int = 0
-        self._channel = channel
-        self._sub_name = sub_name
-        self._consumer = consumer
-        self._acker = acker
-        self._decoder = decoder
-        self._on_refused = on_refused
-        self._arrived = arrived
-        self._fail = fail
+        """The messages that were received, including those that still wait."""
+        self.undecodable: int = 0
+        """The messages that were skipped because they could not be decoded."""
+        self.delivered: int = 0
+        """The messages in the packs that were consumed."""
+        self._stream = stream
+        self._paused = False
         self._ended = False
 
     async def receive(self, batch: list[Any]) -> None:
@@ -123,91 +115,14 @@ class ChannelReader(Actor):
                 page = await self._receive_page()
             except Exception as error:
                 self._ended = True
-                self._fail(error)
+                self._stream.fail(error)
             else:
-                self._arrived(page)
+                self.pages.append(page)
+                self._resume(paused=True)
+                self._stream.arrived(self)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        self._fail(cause)
-
-    async def _receive_page(self) -> Page:
-        """Returns the next page with a message; one of refused messages alone is acknowledged here."""
-        while True:
-            received = await self._consumer.receive(PACK_MESSAGES_MAX)
-            page = decode(received, self._channel, self._sub_name, self._decoder)
-            self.received += len(received)
-            if page.refused:
-                self._refuse(page)
-            if page.msgs:
-                return page
-            await self._acker.room()
-            self._acker.ref.tell(Ack(page.msg_ids))
-
-    def _refuse(self, page: Page) -> None:
-        self.refused += len(page.refused)
-        first = page.refused[0]
-        _log.warning(
-            "skipped %d messages of channel %r; the first one, %s: %s", len(page.refused), self._channel, first.msg_id.hex(), first.reason
-        )
-        if self._on_refused is not None:
-            for refused in page.refused:
-                self._on_refused(refused)
-
-
-class Subscription:
-    """One channel of a consuming stream. At most `pages_max` pages wait here, and one more is being received."""
-
-    def __init__(self, channel: str, sub_name: str, consumer: MediumConsumer) -> None:
-        self.channel: Final = channel
-        self.sub_name: Final = sub_name
-        self.consumer: Final = consumer
-        self.pages: Final[deque[Page]] = deque()
-        self.delivered: int = 0
-        """The messages in the packs that were consumed."""
-        self._reader: ChannelReader | None = None
-        self._acker: Acker | None = None
-        self._pages_max = 1
-        self._paused = False
-
-    @property
-    def received(self) -> int:
-        """The messages that were received, including those that still wait."""
-        return 0 if self._reader is None else self._reader.received
-
-    @property
-    def undecodable(self) -> int:
-        """The messages that were skipped because they could not be decoded."""
-        return 0 if self._reader is None else self._reader.refused
-
-    @property
-    def acked(self) -> int:
-        """The messages that the medium knows to be handled."""
-        return 0 if self._acker is None else self._acker.acked
-
-    def start(
-        self,
-        system: ActorSystem,
-        decoder: Decoder,
-        *,
-        pages_max: int,
-        on_refused: OnRefused | None,
-        arrived: Callable[[Subscription], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """Begins to receive. `arrived` is called after a page was added to `pages`."""
-
-        def add(page: Page) -> None:
-            self.pages.append(page)
-            self._resume(paused=True)
-            arrived(self)
-
-        self._pages_max = pages_max
-        self._acker = Acker(self.consumer, fail=fail)
-        self._reader = ChannelReader(
-            self.channel, self.sub_name, self.consumer, self._acker, decoder, on_refused=on_refused, arrived=add, fail=fail
-        )
-        system.spawn(self._acker, name=f"acks of {self.channel}")
-        system.spawn(self._reader, name=f"reader of {self.channel}").tell(CREDIT)
+        self._stream.fail(cause)
 
     def take_page(self) -> Page:
         """Removes and returns the oldest page; there must be one."""
@@ -215,32 +130,34 @@ class Subscription:
         self._resume(paused=self._paused)
         return page
 
-    async def ack_room(self) -> None:
-        """Returns when `ack` may be called."""
-        if self._acker is not None:
-            await self._acker.room()
-
-    def ack(self, ack: Ack) -> None:
-        """Begins to acknowledge these messages."""
-        if self._acker is not None:
-            self._acker.ref.tell(ack)
-
-    async def drain(self) -> None:
-        """Ends the acknowledging, after what was asked for."""
-        if self._acker is not None:
-            await self._acker.ref.stop()
-
-    def cut_off(self) -> None:
-        """Ends the reading, whatever it waits for."""
-        if self._reader is not None:
-            self._reader.ref.cut_off()
-
     def _resume(self, *, paused: bool) -> None:
         """Has the next page received if there is room for it, and none is being received."""
-        self._paused = paused
-        if paused and self._reader is not None and len(self.pages) < self._pages_max:
-            self._paused = False
-            self._reader.ref.tell(CREDIT)
+        self._paused = paused and len(self.pages) >= self._stream.pages_max
+        if paused and not self._paused:
+            self.ref.tell(CREDIT)
+
+    async def _receive_page(self) -> Page:
+        """Returns the next page with a message; one of refused messages alone is acknowledged here."""
+        while True:
+            received = await self.consumer.receive(PACK_MESSAGES_MAX)
+            page = decode(received, self.channel, self.sub_name, self._stream.decoder)
+            self.received += len(received)
+            if page.refused:
+                self._refuse(page)
+            if page.msgs:
+                return page
+            await self.acker.room()
+            self.acker.ref.tell(Ack(page.msg_ids))
+
+    def _refuse(self, page: Page) -> None:
+        self.undecodable += len(page.refused)
+        first = page.refused[0]
+        _log.warning(
+            "skipped %d messages of channel %r; the first one, %s: %s", len(page.refused), self.channel, first.msg_id.hex(), first.reason
+        )
+        if (on_refused := self._stream.on_refused) is not None:
+            for refused in page.refused:
+                on_refused(refused)
 
 
 class DeliveredPack(Unread, MsgPack):
@@ -269,10 +186,31 @@ class DeliveredPack(Unread, MsgPack):
 class Subscriptions:
     """The channels that a stream consumes, and the system of their actors."""
 
-    def __init__(self, medium: Medium) -> None:
+    def __init__(
+        self,
+        medium: Medium,
+        decoder: Decoder,
+        *,
+        buffer_size: int,
+        on_refused: OnRefused | None,
+        arrived: Callable[[Subscription], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`buffer_size`: the pages that may wait in all of them, and at least one in each. `arrived` is called after a page was added."""
+        self.decoder: Final = decoder
+        self.on_refused: Final = on_refused
+        self.arrived: Final = arrived
+        self.fail: Final = fail
+        self.started: bool = False
         self._medium = medium
+        self._buffer_size = buffer_size
         self._system = ActorSystem(f"message stream on {medium.name}")
         self._by_channel: dict[str, Subscription] = {}
+
+    @property
+    def pages_max(self) -> int:
+        """The most pages that wait in one subscription."""
+        return max(1, self._buffer_size // len(self))
 
     def __len__(self) -> int:
         return len(self._by_channel)
@@ -291,7 +229,7 @@ class Subscriptions:
             for channel in channels:
                 if channel not in self._by_channel:
                     consumer = await self._medium.consumer(channel, sub_name, earliest=earliest, exclusive=exclusive)
-                    opened[channel] = Subscription(channel, sub_name, consumer)
+                    opened[channel] = Subscription(channel, sub_name, consumer, self)
             check()
         except BaseException:
             for subscription in opened.values():
@@ -311,20 +249,12 @@ class Subscriptions:
             failed(error)
             raise
 
-    def start(
-        self,
-        decoder: Decoder,
-        *,
-        buffer_size: int,
-        on_refused: OnRefused | None,
-        arrived: Callable[[Subscription], None],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """Begins to receive. `buffer_size`: the pages that may wait in all of them, and at least one in each."""
+    def start(self) -> None:
+        """Begins to receive."""
+        self.started = True
         for subscription in self:
-            subscription.start(
-                self._system, decoder, pages_max=max(1, buffer_size // len(self)), on_refused=on_refused, arrived=arrived, fail=fail
-            )
+            self._system.spawn(subscription.acker, name=f"acks of {subscription.channel}")
+            self._system.spawn(subscription, name=f"reader of {subscription.channel}").tell(CREDIT)
 
     def received_here(self, pack: DeliveredPack) -> bool:
         """Returns whether the messages of this pack may come from these subscriptions."""
@@ -333,21 +263,22 @@ class Subscriptions:
     async def ack_room(self, pack: DeliveredPack) -> None:
         """Returns when `begin_ack` may be called for this pack."""
         for subscription in list(pack.to_ack):
-            await subscription.ack_room()
+            await subscription.acker.room()
 
     def begin_ack(self, pack: DeliveredPack, *, reply: bool) -> list[asyncio.Future[None]]:
         """Begins to acknowledge a pack, the first time it is called for it; returns the replies of the actors if they are wanted."""
         replies = []
         for subscription, msg_ids in pack.take_ids().items():
             ack = Ack(msg_ids, asyncio.get_running_loop().create_future() if reply else None)
-            subscription.ack(ack)
+            subscription.acker.ref.tell(ack)
             if ack.reply is not None:
                 replies.append(ack.reply)
         return replies
 
     async def drain(self) -> None:
         """Ends the acknowledging, after what was asked for."""
-        await asyncio.gather(*(subscription.drain() for subscription in self))
+        if self.started:
+            await asyncio.gather(*(subscription.acker.ref.stop() for subscription in self))
 
     async def close(self) -> None:
         """Closes the consumers, which ends the actors that wait for them; raises the first failure after that."""
@@ -357,7 +288,8 @@ class Subscriptions:
                 await subscription.consumer.close()
             except Exception as error:
                 failures.append(error)
-                subscription.cut_off()
+                if self.started:
+                    subscription.ref.cut_off()
         await self._system.stop()
         if failures:
             raise failures[0]

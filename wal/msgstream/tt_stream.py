@@ -126,11 +126,11 @@ class TtMsgStream(MsgStream):
         if not late:
             return
         _log.warning("skipped %d messages of channel %r: they came after a tick at or above them", len(late), channel)
-        if self._on_refused is not None:
+        if (on_refused := self._subscriptions.on_refused) is not None:
             for msg in late:
                 assert msg.position is not None
                 reason = f"it is late: its end_ts {msg.end_ts} is at or below a tick before it, at most {tick}"
-                self._on_refused(Refused(channel, msg.position.msg_id, reason, msg=msg))
+                on_refused(Refused(channel, msg.position.msg_id, reason, msg=msg))
 
     def _check_bytes(self) -> None:
         if (waiting := self._aligner.bytes) > self._tick_bytes_max:

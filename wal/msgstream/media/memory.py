@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, TruncatedError, WouldBlockError
-from wal.msgstream.medium import MediumProducer, Outgoing, Received
-from wal.msgstream.producers import send_to_each
-from wal.user_code import shielded
+from wal.msgstream.medium import BaseMedium, Outgoing, Received
 
 CHANNEL_BYTES_MAX: Final = 64 << 20
 """The default of `channel_bytes_max`: as much as one time tick may have."""
@@ -207,7 +205,7 @@ class MemoryConsumer:
         self._subscription.leave(self)
 
 
-class MemoryMedium:
+class MemoryMedium(BaseMedium):
     """A medium of this process: `async with MemoryMedium() as medium`, or close it after its streams."""
 
     def __init__(self, *, channel_bytes_max: int = CHANNEL_BYTES_MAX) -> None:
@@ -239,9 +237,6 @@ class MemoryMedium:
         subscription.consumers.add(consumer)
         return consumer
 
-    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
-        return await send_to_each(producers, messages)
-
     async def close(self) -> None:
         """Ends all producers and consumers; the messages are gone with the last stream. Idempotent."""
         self.closed = True
@@ -249,13 +244,6 @@ class MemoryMedium:
             for subscription in channel.subscriptions.values():
                 for consumer in list(subscription.consumers):
                     await consumer.close()
-
-    async def __aenter__(self) -> MemoryMedium:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     def _channel(self, name: str) -> MemoryChannel:
         if self.closed:

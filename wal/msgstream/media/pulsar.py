@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
@@ -22,15 +22,13 @@ from wal.location import check_admin_url, check_token, parse_location
 from wal.msgstream.errors import PartialSendError
 from wal.msgstream.media.pulsar_consumer import PulsarConsumer, PulsarSubscription
 from wal.msgstream.media.pulsar_ids import Place, TopicIds
-from wal.msgstream.medium import MediumProducer, Outgoing
-from wal.msgstream.producers import send_to_each
+from wal.msgstream.medium import BaseMedium, Outgoing
 from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.secret import Secret
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patiently
-from wal.user_code import shielded
 
 if TYPE_CHECKING:
     import pulsar
@@ -180,7 +178,7 @@ METADATA_BYTES: Final = 1 << 10
 _PARTITION: Final = re.compile(r".*-partition-\d+")
 
 
-class PulsarMedium(AsyncOnly):
+class PulsarMedium(BaseMedium, AsyncOnly):
     """The channels in one namespace of Pulsar. It connects at its first use; one event loop uses it.
 
     `address`: `pulsar://host:port[/tenant/namespace]`, or `pulsar+ssl://…`; without a namespace `public/default`. `admin_url`, `token` and
@@ -228,10 +226,6 @@ class PulsarMedium(AsyncOnly):
         consumer = await self._connection.run(subscription.consumer)
         return PulsarConsumer(subscription, channel, TopicIds(topic), consumer)
 
-    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
-        """Sends the messages to each channel."""
-        return await send_to_each(producers, messages)
-
     async def close(self) -> None:
         """Closes the connection, which does not wait long for a broker that does not answer. Idempotent."""
         if self._closed:
@@ -240,13 +234,6 @@ class PulsarMedium(AsyncOnly):
         if self._starting is not None:
             await asyncio.wait([self._starting])
         await self._connection.ended([asyncio.ensure_future(self._connection.close())])
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     async def _open(self, channel: str) -> tuple[str, int]:
         """Connects, checks the channel's topic and creates it if it is missing; returns it, and the largest payload."""

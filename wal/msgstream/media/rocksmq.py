@@ -12,20 +12,18 @@ import os
 import struct
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from pathlib import Path
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 from weakref import WeakKeyDictionary
 
 from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, LockedError, StorageError, WALError
 from wal.location import absolute_path
 from wal.msgstream.errors import PartialSendError
-from wal.msgstream.medium import MediumProducer, Outgoing, Received
-from wal.msgstream.producers import send_to_each
+from wal.msgstream.medium import BaseMedium, Outgoing, Received
 from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, RocksMQSettings
-from wal.user_code import shielded
 
 
 class RocksMQSubscription:
@@ -157,7 +155,7 @@ _shared: MutableMapping[asyncio.AbstractEventLoop, dict[Path, SharedRocksMQ]] = 
 ID_BYTES: Final = 8
 
 
-class RocksMQMedium:
+class RocksMQMedium(BaseMedium):
     """The channels of one RocksMQ: of a directory, which all media of this process share while one of them has it open, or of an open
     RocksMQ, which its owner closes.
 
@@ -197,10 +195,6 @@ class RocksMQMedium:
             raise
         return RocksMQConsumer(mq, channel, sub_name, subscription)
 
-    async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
-        """Sends the messages to each channel."""
-        return await send_to_each(producers, messages)
-
     async def close(self) -> None:
         """Gives up the RocksMQ of a directory, which is closed with its last user in this process. Idempotent."""
         self._closed = True
@@ -208,13 +202,6 @@ class RocksMQMedium:
             shared, self._shared = self._shared, None
         if shared is not None:
             await shared.give()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     async def _opened(self) -> RocksMQ:
         async with self._opening:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
 import msgspec
 
@@ -19,12 +19,11 @@ from wal.message import Message, MessageType
 from wal.msgstream.errors import PartialSendError
 from wal.msgstream.media.wal_consumer import TickGrid, WalConsumer
 from wal.msgstream.media.wal_ids import WalId
-from wal.msgstream.medium import MediumProducer, Outgoing
+from wal.msgstream.medium import BaseMedium, MediumProducer, Outgoing
 from wal.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.msgstream.tt_stream import TtMsgStream
 from wal.msgstream.types import MsgType
 from wal.read.options import Latest
-from wal.user_code import shielded
 
 MSG_TYPE: Final = "msg_type"
 """The property of a log's message that has the number of the stream message's type."""
@@ -32,7 +31,7 @@ TICK_INTERVAL_S: Final = 0.2
 """The default of `tick_interval_s`, as often as a log promises a tick by default (`time_tick_interval_s`)."""
 
 
-class WalMedium:
+class WalMedium(BaseMedium):
     """The vchannels of an open log, wherever it is; its owner closes it.
 
     `tick_interval_s`: time-ticked streams are cut at multiples of it. Packs with messages are the same in every run.
@@ -104,13 +103,6 @@ class WalMedium:
     async def close(self) -> None:
         """Ends the use of the log, which stays open."""
         self._closed = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     def _check(self) -> None:
         if self._closed:
