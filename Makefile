@@ -23,7 +23,7 @@ PORTABLE := actors appends backends bridge broadcaster broadcasts channels curso
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup prepare servers demo test portable pythons lint site format bench soak simulate release protos clean
+.PHONY: help setup prepare servers demo test portable pythons lint site format bench soak simulate release protos twins clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,9 @@ protos: ## the generated messages of all .proto files, by the version that wal/m
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 	@git ls-files '*_pb2.pyi' | xargs sed -i -E 's/\b_Mapping\]/_Mapping[str, object]]/g' # protoc leaves its types open
+
+twins: setup ## the blocking classes, generated from the async ones
+	@$(PYTHON) -m tests.twins
 
 clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
 	rm -rf .demo .bytecode .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .site dist build

@@ -4,10 +4,10 @@
 the accesser's calls as blocking methods. Importing this module imports nothing that only an open log needs.
 """
 
-from wal.api.blocking import BlockingBroadcast, BlockingOpening, BlockingTxn, BlockingWAL, blocking
-from wal.api.blocking_consumer import BlockingConsumer
+from wal.api.blocking import BlockingBroadcast, BlockingConsumer, BlockingScanner, BlockingTxn, BlockingWAL
+from wal.api.blocking_opening import BlockingOpening, blocking
 from wal.api.blocking_read import Iteration, iterate
-from wal.api.blocking_scanner import BlockingMessageHandler, BlockingScanner
+from wal.api.blocking_scanner import BlockingMessageHandler
 from wal.api.record_batches import RecordBatches, record_batches
 
 __all__ = [

@@ -73,7 +73,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str], str, int]]:
     yield "repair", ["repair", data, "--dry-run"], "", 1
     consumed = str(folder / "consumed")
     with bridge.blocking(consumed) as log:
-        page = log._thread.call(log._log.serve_status)
+        page = log._thread.call(log._async.serve_status)
         try:
             log.append_txn("orders", [b"a book"])
             with log.consume("orders", str, cursor="packing") as consumer:

@@ -342,7 +342,7 @@ def test_consumers_are_asked_of_their_process(data_dir: Path, capsys: pytest.Cap
         assert main(["consumers", place]) == 3
         assert str(os.getpid()) in capsys.readouterr().err
         log.append_bulk([Message("jobs", b"%d" % number) for number in range(3)])
-        page = log._thread.call(log._log.serve_status)
+        page = log._thread.call(log._async.serve_status)
         with log.consume("jobs", str, cursor="worker") as consumer:
             consumer.caught_up()
             assert main(["consumers", place, "--json"]) == 0

@@ -2,6 +2,6 @@
 
 `open_wal`, or `init` / `WAL` / `release`, returns a `WALAccesser`. It checks the arguments, and its `Lifecycle` gives each call the
 engine while the log is open; `factory.py` alone knows which engine serves a location, the accesser knows the seam in `wal/engine.py`.
-`blocking` runs an accesser on a loop of its own in a thread; `iterate` and `record_batches` read in the caller's thread, without any
-loop.
+`blocking` runs an accesser on a loop of its own in a thread, and `make twins` generates the classes for that from the async ones;
+`iterate` and `record_batches` read in the caller's thread, without any loop.
 """

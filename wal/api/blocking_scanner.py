@@ -1,8 +1,8 @@
-"""BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
+"""The messages of a BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
 
-It owns the current page: messages come from the loop one frame at a time, and are delivered in the caller's thread without asking the
-loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the scanner in the
-loop first reports what was delivered, so `position`, `save` and `close` are exact.
+TwinOfScanner owns the current page: messages come from the loop one frame at a time, and are delivered in the caller's thread without
+asking the loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the
+scanner on the loop first reports what was delivered, so `position`, `save` and `close` are exact.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import concurrent.futures
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Sized
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from wal.api.blocking_calls import Twin
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage
-from wal.read.options import ReadPosition
 from wal.read.progress import BodyTurns
-from wal.read.scanner import AckingScanner, Handler, Scanner, ScannerStatistics, check_handler
+from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
 from wal.user_code import called, check_ran, shown
 
-if TYPE_CHECKING:
-    from wal.api.txn import Txn
-
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 _S = TypeVar("_S", bound=Sized)
 
 
@@ -45,12 +43,13 @@ class BlockingMessageHandler(Protocol):
 BlockingHandler = Callable[[ImmutableMessage], Any] | BlockingMessageHandler
 
 
-class BlockingScanner:
-    """Messages in tick order, each once. The call that drives the read raises its errors, and `error` keeps them. See `Scanner`."""
+class TwinOfScanner(Twin):
+    """The messages of a scanner in the threads of its callers, as an iterator."""
+
+    _async: Scanner
 
     def __init__(self, scanner: Scanner, thread: LoopThread) -> None:
-        self._scanner = scanner
-        self._thread = thread
+        super().__init__(scanner, thread)
         self._lock = threading.Lock()
         self._page: MessagePage = NO_MESSAGES
         self._at = 0
@@ -63,22 +62,14 @@ class BlockingScanner:
         self._acking = scanner if isinstance(scanner, AckingScanner) else None
         self._owing = False  # whether a copy of a broadcast was delivered and is not acknowledged yet
 
-    def __repr__(self) -> str:
-        return f"Blocking{self._scanner!r}"
-
-    @property
-    def vchannels(self) -> tuple[str, ...]:
-        """The vchannels that it reads."""
-        return self._scanner.vchannels
-
     def __enter__(self) -> Self:
-        self._thread.call(self._scanner.__aenter__)
+        self._thread.call(self._async.__aenter__)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._give_up()
         if not self._thread.stopped:
-            self._thread.call(self._scanner.__aexit__, kind, error, traceback)
+            self._thread.call(self._async.__aexit__, kind, error, traceback)
 
     # -- messages
 
@@ -104,59 +95,35 @@ class BlockingScanner:
         while pairs := self._next(self._take_body):
             yield from pairs
 
-    @property
-    def position(self) -> ReadPosition | None:
-        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
-        return self._settled(lambda: self._scanner.position)
-
-    def save(self, position: ReadPosition | None = None) -> None:
-        """Stores its `position`, or the given one, durably under the name of its cursor. See `Scanner.save`."""
-        self._settled(lambda: None)
-        self._thread.call(self._scanner.save, position)
-
-    def _save_with(self, txn: Txn[Any], cursor: str | None, vchannels: str | Sequence[str] | None) -> None:
-        """Has a transaction save the position of this scanner."""
-        self._settled(lambda: txn.save(self._scanner, cursor, vchannels=vchannels))
-
     def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below `time_tick` was handed over. Another thread, or the handler, drives the scanner."""
         with self._lock:
             self._waiting += 1  # from now on every delivered message is reported to the loop
         try:
-            self._settled(lambda: None)
-            self._thread.call(self._scanner.wait_for, time_tick)
+            self._call(lambda: self._async.wait_for(time_tick))
         finally:
             with self._lock:
                 self._waiting -= 1
-
-    def statistics(self) -> ScannerStatistics:
-        """Returns a snapshot of its counts."""
-        return self._settled(self._scanner.statistics)
 
     # -- ending
 
     def done(self) -> None:
         """Returns when the scanner has ended, for any reason, and its handler is closed. Never raises; `error` is the reason."""
         if not self._thread.stopped:
-            self._thread.call(self._scanner.done)
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the scanner; None while it runs and after a clean end."""
-        return self._scanner.error
+            self._thread.call(self._async.done)
 
     def close(self) -> None:
         """Ends the scanner cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
         self._give_up()
         if not self._thread.stopped:
-            self._thread.call(self._scanner.close)
+            self._thread.call(self._async.close)
 
     def _give_up(self) -> None:
         """Drops the rest of the current page."""
         with self._lock:
             self._closed = True
             self._page, self._at = NO_MESSAGES, 0
-        self._settled(lambda: None)
+        self._run(lambda: None)
 
     # -- the current page
 
@@ -213,7 +180,7 @@ class BlockingScanner:
             if not fetching.result():
                 return None
         if self._waiting:
-            self._settled(lambda: None)
+            self._run(lambda: None)
         return taken
 
     def _acknowledge(self) -> None:
@@ -241,37 +208,49 @@ class BlockingScanner:
 
     def _ended(self) -> bool:
         """Returns whether the scanner is known to have ended, without asking the loop; raises the error that ended it."""
-        if not self._closed and not (self._thread.stopped and self._scanner.statistics().ended):
+        if not self._closed and not (self._thread.stopped and self._async.statistics().ended):
             return False
-        if self._scanner.error is not None:
-            raise self._scanner.error
+        if self._async.error is not None:
+            raise self._async.error
         return True
 
     async def _fetch(self, delivered_count: int) -> MessagePage:
         self._tell(delivered_count)
-        return await self._scanner._page()
+        return await self._async._page()
 
     def _tell(self, delivered_count: int) -> None:
         """Reports to the scanner, in its loop, how many messages were delivered in all."""
         if delivered_count > self._reported_count:
-            self._scanner._hand_over(delivered_count - self._reported_count)
+            self._async._hand_over(delivered_count - self._reported_count)
             self._reported_count = delivered_count
 
-    def _settled(self, ask: Callable[[], _T]) -> _T:
-        """Reports to the scanner what was delivered, then asks it, in its loop."""
+    def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Reports to the scanner what was delivered, then awaits what `call` returns, on its loop."""
+        self._run(lambda: None)
+        return super()._call(call)
+
+    def _run(self, call: Callable[[], _T]) -> _T:
+        """Reports to the scanner what was delivered, then makes the call, on its loop."""
         with self._lock:
             delivered_count = self._delivered_count
-        if not self._thread.stopped:
-            return self._thread.call(self._settle, delivered_count, ask)
-        self._tell(delivered_count)  # the loop has ended, so this thread may touch the scanner
-        return ask()
 
-    async def _settle(self, delivered_count: int, ask: Callable[[], _T]) -> _T:
-        self._tell(delivered_count)
-        return ask()
+        def after_report() -> _T:
+            self._tell(delivered_count)
+            return call()
+
+        # Once the loop has ended, this thread may touch the scanner.
+        return after_report() if self._thread.stopped else super()._run(after_report)
 
 
-def blocking_handler(handler: BlockingHandler | None) -> Handler | None:
+def settled(read: TwinOfScanner | _R) -> Scanner | _R:
+    """Returns the scanner of a blocking one, to which it reports what was delivered; anything else as it is."""
+    if not isinstance(read, TwinOfScanner):
+        return read
+    read._run(lambda: None)
+    return read._async
+
+
+def threaded(handler: BlockingHandler | None) -> Handler | None:
     """Returns a handler for the scanner in the loop that calls this handler in a thread. Raises TypeError if it has to be awaited."""
     if handler is None:
         return None

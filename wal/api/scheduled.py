@@ -5,9 +5,9 @@ A schedule is what was pending when it was asked for. It does not change: a canc
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Final, overload
 from uuid import uuid4
 
 from wal.errors import InvalidArgumentError
@@ -100,35 +100,3 @@ class Schedule(Sequence[ScheduledMessage]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vchannel!r}, {list(self._messages)!r})"
-
-
-class BlockingSchedule(Sequence[ScheduledMessage]):
-    """The schedule of a vchannel for blocking callers; see `Schedule`."""
-
-    __slots__ = ("_call", "_schedule", "vchannel")
-
-    def __init__(self, schedule: Schedule, call: Callable[..., Any]) -> None:
-        """`call` runs an async function on the loop of the log, and returns its result."""
-        self._schedule = schedule
-        self._call = call
-        self.vchannel: str = schedule.vchannel
-
-    def cancel(self, key: str) -> bool:
-        """Cancels the message with this key, durably; returns False if none with it waits for its time, or if it was delivered first."""
-        cancel: Callable[[str], Awaitable[bool]] = self._schedule.cancel
-        return bool(self._call(cancel, key))
-
-    def __len__(self) -> int:
-        return len(self._schedule)
-
-    @overload
-    def __getitem__(self, at: int) -> ScheduledMessage: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[ScheduledMessage, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> ScheduledMessage | tuple[ScheduledMessage, ...]:
-        return self._schedule[at]
-
-    def __repr__(self) -> str:
-        return f"Blocking{self._schedule!r}"
