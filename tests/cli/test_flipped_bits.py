@@ -17,8 +17,8 @@ from wal.channels.directory import NEXT_KEY, PREFIX
 from wal.cli.check import damage_in
 from wal.cli.main import main
 from wal.errors import CorruptionError, FormatError
-from wal.files import FORMAT_NAME, MAP_NAME
-from wal.inspect.outside import METADATA_NAME, read_metadata
+from wal.files import FORMAT_NAME, MAP_NAME, META_NAME
+from wal.kv import RecordsBeside
 from wal.storage.journal.verify import Progress
 
 WRITTEN = {"orders": [b"%d" % number for number in range(20)], "done": [b"handled"]}
@@ -93,8 +93,8 @@ def flipped(file: Path, offset: int) -> Iterator[None]:
 
 
 def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
-    file_of_metadata = data / METADATA_NAME
-    before, metadata = contents(data), read_metadata(file_of_metadata)
+    file_of_metadata = data / META_NAME
+    before, metadata = contents(data), RecordsBeside(file_of_metadata).load()
     assert before == WRITTEN
     assert list(damage_in(data, Progress())) == []
     silent: dict[Path, list[int]] = {}
@@ -108,8 +108,8 @@ def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
         for offset in harmless[:: max(1, len(harmless) // 3)]:
             with flipped(file, offset):
                 assert contents(data) == before, f"{file} at {offset}"
-                assert read_metadata(file_of_metadata) == metadata, f"{file} at {offset}"
-    meaningless = {"LOCK", METADATA_NAME, f"{METADATA_NAME}-reserve", "checkpoint.reserve"}
+                assert RecordsBeside(file_of_metadata).load() == metadata, f"{file} at {offset}"
+    meaningless = {"LOCK", META_NAME, f"{META_NAME}-reserve", "checkpoint.reserve"}
     assert {file.name for file in silent if file.suffix not in (".wal", ".spare", ".zeros")} <= meaningless
 
 
@@ -123,7 +123,7 @@ def verified(data: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, s
 
 def test_healthy_log_has_no_damage(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also with the mark of cursors that move with transactions, which is among the keys of the pchannels."""
-    assert "pchannels/format" in read_metadata(data / METADATA_NAME)
+    assert "pchannels/format" in RecordsBeside(data / META_NAME).load()
     assert verified(data, capsys) == []
     assert main(["repair", str(data), "--dry-run"]) == 0
     assert main(["copy", str(data), str(tmp_path / "copy")]) == 0
@@ -135,7 +135,7 @@ def test_healthy_log_has_no_damage(data: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def execute(data: Path, statement: str, *arguments: str) -> None:
-    with contextlib.closing(sqlite3.connect(data / METADATA_NAME, isolation_level=None)) as connection:
+    with contextlib.closing(sqlite3.connect(data / META_NAME, isolation_level=None)) as connection:
         assert connection.execute(statement, arguments).rowcount == 1
 
 
@@ -174,7 +174,7 @@ def test_damaged_metadata_are_never_a_shorter_log(sound: Path, tmp_path: Path, c
         shutil.copytree(sound, data)
         damage(data)
         rows = verified(data, capsys)
-        assert {(row["kind"], row["path"]) for row in rows} == {("metadata", str(data / METADATA_NAME))}, damage
+        assert {(row["kind"], row["path"]) for row in rows} == {("metadata", str(data / META_NAME))}, damage
         maps = {path: path.read_bytes() for path in data.glob(f"pchannels/*/{MAP_NAME}")}
         with pytest.raises(CorruptionError, match=text), bridge.blocking(data) as log:
             raise AssertionError(damage, [info.name for info in log.vchannels()])

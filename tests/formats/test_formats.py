@@ -13,7 +13,7 @@ from tests.probes import payloads
 from wal import Message, ProducerKey, bridge, open_wal
 from wal.cli.check import damage_in
 from wal.errors import FormatError
-from wal.inspect.outside import METADATA_NAME
+from wal.files import META_NAME
 from wal.storage.journal.verify import Progress
 
 FOLDER = Path(__file__).parent
@@ -50,7 +50,7 @@ def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
     with bridge.blocking(released) as log:
         log.append("orders", b"new")
     assert (released / "FORMAT").read_bytes() == b"wal-journal 3\n"
-    with contextlib.closing(sqlite3.connect(released / METADATA_NAME)) as connection:
+    with contextlib.closing(sqlite3.connect(released / META_NAME)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT count(*) FROM kv WHERE value NOT LIKE 'crc32c:%'").fetchone() == (0,)
     assert list(damage_in(released, Progress())) == []

@@ -15,9 +15,9 @@ from tests.faults import copy_of_open
 from tests.probes import local, payloads
 from wal import AppendResult, Message, ProducerKey, StartFrom, WALAccesser, open_wal
 from wal.errors import CorruptionError, NoSpaceError, TruncatedError
+from wal.files import META_NAME
 from wal.kv import SqliteKV
 from wal.local.log import LocalLog
-from wal.local.storage import META_FILE
 from wal.write import recovery
 from wal.write.recovery import CheckpointRule
 
@@ -46,7 +46,7 @@ async def checkpointed(log: WALAccesser) -> int:
 
 
 async def record_of(data: str) -> dict[str, int | None]:
-    kv = await SqliteKV.open(Path(data) / META_FILE)
+    kv = await SqliteKV.open(Path(data) / META_NAME)
     try:
         found: dict[str, int | None] = msgspec.json.decode(await kv.load("checkpoints/p0"))
         return found
@@ -303,7 +303,7 @@ async def test_damage_is_named_and_can_be_given_up(data: str, damage: str) -> No
     assert caught.value.path == str(path)
     assert str(path) in str(caught.value)
     assert "checkpoints/p0" in str(caught.value)
-    kv = await SqliteKV.open(Path(data) / META_FILE)
+    kv = await SqliteKV.open(Path(data) / META_NAME)
     await kv.remove("checkpoints/p0")
     await kv.close()
     async with open_wal(data) as log:

@@ -22,9 +22,9 @@ from wal.backup.rounds import Progress, Rounds
 from wal.backup.store import Store, age_s, open_store
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.directory import record_from
+from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame.codec import expand, load_zstd
-from wal.inspect.outside import checkpoint_records
 from wal.location import Location, parse_location
 from wal.read.cursors.files import CURSORS_NAME, decode_cursor, file_name
 from wal.storage.journal.layout import SegmentHeader

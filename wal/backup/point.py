@@ -233,13 +233,9 @@ def _cut(log: ReadOnlyJournalLog, tick: int) -> _Cut:
 
 def _copies(log: ReadOnlyJournalLog, start: int, end: int) -> Iterator[tuple[int, SharedCopies]]:
     """Yields the copies of broadcasts in the frames of a range, each with the position of its frame."""
-    at = max(start, log.earliest[0])
-    while at < end:
-        page = log.page(at, end, None, _PAGE_BYTES)
-        for frame in page.frames:
-            if frame.view.header.compatible & BROADCAST:
-                yield from ((frame.position, shared) for shared in shared_copies(frame.view))
-        at = page.next_position
+    for frame in log.frames(max(start, log.earliest[0]), end, _PAGE_BYTES):
+        if frame.view.header.compatible & BROADCAST:
+            yield from ((frame.position, shared) for shared in shared_copies(frame.view))
 
 
 def _shorten(folder: Path, position: int, frame: EncodedFrame | None) -> int:

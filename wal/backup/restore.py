@@ -20,13 +20,12 @@ import msgspec
 from wal.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
 from wal.backup.manifest import Chunk, Manifest, PChannelCopy
 from wal.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan
-from wal.backup.rounds import META_FILE
 from wal.backup.store import Store, open_store
+from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
-from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock
+from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, META_NAME, PRIVATE, FileAccess, FileLock
 from wal.files.descriptors import open_file, write_file
 from wal.files.system import is_foreign
-from wal.inspect.outside import checkpoint_records
 from wal.kv import SqliteKV
 from wal.local.restored import mark_restored
 from wal.location import parse_location
@@ -40,7 +39,7 @@ from wal.threads import in_thread
 
 _MARK: Final = ".restoring.lock"
 _BUILDING: Final = ".restoring"
-_META_FILES: Final = frozenset((META_FILE, f"{META_FILE}-wal", f"{META_FILE}-shm", f"{META_FILE}-reserve"))
+_META_FILES: Final = frozenset((META_NAME, f"{META_NAME}-wal", f"{META_NAME}-shm", f"{META_NAME}-reserve"))
 _PRIVATE_FILES: Final = _META_FILES | {LOCK_NAME, CURSORS_LOCK_NAME, FENCE_NAME}
 _PARTS: Final = _META_FILES | {_MARK, _BUILDING, LOCK_NAME, CURSORS_LOCK_NAME, "pchannels", "cursors"}
 """What a restore that did not end may have left in its place."""
@@ -67,7 +66,7 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
     site = await in_thread(_site, directory)
     try:
         metadata, tick = await in_thread(_build, site.building, site.access, store, chosen)
-        kv = await SqliteKV.open(site.building / META_FILE)
+        kv = await SqliteKV.open(site.building / META_NAME)
         try:
             pairs = list(metadata.items())
             for first in range(0, len(pairs), 500):
@@ -106,11 +105,11 @@ def _read_all(directory: Path, manifest: Manifest) -> None:
     with closing(ReadOnlyJournal(directory)) as journal:
         for name, pchannel in manifest.pchannels.items():
             with closing(journal.open(name)) as log:
-                at, end = log.earliest[0], log.reach().durable_end
-                while at < end:
-                    at = log.page(at, end, None, 16 << 20).next_position
-                if at < pchannel.end:
-                    raise CorruptionError(f"pchannel {name} of backup {manifest.number} ends at {at}", expected=f"{pchannel.end}")
+                end = log.reach().durable_end
+                for _ in log.frames(log.earliest[0], end, 16 << 20):
+                    pass
+                if end < pchannel.end:
+                    raise CorruptionError(f"pchannel {name} of backup {manifest.number} ends at {end}", expected=f"{pchannel.end}")
 
 
 def _is_free(directory: Path, if_absent: bool) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -46,12 +45,11 @@ from wal.backup.manifest import (
     part_of_segment,
 )
 from wal.backup.store import ObjectExistsError, Store
-from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
-from wal.files.descriptors import write_file
+from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord, checkpoint_records
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, WALError
+from wal.files import META_NAME
 from wal.frame.codec import load_zstd
-from wal.inspect.outside import checkpoint_records
-from wal.kv import read_records
+from wal.kv import RecordsBeside
 from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
@@ -62,7 +60,6 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJourn
 from wal.storage.journal.segments import open_shared, read_header, segment_bases
 from wal.storage.journal.verify import check_frames
 
-META_FILE: Final = "meta.sqlite3"
 CHUNK_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 4
 """The objects that are compressed and put side by side."""
@@ -71,8 +68,6 @@ _SAMPLE_BYTES: Final = 16 << 10
 _SAMPLES: Final = 4
 _WORTH: Final = 0.95
 """A chunk whose samples do not become smaller than this is put as it is: compressing it would cost more than putting it."""
-_AHEAD: Final = f"{META_FILE}-wal"
-_SALTS_END: Final = 24
 _TRIES: Final = 20
 _CHECKPOINTS: Final = ("pchannels/", "checkpoints/")
 _BROADCASTS: Final = "broadcasts/"
@@ -94,7 +89,7 @@ class Rounds:
         self._there: set[str] = set()
         self._journal: ReadOnlyJournal | None = None
         self._logs: dict[str, ReadOnlyJournalLog] = {}
-        self._metadata = _Metadata(directory)
+        self._metadata = RecordsBeside(directory / META_NAME)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
         self._making = threading.Lock()
         self._kept: deque[Manifest] = deque()
@@ -228,7 +223,7 @@ class _Copy:
         self._lock = threading.Lock()
         self._objects = self._bytes = 0
 
-    def run(self, logs: dict[str, ReadOnlyJournalLog], reader: _Metadata) -> Manifest:
+    def run(self, logs: dict[str, ReadOnlyJournalLog], reader: RecordsBeside) -> Manifest:
         self._check_log(next(iter(logs.values())))
         before = reader.load()
         states = {name: log.reach() for name, log in logs.items()}
@@ -467,46 +462,3 @@ def _end(log: ReadOnlyJournalLog, start: int, durable: int, tick: int) -> int:
             if index.first_ticks[ordinal] > tick:
                 return int(index.positions[ordinal])
     return durable
-
-
-class _Metadata:
-    """The metadata of a journal that may be open for writing.
-
-    Its writer keeps sqlite's lock, so the two files are copied, until one pair belongs together: sqlite changes the database only when it
-    moves what its write-ahead file has, and begins that file anew, with other salts, only after that. What did not change is not parsed
-    again.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / META_FILE
-        self._ahead_path = directory / _AHEAD
-        self._files = (b"", b"")
-        self._records: dict[str, str] = {}
-
-    def load(self) -> dict[str, str]:
-        """Returns the records as they are now. Raises FormatError if they are elsewhere, CorruptionError if they are damaged."""
-        path = self._path
-        if not path.exists():
-            raise FormatError(f"{path} is missing: a journal whose metadata lie elsewhere (setting kv) is not backed up")
-        for tried in range(_TRIES):
-            database, ahead = path.read_bytes(), self._ahead()
-            if path.read_bytes() == database and self._ahead()[:_SALTS_END] == ahead[:_SALTS_END]:
-                break
-            time.sleep(0.01 * tried)
-        else:
-            raise StorageError(f"{path} changes faster than it can be read: try again")
-        if self._files == (database, ahead):
-            return self._records
-        with tempfile.TemporaryDirectory(prefix="wal-backup-") as folder:
-            copy = Path(folder, META_FILE)
-            write_file(copy, database)
-            write_file(Path(folder, _AHEAD), ahead)
-            self._records = read_records(copy, path)
-        self._files = database, ahead
-        return self._records
-
-    def _ahead(self) -> bytes:
-        try:
-            return self._ahead_path.read_bytes()
-        except FileNotFoundError:
-            return b""

@@ -139,6 +139,18 @@ async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
         raise CorruptionError(f"the checkpoint record in the KV cannot be read: {error}", expected=key) from error
 
 
+def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecord]:
+    """Returns the checkpoint that counts, by pchannel. Raises CorruptionError for a record that cannot be read."""
+    records: dict[str, CheckpointRecord] = {}
+    for key, value in metadata.items():
+        if key.startswith(CHECKPOINT_PREFIX):
+            try:
+                records[key.removeprefix(CHECKPOINT_PREFIX)] = _checkpoint_decoder.decode(value)
+            except (msgspec.DecodeError, RecursionError, ValueError) as error:
+                raise CorruptionError(f"the checkpoint record {key!r} cannot be read: {error}", expected="a checkpoint record") from error
+    return records
+
+
 async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointRecord) -> None:
     """Saves where recovery begins, if the pchannel's record is still `meta`; raises ChannelFencedError if another writer took over.
 

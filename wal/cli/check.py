@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX, decode, names_in
+from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX, checkpoint_records, decode, names_in
 from wal.cli.commands import EXIT_FINDING
 from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, time_text
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, shortened
-from wal.files import FORMAT_NAME, MAP_NAME, FileAccess
-from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.files import FORMAT_NAME, MAP_NAME, META_NAME, FileAccess
 from wal.inspect.rows import HealthRow, Row
+from wal.kv import RecordsBeside
 from wal.location import parse_location
 from wal.message import LogPosition, MessageID
 from wal.secret import Secret
@@ -165,13 +165,13 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
     for cursor in CursorFiles(directory).load_all():
         if isinstance(cursor, DamagedCursor):
             yield Damage(path=str(directory / "cursors" / Path(cursor.file).name), offset=0, problem=str(cursor.error), kind="cursor")
-    file = directory / METADATA_NAME
+    file = directory / META_NAME
     if kv is not None:
         note("the metadata are elsewhere (setting kv), and were not checked")
         return
     terms = {path.parent.name: _term(path) for path in directory.glob(f"pchannels/*/{CONTROL_NAME}")}
     try:
-        metadata = read_metadata(file) if file.exists() else {}
+        metadata = RecordsBeside(file).load() if file.exists() else {}
         records = checkpoint_records(metadata)
         problems = [*_behind(metadata, terms), *_lost_vchannels(metadata, maps)]
     except CorruptionError as error:
@@ -189,7 +189,7 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
     for name, record in records.items():
         state = record.state
         path = directory / "pchannels" / name / f"checkpoint-{state or 0:016x}"
-        if state is not None and not path.exists() and checkpoint_records(read_metadata(file)).get(name) == record:
+        if state is not None and not path.exists() and checkpoint_records(RecordsBeside(file).load()).get(name) == record:
             problem = "it is missing, and the metadata name it as the checkpoint that counts"
             yield Damage(path=str(path), offset=0, problem=problem, kind="checkpoint")
 
@@ -261,8 +261,8 @@ def _check_journal(directory: Path) -> None:
         pass  # a control page is missing
     except FormatError:
         check_format(directory)
-        file = directory / METADATA_NAME
-        if not file.exists() or not names_in(read_metadata(file)):
+        file = directory / META_NAME
+        if not file.exists() or not names_in(RecordsBeside(file).load()):
             raise
 
 
@@ -345,9 +345,9 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
         found = await in_thread(_still, directory, damages)
         forgotten = sorted({Path(damage.path).parent.name for damage in found if damage.kind == "checkpoint"})
         if forgotten:
-            if not await in_thread((directory / METADATA_NAME).exists):
+            if not await in_thread((directory / META_NAME).exists):
                 raise InvalidArgumentError(f"the metadata of {directory} are elsewhere: a checkpoint is repaired only with them")
-            kv = await SqliteKV.open(directory / METADATA_NAME)
+            kv = await SqliteKV.open(directory / META_NAME)
             try:
                 await kv.multi_remove([CHECKPOINT_PREFIX + name for name in forgotten])
             finally:

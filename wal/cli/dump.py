@@ -78,11 +78,7 @@ def _frames(log: ReadOnlyPChannelLog, since: object) -> Iterator[StoredFrame]:
     elif isinstance(since, datetime | int):
         tick = from_datetime(since) if isinstance(since, datetime) else since
         start = max(start, log.position_after(tick - 1, start[0], snapshot.durable_end))
-    at = start[0]
-    while at < snapshot.durable_end:
-        page = log.page(at, snapshot.durable_end, None, 1 << 20)
-        yield from page.frames
-        at = page.next_position
+    yield from log.frames(start[0], snapshot.durable_end)
 
 
 def _row(pchannel: str, frame: StoredFrame) -> FrameRow:

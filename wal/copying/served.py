@@ -40,7 +40,6 @@ class ServedSource(CopySource):
         self.location = location
         self._source = BlockingSource(location.servers, settings, wait_s=0.0, follow=False)
         self._core = ReadOnlyCore(self._source)
-        self._kv_thread = None
         self._salvaged = None
         self._waiting: dict[str, set[str]] | None = None
 
@@ -61,12 +60,9 @@ class ServedSource(CopySource):
         for name in self._core.logs:
             log = self.log(name)
             snapshot = log.reach()
-            at, end = log.position_after(tick, snapshot.earliest[0], snapshot.durable_end)[0], snapshot.durable_end
-            while at < end:
-                page = log.page(at, end, None, 1 << 20)
-                if any(frame.view.runs.of_kind(RunKind.COPY) for frame in page.frames):
-                    return True
-                at = page.next_position
+            at = log.position_after(tick, snapshot.earliest[0], snapshot.durable_end)[0]
+            if any(frame.view.runs.of_kind(RunKind.COPY) for frame in log.frames(at, snapshot.durable_end)):
+                return True
         return False
 
     def _check_broadcasts(self) -> None:

@@ -7,10 +7,10 @@ and one thread at a time calls.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Final, cast
 
 import msgspec
@@ -18,13 +18,12 @@ import msgspec
 from wal.channels.cluster import FORMAT, ClusterRecord, load_cluster
 from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.directory import record_from
-from wal.channels.pchannels import CheckpointRecord
+from wal.channels.pchannels import CheckpointRecord, checkpoint_records
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, UnavailableError
 from wal.frame import FrameView, RunName
-from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.inspect.outside import metadata_of
 from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
-from wal.loop_thread import LoopThread
 from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
@@ -35,9 +34,8 @@ from wal.settings import Settings
 from wal.storage.base import LogSnapshot, StoredFrame
 from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 from wal.storage.journal.salvage import LostPart, SalvagedLog
-from wal.storage.metadata import load_metadata, open_metadata
+from wal.storage.metadata import open_metadata
 from wal.storage.read_only import ReadOnlyStoredLog
-from wal.storage.search import PageRequest
 from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorRecord, CursorTable
 from wal.write.idempotency.scopes import KeyRun, Scope
@@ -106,7 +104,6 @@ class CopySource:
         self.location: Location = location
         self._settings = settings
         self._core = ReadOnlyCore(source_of(location, settings))
-        self._kv_thread: LoopThread | None = None
         self._salvaged = {} if skip_damaged else None
 
     def open(self) -> None:
@@ -118,8 +115,6 @@ class CopySource:
         for log in () if self._salvaged is None else self._salvaged.values():
             log.close()
         self._core.close()
-        if self._kv_thread is not None:
-            self._kv_thread.stop()
 
     def incarnations(self) -> dict[str, int]:
         """Returns the pchannels in the order of their numbers, and the incarnation of the log of each."""
@@ -202,62 +197,38 @@ class CopySource:
     def heads(self, ends: Ends) -> Iterator[FrameView]:
         """Yields all frames, of which only the heads are certain to be there."""
         for name, snapshot in ends.snapshots.items():
-            log, at = self.log(name), snapshot.earliest[0]
-            while at < snapshot.durable_end:
-                page = log.head_page(PageRequest(at, snapshot.durable_end, None, PAGE_BYTES))
-                yield from (frame.view for frame in page.frames)
-                at = page.next_position
+            yield from (frame.view for frame in self.log(name).heads(snapshot.earliest[0], snapshot.durable_end))
 
     def _frames_of(self, name: str, after: int, snapshot: LogSnapshot, up_to: int | None) -> Iterator[tuple[str, StoredFrame, int]]:
         log, end = self.log(name), snapshot.durable_end
         earliest = snapshot.earliest
         at = max(earliest, log.position_after(after, earliest[0], end))[0] if after else earliest[0]
-        while at < end:
-            page = log.page(at, end, None, PAGE_BYTES)
-            for frame in page.frames:
-                header = frame.view.header
-                if up_to is not None and header.first_tick > up_to:
-                    return
-                if header.promised_tick > after:
-                    yield name, frame, earliest[1] if frame.position == earliest[0] else 0
-            at = page.next_position
-
-    def tick_of(self, pchannel: str, event: LogPosition) -> int | None:
-        """Returns the tick of this event; None if it is truncated or lost."""
-        return self.tick_at(pchannel, event, exact=True)
+        for frame in log.frames(at, end, PAGE_BYTES):
+            header = frame.view.header
+            if up_to is not None and header.first_tick > up_to:
+                return
+            if header.promised_tick > after:
+                yield name, frame, earliest[1] if frame.position == earliest[0] else 0
 
     def tick_at(self, pchannel: str, position: LogPosition, *, exact: bool = False) -> int | None:
         """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated, or if it has to be
         at this position (`exact`) and is not."""
         log = self.log(pchannel)
-        end = log.reach().durable_end
-        at = position[0]
-        try:
-            while at < end:
-                page = log.head_page(PageRequest(at, end))
-                for frame in page.frames:
-                    index = position[1] if frame.position == position[0] else 0
-                    if exact and (frame.position != position[0] or index >= frame.view.header.indices):
-                        return None
-                    if index < frame.view.header.indices:
-                        return frame.view.header.first_tick + index
-                at = page.next_position
-        except TruncatedError:
-            return None
+        with contextlib.suppress(TruncatedError):
+            for frame in log.heads(position[0], log.reach().durable_end, bytes_max=1):
+                header, is_here = frame.view.header, frame.position == position[0]
+                index = position[1] if is_here else 0
+                if index < header.indices and (is_here or not exact):
+                    return header.first_tick + index
+                if exact:
+                    break
         return None
 
     # -- metadata
 
     def metadata(self) -> dict[str, str]:
         """Returns the records of the metadata by key, as they are now."""
-        kv = None if self._settings.kv is None else parse_kv(self._settings.kv)
-        if isinstance(kv, Path) or (kv is None and self.location.path is not None):
-            assert self.location.path is not None or isinstance(kv, Path)
-            return read_metadata(kv if isinstance(kv, Path) else cast("Path", self.location.path) / METADATA_NAME)
-        assert self._settings.kv is not None, "checked by the source"
-        if self._kv_thread is None:
-            self._kv_thread = LoopThread()
-        return self._kv_thread.call(load_metadata, self._settings.kv)
+        return metadata_of(self.location.path, self._settings.kv)
 
     @staticmethod
     def vchannels(metadata: Mapping[str, str]) -> list[VChannelInfo]:
@@ -346,16 +317,12 @@ class CopySource:
                 copies.restore(state)
                 cursors.restore(state)
                 schedule.restore(state, live=live.__contains__)
-        while at < end:
-            page = log.page(at, end, None, PAGE_BYTES)
-            for frame in page.frames:
-                if ends.tick is not None and frame.view.header.first_tick > ends.tick:
-                    end = at
-                    break
-                copies.replay(frame.position, frame.view)
-                cursors.replay(frame.view)
-                schedule.replay(frame.view, live=live.__contains__)
-            at = page.next_position
+        for frame in log.frames(at, end, PAGE_BYTES):
+            if ends.tick is not None and frame.view.header.first_tick > ends.tick:
+                break
+            copies.replay(frame.position, frame.view)
+            cursors.replay(frame.view)
+            schedule.replay(frame.view, live=live.__contains__)
         return Remembered(
             frozenset(listed.header.broadcast_id for listed in copies.listed()),
             tuple(cursors.all()),

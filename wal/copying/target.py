@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -277,7 +278,7 @@ class CopyTarget:
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         log = self._writers[target].log
         tick = await in_thread(source.tick_at, cursor.pchannel, cursor.start)
-        event_tick = None if cursor.event is None else await in_thread(source.tick_of, cursor.pchannel, cursor.event)
+        event_tick = None if cursor.event is None else await in_thread(partial(source.tick_at, cursor.pchannel, cursor.event, exact=True))
         start = (0, 0) if cursor.stale else (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
         event = None if event_tick is None else await _newest(log, event_tick)
         return msgspec.structs.replace(

@@ -4,7 +4,7 @@ A writer holds a `FileLock` on its directory, and a `HeldDirectory` tells whethe
 Files are readable as `FileAccess` says. A `SpaceReserve` lets a log truncate on a disk that is full.
 """
 
-from wal.files.access import FORMAT_NAME, MAP_NAME, PRIVATE, FileAccess
+from wal.files.access import FORMAT_NAME, MAP_NAME, META_NAME, PRIVATE, FileAccess
 from wal.files.free_space import RESERVE_BYTES, SpaceReserve, free_bytes
 from wal.files.held_directory import HeldDirectory, HeldNames
 from wal.files.lock import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, LockHolder
@@ -14,6 +14,7 @@ __all__ = [
     "FORMAT_NAME",
     "LOCK_NAME",
     "MAP_NAME",
+    "META_NAME",
     "PRIVATE",
     "RESERVE_BYTES",
     "FileAccess",

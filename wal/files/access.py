@@ -22,9 +22,11 @@ from wal.files.descriptors import open_file
 from wal.files.links import is_shared
 
 FORMAT_NAME: Final = "FORMAT"
+"""The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
 MAP_NAME: Final = "vchannels"
 """The map of the vchannels of a pchannel, beside its log."""
-"""The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
+META_NAME: Final = "meta.sqlite3"
+"""The metadata of a journal, unless they lie elsewhere (setting kv)."""
 _GROUP_READS: Final = 0o040
 _OTHERS_OR_GROUP_WRITES: Final = 0o027
 _PERMISSIONS: Final = 0o777

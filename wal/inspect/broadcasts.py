@@ -6,20 +6,19 @@ broadcast that ends while they are read may still be listed.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Final, cast
 
 from broadcaster.message import CopiesInLog
 from broadcaster.records import read_records, rebuild
-from wal.errors import InvalidArgumentError, TruncatedError
-from wal.inspect.outside import METADATA_NAME, checkpoint_records, read_metadata
+from wal.channels.pchannels import checkpoint_records
+from wal.errors import TruncatedError
+from wal.inspect.outside import metadata_of
 from wal.inspect.rows import BroadcastRow
-from wal.location import EtcdLocation, parse_kv
 from wal.read.read_only_core import ReadOnlyCore
 from wal.settings import Settings
-from wal.storage.metadata import BROADCAST_ROOT, load_metadata
+from wal.storage.metadata import BROADCAST_ROOT
 from wal.storage.read_only import ReadOnlyStoredLog
 from wal.timestamp.timestamp import parse
 from wal.write.copies import CopyTable, names_of
@@ -33,16 +32,7 @@ def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings
     `directory` is that of a journal, None for another log. Raises InvalidArgumentError if it is not known where the metadata are,
     FormatError or CorruptionError if they are missing or cannot be read, and what etcd raises.
     """
-    kv = None if settings.kv is None else parse_kv(settings.kv)
-    if isinstance(kv, EtcdLocation):
-        assert settings.kv is not None
-        metadata = asyncio.run(load_metadata(settings.kv))
-    elif (file := kv or (directory and directory / METADATA_NAME)) is not None:
-        metadata = read_metadata(file)
-    else:
-        raise InvalidArgumentError(
-            "the broadcasts of this log are in its metadata: say where these are by the setting kv (--set kv=…, WAL_KV)"
-        )
+    metadata = metadata_of(directory, settings.kv)
     root = f"{BROADCAST_ROOT}/"
     records = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
     checkpoints = checkpoint_records(metadata)

@@ -3,16 +3,12 @@
 Every call blocks, or runs the blocking part in a thread. Nothing is written, no lock is taken but the shared one for an instant, with which
 a reader finds out whether a writer is there, and a log in use is not disturbed. Counting goes over the heads of the frames; bodies are not
 read where the log lets a reader leave them out.
-
-The metadata file of a journal in use is locked by its writer, so it is copied, with sqlite's write-ahead file, and the copy is read. A copy
-is taken again until neither file changed meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,36 +16,35 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord
+from wal.channels.pchannels import COMPRESSION_KEY, CheckpointRecord, checkpoint_records
 from wal.channels.vchannels import VChannelInfo
-from wal.errors import CorruptionError, FormatError, StorageError, TruncatedError, UnavailableError, WALError
-from wal.files import LOCK_NAME, LockHolder
-from wal.files.descriptors import open_file, write_file
+from wal.errors import InvalidArgumentError, TruncatedError, WALError
+from wal.files import LOCK_NAME, META_NAME, LockHolder
+from wal.files.descriptors import open_file
 from wal.frame import FrameView, RunKind, RunName
 from wal.inspect.builders import Lag, PChannelDetails, VChannelCounts, WriterDetails
-from wal.kv import read_records
+from wal.kv import RecordsBeside
+from wal.location import EtcdLocation, parse_kv
+from wal.loop_thread import LoopThread
 from wal.message import LogPosition
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
-from wal.storage.base import StoredFrame
+from wal.secret import Secret
 from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 from wal.storage.journal.segments import segment_bases
+from wal.storage.metadata import load_metadata
 from wal.storage.read_only import ReadOnlyPChannelLog
 from wal.threads import in_thread
 from wal.timestamp.timestamp import compose, parse, to_datetime
 from wal.write.schedule import ScheduleTable
 
 _T = TypeVar("_T")
-METADATA_NAME: Final = "meta.sqlite3"
 STATUS_NAME: Final = "STATUS"
 """The file beside LOCK with the address of the writer's status service: a JSON object with host, port and pid."""
 RATE_S: Final = 60.0
 """The time over which rates are counted."""
 _FLAG_COMMIT: Final = 2
-_PAGE_BYTES: Final = 1 << 20
-_COPY_TRIES: Final = 50
-_COPY_PAUSE_S: Final = 0.02
 
 
 def writer_of(directory: Path) -> WriterDetails:
@@ -79,47 +74,22 @@ def _status_address(directory: Path, pid: int | None) -> str | None:
     return f"http://{f'[{host}]' if ':' in host else host}:{status.port}"
 
 
-def read_metadata(file: Path) -> dict[str, str]:
-    """Returns the records of the metadata in this sqlite file, by key, as they were at one moment; a writer may have it open.
+def metadata_of(directory: Path | None, kv: str | Secret | None) -> dict[str, str]:
+    """Returns the metadata of a log at one moment, by key: those at `kv`, or (None) of the journal in this directory, which may be in use.
 
-    Raises FormatError if there is no such file or it is of a newer version, CorruptionError if it is damaged, UnavailableError if it
-    changed during every attempt.
+    Raises InvalidArgumentError if it is not known where they are, and what `RecordsBeside.load` and etcd raise.
     """
-    log = file.with_name(f"{file.name}-wal")
-    with tempfile.TemporaryDirectory(prefix="wal-metadata-") as temporary:
-        copy = Path(temporary, METADATA_NAME)
-        for _ in range(_COPY_TRIES):
-            before = _state(file), _state(log)
-            if before[0] is None:
-                raise FormatError(f"{file} is missing: the metadata of this journal is elsewhere (setting kv), or there is no journal")
-            try:
-                write_file(copy, file.read_bytes())
-                copied_log = copy.with_name(f"{METADATA_NAME}-wal")
-                copied_log.unlink(missing_ok=True)
-                if before[1] is not None:
-                    write_file(copied_log, log.read_bytes())
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise StorageError(f"{error.filename or file} cannot be read: {error.strerror or error}") from error
-            if (_state(file), _state(log)) == before:
-                break
-            time.sleep(_COPY_PAUSE_S)
-        else:
-            raise UnavailableError(f"{file} changed during each of {_COPY_TRIES} attempts to read it: try again")
-        return read_records(copy, file)
-
-
-def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecord]:
-    """Returns the checkpoint that counts, by pchannel. Raises CorruptionError for a record that cannot be read."""
-    records: dict[str, CheckpointRecord] = {}
-    for key, value in metadata.items():
-        if key.startswith(CHECKPOINT_PREFIX):
-            try:
-                records[key.removeprefix(CHECKPOINT_PREFIX)] = _record.decode(value)
-            except (msgspec.DecodeError, RecursionError, ValueError) as error:
-                raise CorruptionError(f"the checkpoint record {key!r} cannot be read: {error}", expected="a checkpoint record") from error
-    return records
+    place = None if kv is None else parse_kv(kv)
+    if isinstance(place, EtcdLocation):
+        assert kv is not None
+        thread = LoopThread()
+        try:
+            return thread.call(load_metadata, kv)
+        finally:
+            thread.stop()
+    if (file := place or (directory and directory / META_NAME)) is None:
+        raise InvalidArgumentError("it is not known where the metadata of this log are: say it by the setting kv (--set kv=…, WAL_KV)")
+    return RecordsBeside(file).load()
 
 
 class OutsideDetails:
@@ -146,7 +116,7 @@ class OutsideDetails:
         if self._directory is None:
             return None
         with contextlib.suppress(WALError):  # it may be in another KV, or the user may not read it
-            return read_metadata(self._directory / METADATA_NAME).get(COMPRESSION_KEY, "none")
+            return metadata_of(self._directory, None).get(COMPRESSION_KEY, "none")
         return None
 
     async def writer(self) -> WriterDetails:
@@ -209,12 +179,8 @@ class OutsideDetails:
             if blob is None:
                 return None
             table.restore(blob, live=live)
-            at = record.position
-            while table.used and at < end:  # the first message waits for a checkpoint that says so
-                page = log.page(at, end, None, _PAGE_BYTES)
-                for frame in page.frames:
-                    table.replay(frame.view, live=live)
-                at = page.next_position
+            for frame in log.frames(record.position, end) if table.used else ():  # the first message waits for a checkpoint that says so
+                table.replay(frame.view, live=live)
         except TruncatedError:
             return None
         return len(table)
@@ -224,7 +190,7 @@ class OutsideDetails:
             self._checkpoints = {}
             assert self._directory is not None
             with contextlib.suppress(WALError):  # it may be in another KV, or the user may not read it
-                self._checkpoints = checkpoint_records(read_metadata(self._directory / METADATA_NAME))
+                self._checkpoints = checkpoint_records(metadata_of(self._directory, None))
         return self._checkpoints.get(pchannel)
 
     def count(self, vchannels: Sequence[VChannelInfo]) -> dict[str, VChannelCounts]:
@@ -242,7 +208,7 @@ class OutsideDetails:
         messages, sizes = dict.fromkeys(incarnations, 0), dict.fromkeys(incarnations, 0)
         newest: dict[str, tuple[int, LogPosition]] = {}
         snapshot = log.reach()
-        for frame in frames(log, snapshot.earliest, snapshot.durable_end, frozenset(incarnations)):
+        for frame in log.heads(snapshot.earliest[0], snapshot.durable_end, frozenset(incarnations)):
             least = snapshot.earliest[1] if frame.position == snapshot.earliest[0] else 0
             for name, incarnation, count, size, last in rows_of(frame.view, incarnations, least):
                 if incarnations[name] == incarnation:
@@ -274,7 +240,7 @@ class OutsideDetails:
             if position is not None:
                 start = max(start, (position.message_id.position, position.message_id.index + 1))
             messages, oldest = 0, None
-            for frame in frames(log, start, snapshot.durable_end, frozenset(current)):
+            for frame in log.heads(start[0], snapshot.durable_end, frozenset(current)):
                 least = start[1] if frame.position == start[0] else 0
                 for name, incarnation, count, _, _ in rows_of(frame.view, current, least):
                     if count and current[name] in (None, incarnation):
@@ -283,20 +249,6 @@ class OutsideDetails:
             return Lag(messages=messages, oldest=oldest)
 
         return _unless_truncated(log, lag)
-
-
-def frames(log: ReadOnlyPChannelLog, start: LogPosition, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
-    """Yields the frames that hold events of these vchannels, from the one at `start` up to `end`, with their heads at least."""
-    if isinstance(log, ReadOnlyJournalLog):
-        yield from log.heads(start[0], end, names)
-        return
-    at = start[0]
-    while at < end:
-        page = log.page(at, end, names, _PAGE_BYTES)
-        yield from page.frames
-        if page.next_position <= at:
-            return
-        at = page.next_position
 
 
 def rows_of(view: FrameView, names: Mapping[str, object], least: int = 0) -> Iterator[tuple[str, int, int, int, int]]:
@@ -355,20 +307,7 @@ def _age_s(log: ReadOnlyPChannelLog, position: int, end: int) -> float | None:
     return max(0.0, time.time() - parse(weights[0].first_tick)[0] / 1000) if weights else 0.0
 
 
-def _state(file: Path) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror}") from error
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 class _Status(msgspec.Struct):
     host: str
     port: int
     pid: int
-
-
-_record: Final = msgspec.json.Decoder(CheckpointRecord)

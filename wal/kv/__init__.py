@@ -6,9 +6,9 @@ Of the other rooms this one imports `files`, and for etcd `network`.
 """
 
 from wal.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics, RootedKV
+from wal.kv.beside import RecordsBeside
 from wal.kv.memory import MemoryKV
 from wal.kv.sqlite import SqliteKV
-from wal.kv.sqlite_store import read_records
 from wal.kv.watch import WATCH_BUFFER_MAX, Watch, WatchEvent, WatchKind
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
     "KVBatch",
     "KVStatistics",
     "MemoryKV",
+    "RecordsBeside",
     "RootedKV",
     "SqliteKV",
     "Watch",
     "WatchEvent",
     "WatchKind",
-    "read_records",
 ]

@@ -16,7 +16,7 @@ import msgspec
 from wal.async_only import import_late
 from wal.channels.pchannels import load_pchannels
 from wal.errors import FormatError, InvalidArgumentError
-from wal.files import HeldDirectory
+from wal.files import META_NAME, HeldDirectory
 from wal.kv import KVBase, MemoryKV, SqliteKV
 from wal.location import Location, parse_kv
 from wal.settings import Settings
@@ -28,7 +28,6 @@ from wal.threads import in_thread
 from wal.timestamp import COUNT_MAX
 from wal.write.txn_table import TxnLimits
 
-META_FILE: Final = "meta.sqlite3"
 _TXN_TABLES_BYTES: Final = 1 << 19
 """The bytes that the header and tables of a frame take besides the largest transaction."""
 
@@ -128,7 +127,7 @@ async def _open_kv(location: Location, settings: Settings, undo: Undo, held: Hel
             f"a log at {location} needs a place for its metadata: give the setting kv, the path of a sqlite file or etcd://…"
         )
     else:
-        kv = MemoryKV() if location.path is None else await SqliteKV.open(location.path / META_FILE)
+        kv = MemoryKV() if location.path is None else await SqliteKV.open(location.path / META_NAME)
     undo.add(kv.close, abandon=kv.abandon)
     if held is not None and isinstance(kv, SqliteKV):
         held.watch(Path(kv.path), kv.status)
@@ -139,7 +138,7 @@ async def _open_kv(location: Location, settings: Settings, undo: Undo, held: Hel
 
 async def _check_metadata_file(location: Location, settings: Settings) -> None:
     """Raises FormatError if opening the metadata would create its file."""
-    file = None if location.path is None else location.path / META_FILE
+    file = None if location.path is None else location.path / META_NAME
     if settings.kv is not None:
         file = kv_location if isinstance(kv_location := parse_kv(settings.kv), Path) else None
     if file is not None and not await in_thread(file.exists):

@@ -10,15 +10,15 @@ Searches have a general form here, which needs pages alone; a log with an index,
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Protocol
 
 from wal.errors import TruncatedError
 from wal.frame import RunName
 from wal.message import Lineage, LogPosition
 from wal.storage import search
-from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, Unread
-from wal.storage.search import PageRequest, Weighed, run
+from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
+from wal.storage.search import PAGE_BYTES, PageRequest, Weighed, run
 
 
 class VChannelChoice(Hashable, Protocol):
@@ -81,6 +81,20 @@ class ReadOnlyPChannelLog(abc.ABC):
     def head_page(self, request: PageRequest) -> FramePage:
         """Returns at least the frames of this page; their bodies, and the choice of names, may be left out."""
         return self.page(request.start, request.end, request.names, request.bytes_max)
+
+    def frames(self, start: int, end: int, bytes_max: int = PAGE_BYTES) -> Iterator[StoredFrame]:
+        """Yields all frames in [start, end), from pages of `bytes_max` bytes; `end` is durable."""
+        while start < end:
+            page = self.page(start, end, None, bytes_max)
+            yield from page.frames
+            start = page.next_position
+
+    def heads(self, start: int, end: int, names: frozenset[str] | None = None, bytes_max: int = PAGE_BYTES) -> Iterator[StoredFrame]:
+        """Yields at least the frames in [start, end) that hold a run of one of these names, or all; their bodies may be left out."""
+        while start < end:
+            page = self.head_page(PageRequest(start, end, names, bytes_max))
+            yield from page.frames
+            start = page.next_position
 
     @abc.abstractmethod
     def bytes_between(self, start: int, end: int) -> int:

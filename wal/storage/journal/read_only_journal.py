@@ -43,7 +43,7 @@ from wal.storage.journal.segments import (
     segment_bases,
 )
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
-from wal.storage.search import exceeds, weight_of
+from wal.storage.search import PAGE_BYTES, exceeds, weight_of
 
 _T = TypeVar("_T")
 _GRAIN: Final = 64
@@ -232,9 +232,11 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             for _, index in self._reader.indices(start, end, above=above):
                 yield index, index.ordinal(start), index.ordinal(end)
 
-    def heads(self, start: int, end: int, names: frozenset[str]) -> Iterator[StoredFrame]:
-        """Yields the frames in [start, end) that hold a run of one of these names, without their bodies. Raises the same errors as
-        `indices`."""
+    def heads(self, start: int, end: int, names: frozenset[str] | None = None, bytes_max: int = PAGE_BYTES) -> Iterator[StoredFrame]:
+        """Raises the same errors as `indices`."""
+        if names is None:
+            yield from super().heads(start, end, None, bytes_max)
+            return
         with self._damage_or_loss():
             self._reader.check(start, end)
             self._reach()

@@ -81,6 +81,7 @@ class SalvagedLog(ReadOnlyJournalLog):
     position_after = ReadOnlyStoredLog.position_after
     event_below = ReadOnlyStoredLog.event_below
     newest_tick = ReadOnlyStoredLog.newest_tick
+    heads = ReadOnlyStoredLog.heads
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
         """Returns frames in [start, end), whatever vchannels they hold; those that are lost are left out."""
