@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -64,14 +65,17 @@ async def follow(
         _check_keep(keep)
     directory = journal_path(location)
     rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
-    kept = False
+    kept: _Kept | None = None
     try:
         while True:
             begun = time.monotonic()
             manifest = await in_thread(rounds.make)
             yield manifest
-            if keep is not None:
-                kept = await in_thread(_keep, rounds, manifest, keep, kept)
+            if keep is not None and kept is not None:
+                kept.add(manifest)
+                await in_thread(kept.shrink, keep)
+            elif keep is not None:
+                _, kept = await in_thread(_forget, rounds.store, keep)
             await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - begun)))
     finally:
         await in_thread(rounds.close)
@@ -94,7 +98,7 @@ async def verify(target: str) -> list[str]:
 async def forget(target: str, *, keep: int) -> list[int]:
     """Removes all backups but the newest `keep`, and what only they need; returns the numbers of those that were removed."""
     _check_keep(keep)
-    return await in_thread(lambda: _forget(open_store(target), keep))
+    return (await in_thread(lambda: _forget(open_store(target), keep)))[0]
 
 
 def journal_path(location: str) -> Path:
@@ -227,34 +231,49 @@ def _check_keep(keep: int) -> None:
         raise InvalidArgumentError(f"keep={keep} would remove every backup: give at least 1")
 
 
-def _keep(rounds: Rounds, newest: Manifest, keep: int, kept: bool) -> bool:
-    """Removes all but the newest `keep` backups; returns whether the next round need not read what is in the store for it."""
-    if kept:
-        rounds.keep([newest], keep)
-        return True
-    _forget(rounds.store, keep)
-    found, damaged = manifests(rounds.store)
-    if damaged:
-        return False
-    rounds.keep(found, keep)
-    return True
+class _Kept:
+    """The backups in a store, oldest first, and how many of them need each object."""
+
+    def __init__(self, store: Store, found: Iterable[Manifest]) -> None:
+        self.uses: Counter[str] = Counter()
+        self._store = store
+        self._manifests: deque[Manifest] = deque()
+        for manifest in found:
+            self.add(manifest)
+
+    def add(self, manifest: Manifest) -> None:
+        self._manifests.append(manifest)
+        self.uses.update({chunk.name for chunk in manifest.chunks()})
+
+    def shrink(self, count: int, *, objects: bool = True) -> list[int]:
+        """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of those that were removed."""
+        gone = []
+        while len(self._manifests) > count:
+            manifest = self._manifests.popleft()
+            gone.append(manifest.number)
+            self._store.delete(manifest_name(manifest.number))
+            for name in {chunk.name for chunk in manifest.chunks()}:
+                self.uses[name] -= 1
+                if not self.uses[name]:
+                    del self.uses[name]
+                    if objects:
+                        self._store.delete(name)
+        return gone
 
 
-def _forget(store: Store, keep: int) -> list[int]:
+def _forget(store: Store, keep: int) -> tuple[list[int], _Kept | None]:
+    """Removes all but the newest backups; returns the numbers of those that were removed, and what is left (None: some is damaged)."""
     found, damaged = manifests(store)
     if not found and not damaged:
         raise FormatError(f"{store.place} holds no backup: nothing was forgotten")
-    gone, kept = found[:-keep], found[-keep:]
-    needed = {chunk.name for manifest in kept for chunk in manifest.chunks()}
-    for manifest in gone:
-        store.delete(manifest_name(manifest.number))
     # What a damaged manifest needs is not known. Those older than all that is kept go, and while there is another one, no object does.
-    for number in [number for number in damaged if kept and number < kept[0].number]:
+    for number in [number for number in damaged if found and number < found[-keep:][0].number]:
         store.delete(manifest_name(number))
         del damaged[number]
+    kept = _Kept(store, found)
+    gone = kept.shrink(keep, objects=not damaged)
     if gone and not damaged:
         for name, put_at_s in store.names(OBJECTS).items():
-            known = any(name == chunk.name for manifest in gone for chunk in manifest.chunks())
-            if name not in needed and (known or age_s(put_at_s) > _GRACE_S):
+            if name not in kept.uses and age_s(put_at_s) > _GRACE_S:
                 store.delete(name)
-    return [manifest.number for manifest in gone]
+    return gone, None if damaged else kept

@@ -187,28 +187,31 @@ def _at_tick(logs: Mapping[str, ReadOnlyJournalLog], tick: int) -> LogAtTick:
         tick = lower
 
 
-def _first_above(log: ReadOnlyJournalLog, tick: int) -> tuple[int, int | None]:
-    """Returns the position of the first frame above this tick, and that of the one before it if that may have ticks above."""
-    durable, before = log.reach().durable_end, None
-    for index, first, stop in log.indices(log.earliest[0], durable, above=tick):
+def first_above(log: ReadOnlyJournalLog, tick: int, end: int) -> tuple[int, int | None]:
+    """Returns the position of the first frame above this tick, and that of the one before it if that may have ticks above.
+
+    Frames at or after `end`, which is durable, do not count.
+    """
+    before = None
+    for index, first, stop in log.indices(log.earliest[0], end, above=tick):
         for ordinal in range(first, stop):
             if index.first_ticks[ordinal] > tick:
                 return int(index.positions[ordinal]), before
             before = int(index.positions[ordinal])
-    return durable, before
+    return end, before
 
 
 def _straddling(log: ReadOnlyJournalLog, tick: int) -> FrameView | None:
     """Returns the frame that has events on both sides of this tick."""
-    _, before = _first_above(log, tick)
-    if before is None:
+    durable = log.reach().durable_end
+    if (before := first_above(log, tick, durable)[1]) is None:
         return None
-    view = log.page(before, log.reach().durable_end, None, 1).frames[0].view
+    view = log.page(before, durable, None, 1).frames[0].view
     return view if view.header.first_tick + view.header.indices - 1 > tick else None
 
 
 def _cut(log: ReadOnlyJournalLog, tick: int) -> _Cut:
-    end, before = _first_above(log, tick)
+    end, before = first_above(log, tick, log.reach().durable_end)
     view = _straddling(log, tick)
     if view is None or before is None:
         return _Cut(end)

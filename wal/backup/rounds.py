@@ -17,8 +17,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -44,8 +44,9 @@ from wal.backup.manifest import (
     part_of_file,
     part_of_segment,
 )
+from wal.backup.point import first_above
 from wal.backup.store import ObjectExistsError, Store
-from wal.channels.pchannels import FORMAT_KEY, CheckpointRecord, checkpoint_records
+from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, WALError
 from wal.files import META_NAME
 from wal.frame.codec import load_zstd
@@ -83,64 +84,40 @@ class Rounds:
     def __init__(self, directory: Path, store: Store, progress: Progress | None) -> None:
         self.store: Store = store
         self._directory = directory
-        self._progress = progress
         self._newest: Manifest | None = None
         self._number = 0
-        self._there: set[str] = set()
-        self._journal: ReadOnlyJournal | None = None
         self._logs: dict[str, ReadOnlyJournalLog] = {}
+        self._journal: ReadOnlyJournal | None = None
         self._metadata = RecordsBeside(directory / META_NAME)
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
+        self._objects = _Objects(store, progress)
+        self._damage: list[DamagedPart] = []
         self._making = threading.Lock()
-        self._kept: deque[Manifest] = deque()
-        self._uses: Counter[str] = Counter()
-        """How many of the manifests in `_kept` need an object."""
-        try:
-            self._compress: Callable[[bytes, int], bytes] | None = load_zstd().compress
-        except ImportError:
-            self._compress = None
 
     def make(self) -> Manifest:
         """Makes one more backup. Raises as `wal.backup.backup` does."""
         with self._making:
-            return self._make()
-
-    def _make(self) -> Manifest:
-        if self._number == 0:
-            names = numbered(self.store.names(PREFIX))
-            if not names:
-                self.store.check()
-            self._newest = _readable(self.store, names)
-            self._number = names[-1][0] if names else 0
-            self._there = set(self.store.names(OBJECTS))
-        manifest = self._tried()
-        try:
-            self.store.create(manifest_name(manifest.number), manifest.encode())
-        except ObjectExistsError:
-            raise LockedError(
-                f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there", pid=None
-            ) from None
-        self._newest, self._number = manifest, manifest.number
-        self._there = {chunk.name for chunk in manifest.chunks()}
-        return manifest
-
-    def keep(self, manifests: Iterable[Manifest], count: int) -> None:
-        """Takes these manifests for kept as well, and removes all but the newest `count` with what only they need."""
-        for manifest in manifests:
-            self._kept.append(manifest)
-            self._uses.update({chunk.name for chunk in manifest.chunks()})
-        while len(self._kept) > count:
-            gone = self._kept.popleft()
-            self.store.delete(manifest_name(gone.number))
-            for name in {chunk.name for chunk in gone.chunks()}:
-                self._uses[name] -= 1
-                if not self._uses[name]:
-                    del self._uses[name]
-                    self.store.delete(name)
+            if self._number == 0:
+                names = numbered(self.store.names(PREFIX))
+                if not names:
+                    self.store.check()
+                self._newest = _readable(self.store, names)
+                self._number = names[-1][0] if names else 0
+                self._objects.there = set(self.store.names(OBJECTS))
+            manifest = self._tried()
+            try:
+                self.store.create(manifest_name(manifest.number), manifest.encode())
+            except ObjectExistsError:
+                raise LockedError(
+                    f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there",
+                    pid=None,
+                ) from None
+            self._newest, self._number = manifest, manifest.number
+            self._objects.there = {chunk.name for chunk in manifest.chunks()}
+            return manifest
 
     def close(self) -> None:
         """Ends a backup that is being made, and closes the journal. Idempotent."""
-        self._pool.shutdown(cancel_futures=True)
+        self._objects.close()
         with self._making:
             self._close_journal()
 
@@ -148,11 +125,9 @@ class Rounds:
         tried = 0
         while True:
             opened = self._journal is None
-            copy = _Copy(
-                self._directory, self.store, self._number + 1, self._newest, self._there, self._pool, self._compress, self._progress
-            )
+            self._damage = []
             try:
-                return copy.run(self._open_logs(), self._metadata)
+                return self._attempt(self._open_logs())
             except (FileNotFoundError, TruncatedError, CorruptionError) as error:
                 tried += 1
                 self._close_journal()
@@ -166,7 +141,7 @@ class Rounds:
                 if opened:
                     raise  # otherwise the log was recreated or restored, or its directory replaced, since the last round
             finally:
-                copy.settle()
+                self._objects.settle()
 
     def _open_logs(self) -> dict[str, ReadOnlyJournalLog]:
         if self._journal is None:
@@ -186,52 +161,15 @@ class Rounds:
             self._journal.close()
             self._journal = None
 
-
-def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
-    """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
-    for _, name in reversed(names):
-        try:
-            return decode_manifest(name, store.get(name, BYTES_MAX))
-        except CorruptionError as error:
-            _log.warning("a backup is left out, see `wal backup verify`: %s", error)
-    return None
-
-
-class _Behind(FileNotFoundError):
-    """A checkpoint is above the tick: it is tried again."""
-
-
-class _Copy:
-    """One attempt at a backup."""
-
-    def __init__(
-        self,
-        directory: Path,
-        store: Store,
-        number: int,
-        newest: Manifest | None,
-        there: set[str],
-        pool: ThreadPoolExecutor,
-        compress: Callable[[bytes, int], bytes] | None,
-        progress: Progress | None,
-    ) -> None:
-        self._directory, self._store, self._number = directory, store, number
-        self._newest, self._there, self._progress = newest, there, progress
-        self._pool, self._compress = pool, compress
-        self._running: deque[Future[Chunk]] = deque()
-        self._damage: list[DamagedPart] = []
-        self._lock = threading.Lock()
-        self._objects = self._bytes = 0
-
-    def run(self, logs: dict[str, ReadOnlyJournalLog], reader: RecordsBeside) -> Manifest:
+    def _attempt(self, logs: dict[str, ReadOnlyJournalLog]) -> Manifest:
         self._check_log(next(iter(logs.values())))
-        before = reader.load()
+        before = self._metadata.load()
         states = {name: log.reach() for name, log in logs.items()}
-        after = reader.load()
+        after = self._metadata.load()
         metadata = {key: value for key, value in after.items() if not key.startswith(_CHECKPOINTS)}
         metadata |= {key: value for key, value in before.items() if key.startswith(_CHECKPOINTS)}
         metadata |= {key: value for key, value in before.items() if key.startswith(_BROADCASTS) and key not in after}
-        if {key for key in metadata if key.startswith("pchannels/") and key != FORMAT_KEY} != {f"pchannels/{name}" for name in logs}:
+        if set(names_in(metadata)) != logs.keys():
             raise _Behind("a pchannel is being created")
         tick = min(state.promised_tick for state in states.values())
         checkpoints = dict.fromkeys(logs, CheckpointRecord(0, 0)) | checkpoint_records(metadata)  # without one, recovery reads all
@@ -240,13 +178,15 @@ class _Copy:
         cursors = self._cursors()
         pchannels = {}
         for name, log in logs.items():
-            record = records[name]
-            end = _end(log, record.earliest[0], states[name].durable_end, tick)
-            segments = self._segments(name, record, end, tick, max(record.earliest[0], checkpoints[name].position))
+            record, checkpoint = records[name], checkpoints[name].position
+            end, _ = first_above(log, tick, states[name].durable_end)
+            if max(record.earliest[0], checkpoint) > end:
+                raise _Behind(f"the recovery of pchannel {name} begins above tick {tick}")
+            segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
             pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
         return Manifest(
-            number=self._number,
+            number=self._number + 1,
             tick=tick,
             at_s=time.time(),
             pchannels=pchannels,
@@ -255,17 +195,11 @@ class _Copy:
             damage=tuple(self._damage),
         )
 
-    def settle(self) -> None:
-        """Returns when nothing is being put any more."""
-        for future in self._running:
-            with contextlib.suppress(CancelledError):
-                future.exception()
-
     def _check_log(self, log: ReadOnlyJournalLog) -> None:
         """Raises InvalidArgumentError if the store has backups of another log."""
         lives = {log.incarnation, *(restore.parent for restore in log.lineage.restores)}
         if self._newest is not None and self._newest.log_id not in lives:
-            raise InvalidArgumentError(f"{self._store.place} has backups of another log than {self._directory}: name another target")
+            raise InvalidArgumentError(f"{self.store.place} has backups of another log than {self._directory}: name another target")
 
     def _record(self, name: str, log: ReadOnlyJournalLog) -> ControlRecord:
         with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
@@ -305,13 +239,11 @@ class _Copy:
         except CorruptionError as error:
             self._damage.append(DamagedPart(file, error.offset or 0, str(error)))
 
-    def _segments(self, name: str, record: ControlRecord, end: int, tick: int, checkpoint: int) -> tuple[SegmentCopy, ...]:
-        """Copies the segments of a pchannel up to the position `end`."""
-        if checkpoint > end or record.earliest[0] > end:
-            raise _Behind(f"the recovery of pchannel {name} begins above tick {tick}")
+    def _segments(self, name: str, record: ControlRecord, start: int, end: int) -> tuple[SegmentCopy, ...]:
+        """Copies the segments of a pchannel that have positions from `start` up to `end`."""
         directory = self._pchannel(name)
         bases = [base for base in segment_bases(directory) if base < end]
-        first = max((at for at, base in enumerate(bases) if base <= min(record.earliest[0], checkpoint)), default=-1)
+        first = max((at for at, base in enumerate(bases) if base <= start), default=-1)
         if first < 0:
             raise FileNotFoundError(2, "the segment was truncated", str(directory))
         newest = None if self._newest is None else self._newest.pchannels.get(name)
@@ -333,7 +265,9 @@ class _Copy:
 
     def _is_whole(self, segment: SegmentCopy, size: int) -> bool:
         """Returns whether the store has the segment up to this size, which is where the frames of this log end in it."""
-        return bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._there for chunk in segment.chunks)
+        return (
+            bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._objects.there for chunk in segment.chunks)
+        )
 
     def _segment(
         self, pchannel: str, path: Path, base: int, stop: int, known: SegmentCopy | None
@@ -344,7 +278,7 @@ class _Copy:
             chunks: list[Chunk] = []
             if known is not None and known.generation == header.generation:
                 for chunk in known.chunks:
-                    if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._there:
+                    if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._objects.there:
                         break
                     chunks.append(chunk)
             checked = at = chunks[-1].end if chunks else 0
@@ -373,25 +307,56 @@ class _Copy:
         if self._newest is not None:
             self._damage += [part for part in self._newest.damage if part.file == file and part.offset < stop]
 
-    def _put(self, data: bytes, prefix: str, *, start: int = 0) -> Future[Chunk]:
-        """Begins to put these bytes; waits while others are being put. Raises what has failed of them."""
+    def _put(self, data: bytes, part: str, *, start: int = 0) -> Future[Chunk]:
+        """Begins to put these bytes, as `_Objects.put` does."""
         if len(data) > BYTES_MAX:
             raise InvalidArgumentError(
-                f"{prefix} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
+                f"{part} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
                 "copy the log with `wal copy` instead"
             )
+        return self._objects.put(data, part, start)
+
+
+class _Objects:
+    """Puts objects into a store, several side by side, unless they are `there`; counts those of one attempt, until `settle`."""
+
+    def __init__(self, store: Store, progress: Progress | None) -> None:
+        self.there: set[str] = set()
+        self._store, self._progress = store, progress
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
+        self._running: deque[Future[Chunk]] = deque()
+        self._lock = threading.Lock()
+        self._count = self._bytes = 0
+        try:
+            self._compress: Callable[[bytes, int], bytes] | None = load_zstd().compress
+        except ImportError:
+            self._compress = None
+
+    def put(self, data: bytes, part: str, start: int) -> Future[Chunk]:
+        """Begins to put these bytes of a file, from `start` on; waits while others are being put. Raises what has failed of them."""
         while len(self._running) >= _AT_ONCE:
             self._running.popleft().result()
-        future = self._pool.submit(self._stored, data, prefix, start)
+        future = self._pool.submit(self._stored, data, part, start)
         self._running.append(future)
         return future
+
+    def settle(self) -> None:
+        """Returns when nothing is being put any more."""
+        while self._running:
+            with contextlib.suppress(CancelledError):
+                self._running.popleft().exception()
+        self._count = self._bytes = 0
+
+    def close(self) -> None:
+        """Ends what is being put."""
+        self._pool.shutdown(cancel_futures=True)
 
     def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
         """Puts these bytes, unless an object that holds them is there. Called in several threads."""
         crc = google_crc32c.value(data)
         name, end = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}", start + len(data)
         for suffix in ("", ".zst"):
-            if name + suffix in self._there:
+            if name + suffix in self.there:
                 return Chunk(name + suffix, start, end, crc)
         if self._compress is not None and self._is_worth_it(data):
             name, data = f"{name}.zst", self._compress(data, _LEVEL)
@@ -401,10 +366,10 @@ class _Copy:
             pass  # its name says what it holds
         else:
             with self._lock:
-                self._objects, self._bytes = self._objects + 1, self._bytes + len(data)
+                self._count, self._bytes = self._count + 1, self._bytes + len(data)
                 if self._progress is not None:
-                    self._progress({"objects": self._objects, "stored_bytes": self._bytes, "name": name})
-        self._there.add(name)
+                    self._progress({"objects": self._count, "stored_bytes": self._bytes, "name": name})
+        self.there.add(name)
         return Chunk(name, start, end, crc)
 
     def _is_worth_it(self, data: bytes) -> bool:
@@ -455,10 +420,15 @@ class _SegmentReader:
             self.read(1, self._end)
 
 
-def _end(log: ReadOnlyJournalLog, start: int, durable: int, tick: int) -> int:
-    """Returns the position of the first frame above this tick."""
-    for index, first, stop in log.indices(start, durable, above=tick):
-        for ordinal in range(first, stop):
-            if index.first_ticks[ordinal] > tick:
-                return int(index.positions[ordinal])
-    return durable
+def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
+    """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
+    for _, name in reversed(names):
+        try:
+            return decode_manifest(name, store.get(name, BYTES_MAX))
+        except CorruptionError as error:
+            _log.warning("a backup is left out, see `wal backup verify`: %s", error)
+    return None
+
+
+class _Behind(FileNotFoundError):
+    """A checkpoint is above the tick: it is tried again."""
