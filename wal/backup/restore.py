@@ -25,7 +25,7 @@ from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, META_NAME, PRIVATE, FileAccess, FileLock
 from wal.files.descriptors import open_file, write_file
-from wal.files.system import is_foreign
+from wal.files.system import is_foreign, sync_path
 from wal.kv import SqliteKV
 from wal.local.restored import mark_restored
 from wal.location import parse_location
@@ -35,6 +35,7 @@ from wal.storage.journal.directory import claim_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import segment_name
 from wal.storage.journal.read_only_journal import ReadOnlyJournal
+from wal.storage.metadata import save_metadata
 from wal.threads import in_thread
 
 _MARK: Final = ".restoring.lock"
@@ -68,9 +69,7 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
         metadata, tick = await in_thread(_build, site.building, site.access, store, chosen)
         kv = await SqliteKV.open(site.building / META_NAME)
         try:
-            pairs = list(metadata.items())
-            for first in range(0, len(pairs), 500):
-                await kv.multi_save(dict(pairs[first : first + 500]))
+            await save_metadata(kv, metadata)
         finally:
             await kv.close()
         await mark_restored(parse_location(str(site.building)), Settings())
@@ -221,7 +220,7 @@ class _Site:
         for folder, _, files in os.walk(self.building):
             for path in (*(Path(folder, file) for file in files), Path(folder)):
                 (self.access.private if path.name in _PRIVATE_FILES else self.access).give(path)
-                _sync(path)
+                sync_path(path)
 
 
 class _BesideSite(_Site):
@@ -241,7 +240,7 @@ class _BesideSite(_Site):
             raise FormatError(
                 f"{self._directory} was made by somebody else meanwhile, and is left as it is: {error.strerror or error}"
             ) from error
-        _sync(self._directory.parent)
+        sync_path(self._directory.parent)
 
 
 class _InsideSite(_Site):
@@ -273,11 +272,11 @@ class _InsideSite(_Site):
         try:
             for name in sorted(os.listdir(self.building), key=lambda name: name == FORMAT_NAME):
                 if name == FORMAT_NAME:
-                    _sync(self._directory)
+                    sync_path(self._directory)
                 os.rename(self.building / name, self._directory / name)
         except OSError as error:
             raise _failed(self._directory, error) from error
-        _sync(self._directory)
+        sync_path(self._directory)
 
     def close(self) -> None:
         try:
@@ -303,11 +302,3 @@ class _InsideSite(_Site):
 def _failed(path: Path, error: OSError) -> StorageError | NoSpaceError:
     kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
     return kind(f"{path} cannot be written: {error.strerror}")
-
-
-def _sync(path: Path) -> None:
-    fd = open_file(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

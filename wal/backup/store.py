@@ -19,6 +19,7 @@ from typing import Any, Final
 from wal.backup.manifest import PREFIX
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files.descriptors import open_file
+from wal.files.system import sync_file, sync_path
 from wal.installation import install_hint
 
 _TEMPORARY: Final = ".tmp-"
@@ -85,17 +86,13 @@ class DirectoryStore(Store):
                 with open(fd, "wb") as file:
                     file.write(data)
                     file.flush()
-                    os.fsync(fd)
+                    sync_file(fd)
                 os.link(temporary, path)
             except FileExistsError:
                 raise ObjectExistsError(name) from None
             finally:
                 temporary.unlink(missing_ok=True)
-            folder = open_file(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_path(path.parent)
 
     def get(self, name: str, bytes_max: int) -> bytes:
         with _failures(f"{self._directory / name} cannot be read", may_be_missing=True), (self._directory / name).open("rb") as file:

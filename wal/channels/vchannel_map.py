@@ -29,8 +29,7 @@ import msgspec
 from wal.channels.vchannels import SHOWN_MAX, OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.files import MAP_NAME, FileAccess
-from wal.files.descriptors import open_file
-from wal.files.system import sync_data, sync_file
+from wal.files.system import sync_data, sync_path
 
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"
@@ -184,7 +183,7 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
     try:
         if path.read_bytes() == data:
             if durably:
-                _sync_directory(folder)  # the previous write may have failed here
+                sync_path(folder)  # the previous write may have failed here
             return False
     except FileNotFoundError:
         pass
@@ -198,7 +197,7 @@ def write_map(folder: Path, content: VChannelMap, *, durably: bool = False) -> b
         os.close(fd)
     os.rename(temporary, path)
     if durably:
-        _sync_directory(folder)
+        sync_path(folder)
     return True
 
 
@@ -291,14 +290,6 @@ def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
             if other is None or other.incarnation < incarnation:
                 records[name] = VChannelInfo(name, pchannel, incarnation, known.owners.get(name))
     return records
-
-
-def _sync_directory(folder: Path) -> None:
-    fd = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync_file(fd)
-    finally:
-        os.close(fd)
 
 
 def _damaged(path: Path, actual: str, expected: str) -> CorruptionError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -32,8 +31,7 @@ from wal.copying.cutting import Piece, Routes
 from wal.copying.source import CopySource, Ends, Stored, TruncatedKeys
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError, StorageError, WALError
 from wal.files import FORMAT_NAME
-from wal.files.descriptors import open_file
-from wal.files.system import is_foreign
+from wal.files.system import is_foreign, sync_path
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.local.log import LocalLog
 from wal.local.storage import Storage, Undo, open_storage
@@ -43,9 +41,9 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.in_kv import CursorsInKV
 from wal.read.cursors.store import CursorStore
-from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
+from wal.settings import Settings
 from wal.storage.base import FramePage, PChannelLog
-from wal.storage.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY
+from wal.storage.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY, save_metadata
 from wal.storage.search import PageRequest, event_below, position_after, run_async
 from wal.threads import in_thread
 from wal.timestamp.oracle import LIMIT_KEY
@@ -59,7 +57,6 @@ from wal.write.schedule import Scheduled, ScheduleTable
 MARK: Final = "copying"
 """The key of the record that says that a copy into this log is not finished."""
 IN_FLIGHT_BYTES: Final = 32 << 20
-_RECORDS_AT_ONCE: Final = 60
 _START: Final = Checkpoint(0, 0)
 """Before the first frame: what the source's checkpoints know and no frame shows is stored there."""
 
@@ -243,14 +240,7 @@ class CopyTarget:
 
     async def _recovered(self, log: PChannelLog, live: Collection[RunName]) -> RecoveryState:
         """Returns the state at the end of a pchannel, as an opening would recover it."""
-        settings = self._settings
-        keys = IdempotencyTable(
-            window_count=settings.idempotency_window_count,
-            window_s=settings.idempotency_window_s,
-            window_bytes=IDEMPOTENCY_WINDOW_BYTES if settings.idempotency_window_count is None else None,
-            producers_max=settings.producers_max,
-        )
-        state = RecoveryState(keys, CopyTable(), ScheduleTable(count_max=sys.maxsize, bytes_max=sys.maxsize))
+        state = RecoveryState(IdempotencyTable.of(self._settings), CopyTable(), ScheduleTable(count_max=sys.maxsize, bytes_max=sys.maxsize))
         await recover(log, state, _START, live=live.__contains__)
         return state
 
@@ -277,9 +267,8 @@ class CopyTarget:
         """Returns the cursor as it is in the target: it begins with the same event."""
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         log = self._writers[target].log
-        tick = await in_thread(source.tick_at, cursor.pchannel, cursor.start)
         event_tick = None if cursor.event is None else await in_thread(partial(source.tick_at, cursor.pchannel, cursor.event, exact=True))
-        start = (0, 0) if cursor.stale else (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
+        start = (0, 0) if cursor.stale else await _moved(source, log, cursor.pchannel, cursor.start)
         event = None if event_tick is None else await _newest(log, event_tick)
         return msgspec.structs.replace(
             cursor,
@@ -297,12 +286,7 @@ class CopyTarget:
         if state.covered is None or cursor is None:
             return record.state if cursor is not None else b""
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
-        log, pchannel = self._writers[target].log, cursor.pchannel
-
-        async def moved(position: LogPosition) -> LogPosition:
-            tick = await in_thread(source.tick_at, pchannel, position)
-            return (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
-
+        moved = partial(_moved, source, self._writers[target].log, cursor.pchannel)
         runs = [msgspec.structs.replace(run, first=await moved(run.first), last=await moved(run.last)) for run in state.runs]
         tried = [msgspec.structs.replace(entry, at=await moved(entry.at)) for entry in state.tried]
         covered = await moved(state.covered)
@@ -328,9 +312,7 @@ class CopyTarget:
             saves[PCHANNELS + name] = encode(PChannelMeta(name, incarnation, self.mark.term))
             record_of_state = CheckpointRecord(self.mark.term, ends[name], ends[name])
             saves[CHECKPOINT_PREFIX + name] = msgspec.json.encode(record_of_state).decode()
-        pairs = list(saves.items())
-        for first in range(0, len(pairs), _RECORDS_AT_ONCE):
-            await self._storage.kv.multi_save(dict(pairs[first : first + _RECORDS_AT_ONCE]))
+        await save_metadata(self._storage.kv, saves)
 
     def _home_records(self, metadata: Mapping[str, str]) -> dict[str, str]:
         """Returns the records of the cursors that move with transactions, each with the pchannel of the target that is its home."""
@@ -444,11 +426,7 @@ class _Writer:
         return frame
 
     async def write(self, frame: EncodedFrame) -> None:
-        while self._in_flight >= IN_FLIGHT_BYTES and self._error is None:
-            self._settled.clear()
-            await self._settled.wait()
-        if self._error is not None:
-            raise self._error
+        await self._settle(IN_FLIGHT_BYTES)
         self._in_flight += frame.length
 
         def done(_position: int, error: BaseException | None) -> None:
@@ -466,7 +444,11 @@ class _Writer:
             await self.flush()
 
     async def flush(self) -> None:
-        while self._in_flight and self._error is None:
+        await self._settle(1)
+
+    async def _settle(self, below: int) -> None:
+        """Waits until fewer bytes than this are in flight; raises the first error."""
+        while self._in_flight >= below and self._error is None:
             self._settled.clear()
             await self._settled.wait()
         if self._error is not None:
@@ -503,6 +485,12 @@ def _schedule(table: ScheduleTable, message: Scheduled) -> None:
     )
 
 
+async def _moved(source: CopySource, log: PChannelLog, pchannel: str, position: LogPosition) -> LogPosition:
+    """Returns the position in a pchannel of the target at which the same event is as at this one of a pchannel of the source."""
+    tick = await in_thread(source.tick_at, pchannel, position)
+    return (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
+
+
 async def _after(log: PChannelLog, tick: int) -> LogPosition:
     """Returns the position after all events with a tick up to this one."""
     return await run_async(position_after(tick, 0, log.durable_end, log.bytes_between), _pages_of(log))
@@ -530,11 +518,7 @@ def _put_in_place(building: Path, path: Path) -> None:
         building.rename(path)  # replaces an empty directory, and no other
     except OSError as error:
         raise FormatError(f"{path} was made by somebody else meanwhile; the copy is whole, in {building}: {error.strerror}") from error
-    fd = open_file(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_path(path.parent)
 
 
 _decoder: Final = msgspec.json.Decoder(CopyMark)

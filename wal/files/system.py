@@ -18,9 +18,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
-from wal.files.descriptors import above_streams
+from wal.files.descriptors import above_streams, open_file
 
 _ZEROS: Final = bytes(1 << 20)
 
@@ -48,6 +49,15 @@ def sync_file(fd: int) -> None:
         if error.errno not in _NO_FULL_SYNC:
             raise
         os.fsync(fd)  # a file system, such as that of a network share, on which this is the most that there is
+
+
+def sync_path(path: Path) -> None:
+    """Returns when this file, or this directory with the names in it, is on the disk."""
+    fd = open_file(path, os.O_RDONLY)
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
 
 
 def allocate(fd: int, start: int, size: int) -> None:

@@ -22,7 +22,7 @@ from wal.frame import Compressor, RunName
 from wal.kv import KVBase
 from wal.node.wall_time import WallTime
 from wal.read.lease import OWN, Lease
-from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
+from wal.settings import Settings
 from wal.storage.base import LogBackend, PChannelLog
 from wal.threads import in_thread
 from wal.timestamp import TimestampOracle
@@ -278,12 +278,7 @@ class Hosting:
             await log.release(last.position, state=None)
         else:
             last = Checkpoint(record.position, record.state)
-        keys = IdempotencyTable(
-            window_count=self._settings.idempotency_window_count,
-            window_s=self._settings.idempotency_window_s,
-            window_bytes=IDEMPOTENCY_WINDOW_BYTES if self._settings.idempotency_window_count is None else None,
-            producers_max=self._settings.producers_max,
-        )
+        keys = IdempotencyTable.of(self._settings)
         schedule = ScheduleTable(count_max=self._settings.scheduled_max, bytes_max=self._settings.scheduled_bytes_max)
         state = place.recovering = RecoveryState(keys, CopyTable(), schedule)
         try:

@@ -6,13 +6,14 @@ imports etcd's client only when an `etcd://` location is opened. The caller clos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from wal.async_only import import_late
 from wal.errors import InvalidArgumentError
 from wal.frame.codec import load_zstd
-from wal.kv import KVBase, SqliteKV
+from wal.kv import OPERATIONS_MAX, KVBase, SqliteKV
 from wal.location import EtcdLocation, Location, PulsarLocation, parse_kv
 from wal.secret import Secret
 from wal.settings import Settings
@@ -85,6 +86,13 @@ async def load_metadata(kv: str | Secret) -> dict[str, str]:
         return dict(zip(keys, values, strict=True))
     finally:
         await opened.close()
+
+
+async def save_metadata(kv: KVBase, records: Mapping[str, str]) -> None:
+    """Saves these records, some at a time: before all of them are there, the log is none."""
+    pairs, count = list(records.items()), 500 if isinstance(kv, SqliteKV) else OPERATIONS_MAX // 2
+    for first in range(0, len(pairs), count):
+        await kv.multi_save(dict(pairs[first : first + count]))
 
 
 async def open_etcd(chosen: EtcdLocation) -> EtcdKV:

@@ -32,7 +32,7 @@ import google_crc32c
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.files import PRIVATE
-from wal.files.descriptors import open_file
+from wal.files.system import sync_file, sync_path
 from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
 
 SINK_NAME: Final = "spark"
@@ -148,7 +148,7 @@ class SinkFolder:
             path = self._manifest_path(key)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-                sync_directory(path.parent)
+                sync_path(path.parent)
             self.drop_staged(key)
 
     # -- staged files
@@ -204,7 +204,7 @@ class SinkFolder:
         old = sorted((name for name in marks if name not in busy), key=lambda name: _touched(self._marks / name))
         for name in old[: len(marks) - MARKS_MAX]:
             (self._marks / name).unlink(missing_ok=True)
-        sync_directory(self._marks)
+        sync_path(self._marks)
 
     def _last_published(self, write_id: str) -> int | None:
         path = self._marks / write_id
@@ -243,11 +243,11 @@ def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
     fd = PRIVATE.create(temporary, os.O_WRONLY | os.O_TRUNC)
     try:
         write_all(fd, data)
-        os.fsync(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
     os.rename(temporary, path)
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
@@ -264,16 +264,7 @@ def make_directory(path: Path) -> None:
     if path.parent != path:
         make_directory(path.parent)
     PRIVATE.make_directory(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Returns when the names created, changed and removed in this directory are durable."""
-    fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_path(path.parent)
 
 
 def _names(directory: Path) -> list[str]:

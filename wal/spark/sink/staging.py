@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from wal.errors import CorruptionError
 from wal.files import PRIVATE
+from wal.files.system import sync_file, sync_path
 from wal.message import Message, MessageType
-from wal.spark.sink.folder import make_directory, storing, sync_directory, write_all
+from wal.spark.sink.folder import make_directory, storing, write_all
 from wal.spark.sink.manifest import StagedFile
 from wal.spark.sink.rows import ChunkBounds, RowReader, cut
 
@@ -111,10 +112,10 @@ class StagingWriter:
         if self._fd < 0:
             return None
         with storing(self._directory):
-            os.fsync(self._fd)
+            sync_file(self._fd)
             os.close(self._fd)
             self._fd = -1
-            sync_directory(self._directory)
+            sync_path(self._directory)
         return StagedFile(self._name, self._partition_id, self._chunks, self._rows, self._size, self._crcs)
 
     def _discard(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from wal.frame import FrameView, RunName
+from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
 from wal.write.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.write.idempotency.producers import Producers
 from wal.write.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyEntry, KeyRun, KeyWindow, Scope, Scopes
@@ -29,6 +30,17 @@ class IdempotencyTable:
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
         self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes)
+
+    @classmethod
+    def of(cls, settings: Settings) -> IdempotencyTable:
+        """Returns an empty table with the bounds of these settings."""
+        count = settings.idempotency_window_count
+        return cls(
+            window_count=count,
+            window_s=settings.idempotency_window_s,
+            window_bytes=IDEMPOTENCY_WINDOW_BYTES if count is None else None,
+            producers_max=settings.producers_max,
+        )
 
     def __len__(self) -> int:
         """Returns how many plain keys it holds."""
