@@ -6,15 +6,19 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import seconds, whole
-from wal.errors import InvalidArgumentError, shortened
-from wal.inspect.rows import Row, as_dict, json_of, printable
-from wal.ticks import TICK_MAX, whole_number
-from wal.timestamp import from_datetime, to_datetime
+from wal.cli.output import seconds, tell, whole
+from wal.errors import InvalidArgumentError
+from wal.inspect.points import parse_point, tick_of
+from wal.inspect.rows import Row, row_of
+from wal.message import MessageID
+from wal.timestamp import to_datetime
+
+if TYPE_CHECKING:
+    from wal.backup import Manifest
 
 _BACKUP: Final = f"""\
   wal backup DIRECTORY --to TARGET [--follow]   makes a backup of the journal
@@ -83,7 +87,7 @@ def fill_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", metavar="N", type=whole(1), help="how many backups `forget` and --follow keep")
     parser.add_argument("--full", action="store_true", help="lets `verify` restore the newest one as well, to a temporary place")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run_backup)
+    parser.set_defaults(run=_run_backup)
 
 
 def fill_restore(parser: argparse.ArgumentParser) -> None:
@@ -94,31 +98,25 @@ def fill_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="TICK|TIME", help="the log as it was at this tick or time (2026-11-25T12:00:00+00:00)")
     parser.add_argument("--if-absent", action="store_true", help="does nothing if there is a journal already")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=run_restore)
+    parser.set_defaults(run=lambda arguments: asyncio.run(_restore(arguments)))
 
 
-def run_backup(arguments: argparse.Namespace) -> int:
-    """Runs `wal backup`; returns the exit status."""
+def _run_backup(arguments: argparse.Namespace) -> int:
     first, *rest = arguments.words
-    if first in ("status", "verify", "forget"):
+    calls: dict[str, Callable[[str, argparse.Namespace], Coroutine[Any, Any, int]]] = {
+        "status": _status,
+        "verify": _verify,
+        "forget": _forget,
+    }
+    if (call := calls.get(first)) is not None:
         if len(rest) != 1 or arguments.to is not None:
             arguments.parser.error(f"wal backup {first} takes one TARGET")
         if first == "forget" and arguments.keep is None:
             arguments.parser.error("wal backup forget needs --keep N")
-        calls: dict[str, Callable[[], Coroutine[Any, Any, int]]] = {
-            "status": lambda: _status(rest[0], as_json=arguments.json),
-            "verify": lambda: _verify(rest[0], full=arguments.full, as_json=arguments.json),
-            "forget": lambda: _forget(rest[0], arguments.keep, as_json=arguments.json),
-        }
-        return asyncio.run(calls[first]())
+        return asyncio.run(call(rest[0], arguments))
     if rest or arguments.to is None:
         arguments.parser.error("wal backup takes one DIRECTORY, and --to TARGET")
     return asyncio.run(_backup(first, arguments))
-
-
-def run_restore(arguments: argparse.Namespace) -> int:
-    """Runs `wal restore`; returns the exit status."""
-    return asyncio.run(_restore(arguments))
 
 
 async def _backup(location: str, arguments: argparse.Namespace) -> int:
@@ -126,93 +124,65 @@ async def _backup(location: str, arguments: argparse.Namespace) -> int:
 
     def progress(so_far: dict[str, Any]) -> None:
         if arguments.json:
-            _say(BackupProgressRow(**so_far))
+            tell(BackupProgressRow(**so_far), "", arguments)
 
     if not arguments.follow:
         manifest = await backup(location, arguments.to, progress=progress)
-        _show(manifest, as_json=arguments.json)
-        _show_damage(manifest, as_json=arguments.json)
+        _show(manifest, arguments)
         return EXIT_FINDING if manifest.damage else 0
     damage: tuple[Any, ...] = ()
     async for manifest in follow(location, arguments.to, interval_s=arguments.interval, keep=arguments.keep, progress=progress):
-        _show(manifest, as_json=arguments.json)
-        if manifest.damage != damage:
-            _show_damage(manifest, as_json=arguments.json)
-            damage = manifest.damage
+        _show(manifest, arguments, damaged=manifest.damage != damage)
+        damage = manifest.damage
     return 0
 
 
-async def _status(target: str, *, as_json: bool) -> int:
+async def _status(target: str, arguments: argparse.Namespace) -> int:
     from wal.backup import backups
 
     for manifest in await backups(target):
-        _show(manifest, as_json=as_json)
+        _show(manifest, arguments, damaged=False)
     return 0
 
 
-async def _verify(target: str, *, full: bool, as_json: bool) -> int:
+async def _verify(target: str, arguments: argparse.Namespace) -> int:
     from wal.backup import verify, verify_whole
 
-    findings = await (verify_whole if full else verify)(target)
+    findings = await (verify_whole if arguments.full else verify)(target)
     for finding in findings:
-        _say(BackupFindingRow(problem=finding)) if as_json else sys.stdout.write(f"{printable(finding)}\n")
-    if not findings and not as_json:
+        tell(BackupFindingRow(problem=finding), finding, arguments)
+    if not findings and not arguments.json:
         sys.stdout.write("every backup is whole\n")
     return EXIT_FINDING if findings else 0
 
 
-async def _forget(target: str, keep: int, *, as_json: bool) -> int:
+async def _forget(target: str, arguments: argparse.Namespace) -> int:
     from wal.backup import forget
 
-    for number in await forget(target, keep=keep):
-        _say(ForgottenRow(backup=number)) if as_json else sys.stdout.write(f"backup {number} is forgotten\n")
+    for number in await forget(target, keep=arguments.keep):
+        tell(ForgottenRow(backup=number), f"backup {number} is forgotten", arguments)
     return 0
 
 
 async def _restore(arguments: argparse.Namespace) -> int:
     from wal.backup import restore
 
-    up_to = None if arguments.to is None else _tick(arguments.to)
+    point = None if arguments.to is None else parse_point("--to", arguments.to)
+    if isinstance(point, MessageID):
+        raise InvalidArgumentError(f"--to {point} is an id: give a tick, or a time such as 2026-11-25T12:00:00+00:00")
+    up_to = None if point is None else tick_of(point)
     manifest = await restore(arguments.target, arguments.location, up_to=up_to, if_absent=arguments.if_absent)
     if manifest is not None:
-        _show(manifest, as_json=arguments.json)
-        _show_damage(manifest, as_json=arguments.json)
+        _show(manifest, arguments)
     elif not arguments.json:
         sys.stdout.write(f"{arguments.location} holds a journal already: nothing was done\n")
     return 0
 
 
-def _tick(text: str) -> int:
-    """Returns the tick of a text, which is a tick or a time of ISO 8601."""
-    if text.isascii() and text.isdigit():
-        return whole_number("--to", text, 0, TICK_MAX)
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidArgumentError(f"--to {shortened(text)} is neither a tick nor a time such as 2026-11-25T12:00:00+00:00") from None
-    return from_datetime(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
-
-
-def _show(manifest: Any, *, as_json: bool) -> None:
+def _show(manifest: Manifest, arguments: argparse.Namespace, *, damaged: bool = True) -> None:
+    """Shows a backup and, if `damaged`, what was damaged in the log when it was copied."""
     size = sum(chunk.size for chunk in manifest.chunks())
-    at = to_datetime(manifest.tick)
-    if as_json:
-        _say(BackupRow(backup=manifest.number, tick=manifest.tick, time=at, bytes=size))
-    else:
-        sys.stdout.write(f"backup {manifest.number}: up to tick {manifest.tick} ({at:%Y-%m-%d %H:%M:%S} UTC), {size} bytes\n")
-    sys.stdout.flush()
-
-
-def _show_damage(manifest: Any, *, as_json: bool) -> None:
-    """Names what was damaged in the log when it was copied."""
-    for part in manifest.damage:
-        if as_json:
-            _say(BackupDamageRow(backup=manifest.number, file=part.file, offset=part.offset, problem=part.problem))
-        else:
-            sys.stdout.write(printable(f"the log is damaged, {part}") + "\n")
-    sys.stdout.flush()
-
-
-def _say(row: Row) -> None:
-    sys.stdout.write(json_of(as_dict(row)).decode() + "\n")
-    sys.stdout.flush()
+    row = BackupRow(backup=manifest.number, tick=manifest.tick, time=to_datetime(manifest.tick), bytes=size)
+    tell(row, f"backup {row.backup}: up to tick {row.tick} ({row.time:%Y-%m-%d %H:%M:%S} UTC), {size} bytes", arguments)
+    for part in manifest.damage if damaged else ():
+        tell(row_of(BackupDamageRow, part, backup=manifest.number), f"the log is damaged, {part}", arguments)

@@ -14,25 +14,38 @@ import base64
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import add_log, check_free, confirmed, details_of, note, opened, settings_of, show, whole
+from wal.cli.look import unfinished_broadcasts
+from wal.cli.output import (
+    add_log,
+    check_free,
+    check_vchannels,
+    confirmed,
+    details_of,
+    no_cursor,
+    note,
+    opened,
+    pairs,
+    settings_of,
+    show,
+    whole,
+)
 from wal.cli.status_service import StatusService
 from wal.errors import BulkAppendError, InvalidArgumentError
-from wal.inspect.points import Point, parse_point
-from wal.inspect.rows import BroadcastRow, Row
+from wal.inspect.points import Point, parse_point, tick_of
+from wal.inspect.rows import Row
 from wal.location import parse_location
 from wal.message import Message, MessageID
 from wal.read.cursors.cursor import CursorKey
 from wal.read.options import All, DeliverPolicy, Latest, StartFrom, TimeTickGTE
 from wal.threads import in_thread
 from wal.ticks import TICK_MAX
-from wal.timestamp.timestamp import compose, from_datetime
+from wal.timestamp.timestamp import compose
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -182,13 +195,7 @@ def _service(arguments: argparse.Namespace) -> StatusService | None:
 
 
 def _append(arguments: argparse.Namespace) -> int:
-    properties: dict[str, str] = {}
-    for text in arguments.property:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise InvalidArgumentError(f"-p {text!r} gives no value: write -p NAME=VALUE")
-        properties[name] = value
-    asyncio.run(_appended(arguments, properties))
+    asyncio.run(_appended(arguments, pairs("-p", arguments.property)))
     return 0
 
 
@@ -341,14 +348,10 @@ async def _cursor_rows(arguments: argparse.Namespace, log: WALAccesser, to: str 
         return rows
     if vchannels is None:
         remedy = "; to create it, name its vchannels with --vchannel" if create else ""
-        raise InvalidArgumentError(f"there is no cursor {arguments.cursor!r}: `wal cursors` lists those that there are{remedy}")
+        raise no_cursor(repr(arguments.cursor), remedy)
     if not create:
-        raise InvalidArgumentError(
-            f"there is no cursor {arguments.cursor!r} of {', '.join(vchannels)}: `wal cursors` lists those there are"
-        )
-    names = {info.name for info in await log.vchannels()}
-    if missing := [name for name in vchannels if name not in names]:
-        raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists those that there are")
+        raise no_cursor(f"{arguments.cursor!r} of {', '.join(vchannels)}")
+    check_vchannels(vchannels, {info.name for info in await log.vchannels()})
     return [CursorChangeRow(cursor=arguments.cursor, vchannels=vchannels, position=None, to=to)]
 
 
@@ -378,14 +381,10 @@ async def _policy(log: WALAccesser, vchannels: tuple[str, ...], point: Point) ->
         return All() if point == "earliest" else Latest()
     if isinstance(point, MessageID):
         return StartFrom(point)
-    async with log.read(vchannels, filters=TimeTickGTE(_tick(point)), follow=False) as scanner:
+    async with log.read(vchannels, filters=TimeTickGTE(tick_of(point)), follow=False) as scanner:
         async for message in scanner:
             return StartFrom(message.message_id)
     return Latest()
-
-
-def _tick(point: datetime | int) -> int:
-    return from_datetime(point) if isinstance(point, datetime) else point
 
 
 # -- truncation
@@ -398,7 +397,7 @@ def _truncate(arguments: argparse.Namespace) -> int:
 
     async def rows() -> list[Row]:
         async with opened(arguments) as log:
-            events = [point] if isinstance(point, MessageID) else await _last_events(log, _tick(point))
+            events = [point] if isinstance(point, MessageID) else await _last_events(log, tick_of(point))
             reports = {report.pchannel: report for report in await log.retention()}
             changes: list[Row] = []
             for event in events:
@@ -456,7 +455,7 @@ def _abort(arguments: argparse.Namespace) -> int:
     service = _service(arguments)
 
     async def rows() -> list[Row]:
-        unfinished = await _unfinished(arguments)
+        unfinished = await unfinished_broadcasts(arguments)
         own: list[Row] = [row for row in unfinished if row.broadcast_id == arguments.broadcast]
         if not own:
             raise InvalidArgumentError(f"there is no unfinished broadcast {arguments.broadcast}: `wal broadcasts` lists them")
@@ -473,19 +472,3 @@ def _abort(arguments: argparse.Namespace) -> int:
             yield row
 
     return _changed(arguments, f"Abort broadcast {arguments.broadcast}?", rows, change)
-
-
-async def _unfinished(arguments: argparse.Namespace) -> list[BroadcastRow]:
-    location = parse_location(arguments.location)
-    if location.servers is None:
-        from wal.inspect.broadcasts import broadcasts_of
-
-        def rows() -> list[BroadcastRow]:
-            with details_of(arguments) as details:
-                return broadcasts_of(details.core, location.path, settings_of(arguments)[0])
-
-        return await in_thread(rows)
-    from wal.inspect import builders
-
-    async with opened(arguments, write=True) as log:
-        return builders.broadcast_rows(await log.broadcast().tasks())

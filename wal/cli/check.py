@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from wal.channels.pchannels import CHECKPOINT_PREFIX, PREFIX, checkpoint_records, decode, names_in
 from wal.cli.commands import EXIT_FINDING
-from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, time_text
+from wal.cli.output import add_log, check_free, check_present, confirmed, directory_of, note, settings_of, show, size_text, tell, time_text
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, shortened
 from wal.files import FORMAT_NAME, MAP_NAME, META_NAME, FileAccess
-from wal.inspect.rows import HealthRow, Row
+from wal.inspect.rows import HealthRow, Row, row_of
 from wal.kv import RecordsBeside
 from wal.location import parse_location
 from wal.message import LogPosition, MessageID
@@ -98,13 +98,10 @@ def lost_row(part: LostPart) -> LostRow:
     def id_of(position: LogPosition | None) -> str | None:
         return None if position is None else str(MessageID(part.pchannel, part.incarnation, *position))
 
-    return LostRow(
-        path=part.path,
-        offset=part.offset,
+    return row_of(
+        LostRow,
+        part,
         bytes=part.end - part.begin,
-        pchannel=part.pchannel,
-        vchannels=part.vchannels,
-        events=part.events,
         first_id=id_of(part.first),
         last_id=id_of(part.last),
         since=to_datetime(part.first_tick),
@@ -276,7 +273,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     count = 0
     try:
         for damage in damage_in(directory, progress, sample, kv=settings_of(arguments)[0].kv):
-            show([_row(damage)], arguments) if arguments.json else sys.stdout.write(_line(damage))
+            tell(_row(damage), f"{damage.path} at offset {damage.offset}: {damage.problem}", arguments)
             count += 1
     finally:
         ended.set()
@@ -398,13 +395,7 @@ def _note(progress: Progress, began: float, ended: threading.Event) -> None:
 
 
 def _row(damage: Damage) -> DamageRow:
-    return DamageRow(path=damage.path, offset=damage.offset, kind=damage.kind, problem=damage.problem, repair=_LOST.get(damage.kind))
-
-
-def _line(damage: Damage) -> str:
-    from wal.inspect.rows import printable
-
-    return printable(f"{damage.path} at offset {damage.offset}: {damage.problem}") + "\n"
+    return row_of(DamageRow, damage, repair=_LOST.get(damage.kind))
 
 
 def _share(text: str) -> float:

@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.api.factory import with_absolute_paths
@@ -97,38 +99,34 @@ def fill_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _coordinator(arguments: argparse.Namespace) -> int:
-    from wal.cli.serving import Served, serve
     from wal.cluster.coordinator import ClusterCoordinator
-    from wal.cluster.opening import check_root
 
-    root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
-
-    async def opened(access: Access) -> Served:
-        process = ClusterCoordinator(
-            root, settings, access, log=arguments.log, expected_nodes=arguments.expected_nodes, ttl_s=arguments.session_ttl
-        )
-        await process.open()
-        return process
-
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(serve(opened, lambda: access_from(arguments), f"a coordinator of the cluster at {root}"))
+    options = {"log": arguments.log, "expected_nodes": arguments.expected_nodes}
+    return _serve(arguments, partial(ClusterCoordinator, **options), "a coordinator")
 
 
 def _node(arguments: argparse.Namespace) -> int:
-    from wal.cli.serving import Served, serve
     from wal.cluster.node import ClusterNode
+
+    return _serve(arguments, ClusterNode, "a node", exits_at_once=True)
+
+
+def _serve(arguments: argparse.Namespace, make: Callable[..., Any], what: str, *, exits_at_once: bool = False) -> int:
+    """Serves the process that `make` returns; `exits_at_once` says that threads of one that has failed may hold up its end."""
+    from wal.cli.serving import Served, serve
     from wal.cluster.opening import check_root
 
     root, settings = check_root(arguments.root), with_absolute_paths(settings_from(arguments))
 
     async def opened(access: Access) -> Served:
-        process = ClusterNode(root, settings, access, ttl_s=arguments.session_ttl)
+        process = make(root, settings, access, ttl_s=arguments.session_ttl)
         await process.open()
-        return process
+        served: Served = process
+        return served
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        code = runner.run(serve(opened, lambda: access_from(arguments), f"a node of the cluster at {root}"))
-        if code:  # it lost its lease: what it still does in threads must not hold the process
+        code = runner.run(serve(opened, lambda: access_from(arguments), f"{what} of the cluster at {root}"))
+        if code and exits_at_once:
             logging.shutdown()
             os._exit(code)
         return code

@@ -5,17 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import sys
 import threading
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from wal.cli.check import lost_row
 from wal.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.cli.output import add_settings, note, settings_of, show, size_text, whole
-from wal.inspect.rows import Row
+from wal.cli.output import add_settings, note, settings_of, show, size_text, tell, whole
+from wal.inspect.rows import Row, row_of
 from wal.location import parse_location
 from wal.settings import Settings
 
@@ -33,17 +29,6 @@ stop the service, wait until this command ends, and start the service on TO.
 TO is no log before it is whole. A copy that was interrupted goes on when the
 same command is run again; until then a journal's part is in TO.copying."""
 _KV: Final = "the metadata of {}: a file, or etcd://HOST/ROOT (default: the setting kv for a log on Pulsar, the file in a directory)"
-
-
-class CopyProgressRow(Row, frozen=True, kw_only=True, tag="copy_progress"):
-    """A copy that is under way: what this command has copied, up to the tick and its time, and about what is left of the source."""
-
-    frames: int
-    events: int
-    bytes: int
-    tick: int
-    time: datetime
-    left_bytes: int
 
 
 class CopiedRow(Row, frozen=True, kw_only=True, tag="copied"):
@@ -86,8 +71,7 @@ async def _copied(arguments: argparse.Namespace) -> int:
 
     def progress(so_far: CopyProgress) -> None:
         if arguments.json:
-            show([CopyProgressRow(**msgspec.structs.asdict(so_far))], arguments)
-            sys.stdout.flush()
+            tell(so_far, "", arguments)
         else:
             moment = f"{so_far.time:%Y-%m-%d %H:%M:%S}"
             note(f"{so_far.events} events, {size_text(so_far.bytes)}, up to {moment}; {size_text(so_far.left_bytes)} left")
@@ -106,9 +90,8 @@ async def _copied(arguments: argparse.Namespace) -> int:
     if result is None:
         note("the copy is not whole yet: the same command goes on with it")
         return EXIT_FINDING
-    fields = msgspec.structs.asdict(result)
-    lost = [lost_row(part) for part in fields.pop("lost")]
-    show([*lost, CopiedRow(**fields)], arguments)
+    lost = [lost_row(part) for part in result.lost]
+    show([*lost, row_of(CopiedRow, result)], arguments)
     return EXIT_FINDING if lost else 0
 
 

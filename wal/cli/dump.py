@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from wal.cli.output import add_log, details_of, show, whole
 from wal.errors import InvalidArgumentError
-from wal.inspect.points import parse_point
-from wal.inspect.rows import Row
+from wal.inspect.points import Point, parse_point, tick_of
+from wal.inspect.rows import Row, row_of
 from wal.message import MessageID
-from wal.timestamp.timestamp import from_datetime, to_datetime
+from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
     from wal.storage.base import StoredFrame
@@ -68,16 +68,15 @@ def _dump(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _frames(log: ReadOnlyPChannelLog, since: object) -> Iterator[StoredFrame]:
+def _frames(log: ReadOnlyPChannelLog, since: Point | None) -> Iterator[StoredFrame]:
     snapshot = log.reach()
     start = snapshot.earliest
     if isinstance(since, MessageID):
         if since.pchannel != log.pchannel:
             return
         start = max(start, (since.position, since.index))
-    elif isinstance(since, datetime | int):
-        tick = from_datetime(since) if isinstance(since, datetime) else since
-        start = max(start, log.position_after(tick - 1, start[0], snapshot.durable_end))
+    elif since is not None:
+        start = max(start, log.position_after(tick_of(since) - 1, start[0], snapshot.durable_end))
     yield from log.frames(start[0], snapshot.durable_end)
 
 
@@ -86,17 +85,14 @@ def _row(pchannel: str, frame: StoredFrame) -> FrameRow:
 
     header = frame.view.header
     flags = {"keys": KEYED, "broadcasts": BROADCAST, "cursors": CURSORS}
-    return FrameRow(
+    return row_of(
+        FrameRow,
+        header,
         pchannel=pchannel,
         position=frame.position,
         bytes=header.frame_bytes,
-        term=header.term,
-        sequence=header.sequence,
-        first_tick=header.first_tick,
-        promised_tick=header.promised_tick,
         time=to_datetime(header.first_tick),
         events=header.indices,
-        records=header.records,
         codec="zstd" if header.codec else "none",
         holds=tuple(name for name, flag in flags.items() if header.compatible & flag),
         vchannels=tuple(dict.fromkeys(run.name for run in frame.view.runs if run.name)),

@@ -187,21 +187,23 @@ def _limit(text: str | None) -> tuple[str, float]:
 
 
 def _broadcasts(arguments: argparse.Namespace) -> int:
-    location = parse_location(arguments.location)
-    if location.servers is None:
-        from wal.inspect.broadcasts import broadcasts_of
-
-        with details_of(arguments) as details:
-            rows: list[BroadcastRow] = broadcasts_of(details.core, location.path, settings_of(arguments)[0])
-    else:
-
-        async def collected() -> list[BroadcastRow]:
-            async with opened(arguments, write=True) as log:
-                return builders.broadcast_rows(await log.broadcast().tasks())
-
-        rows = asyncio.run(collected())
-    show(rows, arguments, BroadcastRow)
+    show(asyncio.run(unfinished_broadcasts(arguments)), arguments, BroadcastRow)
     return 0
+
+
+async def unfinished_broadcasts(arguments: argparse.Namespace) -> list[BroadcastRow]:
+    """Returns the broadcasts that are not finished: those of the files, or of the server."""
+    location = parse_location(arguments.location)
+    if location.servers is not None:
+        async with opened(arguments, write=True) as log:
+            return builders.broadcast_rows(await log.broadcast().tasks())
+    from wal.inspect.broadcasts import broadcasts_of
+
+    def rows() -> list[BroadcastRow]:
+        with details_of(arguments) as details:
+            return broadcasts_of(details.core, location.path, settings_of(arguments)[0])
+
+    return await in_thread(rows)
 
 
 def _health(arguments: argparse.Namespace) -> int:

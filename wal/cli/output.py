@@ -14,10 +14,10 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from wal.cli.commands import EXIT_STATUS
 from wal.errors import InvalidArgumentError, LockedError
@@ -80,12 +80,7 @@ def settings_of(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]
     """Returns the settings of this command line, and the source of each that is not a default."""
     from wal.api.factory import with_absolute_paths
 
-    overrides: dict[str, Any] = {}
-    for text in arguments.set:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise InvalidArgumentError(f"--set {text!r} gives no value: write --set NAME=VALUE")
-        overrides[name] = setting_from_text(f"--set {name}", name, value)
+    overrides = {name: setting_from_text(f"--set {name}", name, value) for name, value in pairs("--set", arguments.set).items()}
     before = Settings.load()
     in_file = Settings.load(arguments.config)
     settings = in_file.replace(**overrides)
@@ -169,6 +164,34 @@ def show(rows: Iterable[Row], arguments: argparse.Namespace, kind: type[Row] | N
         return
     rows = list(rows)
     sys.stdout.write(tables(rows) if rows or kind is None else _heading(kind))
+
+
+def tell(row: Row, text: str, arguments: argparse.Namespace) -> None:
+    """Prints one row at once: as JSON, or as this text for people."""
+    sys.stdout.write((as_json(row).decode() if arguments.json else printable(text)) + "\n")
+    sys.stdout.flush()
+
+
+def pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """Returns the names and values of a flag that is given as NAME=VALUE, and may be repeated."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InvalidArgumentError(f"{flag} {text!r} gives no value: write {flag} NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def no_cursor(name: str, remedy: str = "") -> InvalidArgumentError:
+    """Returns the error for a cursor that is not there."""
+    return InvalidArgumentError(f"there is no cursor {name}: `wal cursors` lists those that there are{remedy}")
+
+
+def check_vchannels(wanted: Iterable[str], known: Container[str]) -> None:
+    """Raises InvalidArgumentError for a vchannel that is not there."""
+    if missing := [name for name in wanted if name not in known]:
+        raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists those that there are")
 
 
 def tables(rows: Sequence[Row]) -> str:

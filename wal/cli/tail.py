@@ -19,21 +19,20 @@ import re
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.cli.output import add_log, opened, settings_of, whole
+from wal.cli.output import add_log, check_vchannels, no_cursor, opened, settings_of, whole
 from wal.cli.parquet import COLUMNS, ParquetFile
 from wal.errors import InvalidArgumentError
 from wal.files.descriptors import open_file
-from wal.inspect.points import parse_point
+from wal.inspect.points import parse_point, tick_of
 from wal.inspect.rows import Row, as_json, printable
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.read.options import All, DeliverFilter, DeliverPolicy, Last, Latest, MessageTypes, StartAt, StartFrom, TimeTickGTE
 from wal.threads import in_thread
-from wal.timestamp.timestamp import from_datetime, to_datetime
+from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
@@ -118,7 +117,7 @@ class _Choice:
             if isinstance(point, MessageID):
                 self.policy = StartFrom(point)
             else:
-                tick = from_datetime(point) if isinstance(point, datetime) else int(point)
+                tick = tick_of(point)
                 self.policy = StartAt(to_datetime(tick))  # where the read begins, to the millisecond
                 self.filters.append(TimeTickGTE(tick))
         if arguments.until != "end":
@@ -126,7 +125,7 @@ class _Choice:
             if isinstance(point, MessageID):
                 self.until_id = point
             else:
-                self.until_tick = from_datetime(point) if isinstance(point, datetime) else int(point)
+                self.until_tick = tick_of(point)
         if arguments.type:
             self.filters.append(MessageTypes(*map(_type, arguments.type)))
         if arguments.grep is not None:
@@ -169,8 +168,7 @@ def _tail(arguments: argparse.Namespace) -> int:
 async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]) -> None:
     async with opened(arguments) as log:
         known = {info.name: info.pchannel for info in await log.vchannels()}
-        if missing := [name for name in arguments.vchannels if name not in known]:
-            raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists those that there are")
+        check_vchannels(arguments.vchannels, known)
         groups: dict[str, list[str]] = {}
         for name in dict.fromkeys(arguments.vchannels):
             groups.setdefault(known[name], []).append(name)
@@ -290,7 +288,7 @@ async def _peeked(arguments: argparse.Namespace) -> None:
     async with opened(arguments) as log:
         infos = [info for info in await log.cursors() if info.name == arguments.cursor]
         if not infos:
-            raise InvalidArgumentError(f"there is no cursor {arguments.cursor!r}: `wal cursors` lists those that there are")
+            raise no_cursor(repr(arguments.cursor))
         write = _line_writer(arguments)
         for info in infos:
             left = arguments.lines

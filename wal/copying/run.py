@@ -25,6 +25,7 @@ from wal.copying.source import CopySource, Ends, check_same_log, cluster_over, l
 from wal.copying.target import CopyMark, CopyTarget, check_homes, new_mark
 from wal.errors import FormatError, InvalidArgumentError
 from wal.frame import EncodedFrame
+from wal.inspect.rows import Row
 from wal.location import Location, parse_location
 from wal.settings import Settings
 from wal.storage.base import StoredFrame
@@ -41,7 +42,7 @@ _BATCH_FRAMES: Final = 1024
 _PROGRESS_S: Final = 1.0
 
 
-class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
+class CopyProgress(Row, frozen=True, kw_only=True, tag="copy_progress"):
     """What was copied since this call began, up to `tick` (its `time` in UTC), and about how many bytes of the source are left."""
 
     frames: int

@@ -14,6 +14,7 @@ from broadcaster.message import CopiesInLog
 from broadcaster.records import read_records, rebuild
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import TruncatedError
+from wal.inspect.builders import broadcast_row
 from wal.inspect.outside import metadata_of
 from wal.inspect.rows import BroadcastRow
 from wal.read.read_only_core import ReadOnlyCore
@@ -43,15 +44,7 @@ def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings
         copies += _copies(cast("ReadOnlyStoredLog", log), position, state)
     now_s = time.time()
     return [
-        BroadcastRow(
-            broadcast_id=task.broadcast_id,
-            state=task.state.name.lower(),
-            age_s=max(0.0, now_s - parse(task.broadcast_id)[0] / 1000),
-            resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in task.header.resource_keys),
-            missing_appends=task.missing_appends,
-            missing_acks=task.missing_acks,
-            last_error=None,
-        )
+        broadcast_row(task, task.header.resource_keys, age_s=max(0.0, now_s - parse(task.broadcast_id)[0] / 1000), last_error=None)
         for task, _ in rebuild(read_records(list(records), list(records.values())), copies).tasks
         if not task.finished
     ]

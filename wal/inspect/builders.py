@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -29,6 +29,7 @@ from wal.inspect.rows import (
     Row,
     SettingRow,
     VChannelRow,
+    row_of,
 )
 from wal.message import MessageID, ResourceKey
 from wal.read.cursors.cursor import CursorInfo
@@ -139,7 +140,9 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
         end = max(counts.durable_end, own.end or 0)  # a client counts what it has seen of pchannels that others write: perhaps nothing
         promised_tick = max(counts.promise, own.promised_tick)
         rows.append(
-            PChannelRow(
+            row_of(
+                PChannelRow,
+                own,
                 pchannel=counts.name,
                 term=counts.term,
                 earliest=None if report is None or report.earliest is None else str(report.earliest),
@@ -147,10 +150,6 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
                 bytes=0 if report is None else report.bytes,
                 oldest=None if report is None else report.oldest_time,
                 promised=to_datetime(promised_tick) if promised_tick else None,
-                segments=own.segments,
-                checkpoint=own.checkpoint,
-                checkpoint_age_s=own.checkpoint_age_s,
-                replay_bytes=own.replay_bytes,
                 scheduled=counts.scheduled if writes else own.scheduled,
             )
         )
@@ -185,10 +184,10 @@ async def vchannel_rows(log: InspectedLog, details: Counting | None = None) -> l
         if count is None and (last := await log.last(info.name)) is not None:
             last_id = str(last)
         rows.append(
-            VChannelRow(
+            row_of(
+                VChannelRow,
+                info,
                 vchannel=info.name,
-                pchannel=info.pchannel,
-                incarnation=info.incarnation,
                 messages=None if count is None else count.messages,
                 bytes=None if count is None else count.bytes,
                 last_append=None if count is None or not count.last_tick else to_datetime(count.last_tick),
@@ -200,28 +199,7 @@ async def vchannel_rows(log: InspectedLog, details: Counting | None = None) -> l
 
 def consumer_rows(consumers: Iterable[ConsumerStatistics]) -> list[ConsumerRow]:
     """Returns a row for each consumer."""
-    return [
-        ConsumerRow(
-            cursor=one.cursor,
-            vchannels=one.vchannels,
-            state=one.state,
-            fence=one.fence,
-            handled=one.handled,
-            failed=one.failed,
-            retried=one.retried,
-            dead_lettered=one.dead_lettered,
-            in_hand=one.in_hand,
-            pending=one.pending,
-            lag_messages=one.lag_messages,
-            lag_bytes=one.lag_bytes,
-            lag_s=one.lag_s,
-            idle_s=one.idle_s,
-            held_by=one.held_by,
-            error=one.error,
-            ended_at=one.ended_at,
-        )
-        for one in consumers
-    ]
+    return [row_of(ConsumerRow, one) for one in consumers]
 
 
 async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_s: float | None = None) -> list[CursorRow]:
@@ -235,16 +213,14 @@ async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_
             messages = lag.messages
             lag_s = 0.0 if lag.oldest is None else max(0.0, now_s - lag.oldest.timestamp())
         rows.append(
-            CursorRow(
+            row_of(
+                CursorRow,
+                info,
                 cursor=info.name,
-                vchannels=info.vchannels,
                 position=None if info.position is None else str(info.position),
                 lag_messages=messages,
-                lag_bytes=info.lag_bytes,
                 lag_s=lag_s,
-                held_bytes=info.held_bytes,
                 idle_s=None if info.saved_at is None else max(0.0, now_s - info.saved_at),
-                stale=info.stale,
             )
         )
     return rows
@@ -252,47 +228,31 @@ async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_
 
 def broadcast_rows(tasks: Iterable[BroadcastInProgress]) -> list[BroadcastRow]:
     """Returns a row for each of these broadcasts, from `log.broadcast().tasks()`, the oldest first."""
-    rows = [
-        BroadcastRow(
-            broadcast_id=task.broadcast_id,
-            state=str(getattr(task.state, "name", task.state)).lower(),
-            age_s=task.age_s,
-            resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in task.resource_keys),
-            missing_appends=tuple(task.missing_appends),
-            missing_acks=tuple(task.missing_acks),
-            last_error=task.last_error,
-        )
-        for task in tasks
-    ]
+    rows = [broadcast_row(task, task.resource_keys, age_s=task.age_s, last_error=task.last_error) for task in tasks]
     return sorted(rows, key=lambda row: row.broadcast_id)
+
+
+def broadcast_row(task: Any, keys: Iterable[ResourceKey], *, age_s: float | None, last_error: str | None) -> BroadcastRow:
+    """Returns the row of a broadcast that has these resource keys."""
+    return row_of(
+        BroadcastRow,
+        task,
+        state=str(getattr(task.state, "name", task.state)).lower(),
+        age_s=age_s,
+        resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in keys),
+        missing_appends=tuple(task.missing_appends),
+        missing_acks=tuple(task.missing_acks),
+        last_error=last_error,
+    )
 
 
 async def retention_rows(log: InspectedLog) -> list[RetentionRow | HolderRow]:
     """Returns a row for each pchannel, each followed by those of its holders, lowest position first."""
     rows: list[RetentionRow | HolderRow] = []
     for report in await log.retention():
-        rows.append(
-            RetentionRow(
-                pchannel=report.pchannel,
-                earliest=None if report.earliest is None else str(report.earliest),
-                oldest=report.oldest_time,
-                bytes=report.bytes,
-                bytes_max=report.bytes_max,
-                age_max_s=report.age_max_s,
-                clock_drift_s=report.clock_drift_s,
-            )
-        )
-        rows += [
-            HolderRow(
-                pchannel=report.pchannel,
-                kind=holder.kind,
-                name=holder.name,
-                vchannels=holder.vchannels,
-                position=holder.position,
-                bytes=holder.bytes,
-            )
-            for holder in report.holders
-        ]
+        earliest = None if report.earliest is None else str(report.earliest)
+        rows.append(row_of(RetentionRow, report, earliest=earliest, oldest=report.oldest_time))
+        rows += [row_of(HolderRow, holder, pchannel=report.pchannel) for holder in report.holders]
     return rows
 
 

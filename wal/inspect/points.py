@@ -9,12 +9,19 @@ from wal.errors import InvalidArgumentError, shortened
 from wal.message import MessageID
 from wal.settings import seconds_from_text
 from wal.ticks import TICK_MAX, whole_number
+from wal.timestamp.timestamp import from_datetime
 
 Point = Literal["earliest", "latest"] | datetime | int | MessageID
 """An int is a tick."""
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO_S_MAX: Final = 1e10
 """A time ago may reach below 1970, where ticks begin: it is that moment then."""
+
+
+def tick_of(point: Point) -> int:
+    """Returns the tick of a point that is a tick or a time."""
+    assert not isinstance(point, str | MessageID)
+    return from_datetime(point) if isinstance(point, datetime) else point
 
 
 def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "latest"], ...] = ()) -> Point:

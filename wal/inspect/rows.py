@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,9 @@ _EXACT: Final = re.compile(r"(.+_)?(tick|id|position|incarnation)|end|checkpoint
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, tag_field="row"):
     """A row. Its class names the kind of the row, which is its tag in JSON."""
+
+
+RowT = TypeVar("RowT", bound=Row)
 
 
 class LogRow(Row, frozen=True, kw_only=True, tag="log"):
@@ -200,6 +203,11 @@ class HealthRow(Row, frozen=True, kw_only=True, tag="health"):
     check: str
     ok: bool
     detail: str
+
+
+def row_of(kind: type[RowT], source: object, **fields: Any) -> RowT:
+    """Returns a row of this kind with these fields; the others are the attributes of `source` that have their names."""
+    return kind(**{name: fields[name] if name in fields else getattr(source, name) for name in kind.__struct_fields__})
 
 
 def as_json(row: Row) -> bytes:

@@ -74,6 +74,8 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+_LIVE: Final = ("name", "term", "events", "bytes", "append_s", "sync_s", "readers", "open_transactions", "log_bytes", "failure")
+"""What `/api/live` says of a pchannel, of its statistics."""
 _ASSETS: Final = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
@@ -216,21 +218,7 @@ class Status:
             "in_flight": log.bytes_in_flight,
             "waiting": log.appends_waiting,
             "refused": log.appends_refused,
-            "pchannels": [
-                {
-                    "name": each.name,
-                    "term": each.term,
-                    "events": each.events,
-                    "bytes": each.bytes,
-                    "append_s": each.append_s,
-                    "sync_s": each.sync_s,
-                    "readers": each.readers,
-                    "open_transactions": each.open_transactions,
-                    "log_bytes": each.log_bytes,
-                    "failure": each.failure,
-                }
-                for each in log.pchannels
-            ],
+            "pchannels": [{name: getattr(each, name) for name in _LIVE} for each in log.pchannels],
         }
         return _json(answer)
 

@@ -119,16 +119,16 @@ class StatusServer:
 
 def load_app() -> ModuleType:
     """Imports the application, which blocks. Raises ImportError, saying how to install it, without the extra."""
-    try:
-        return importlib.import_module("wal.status.app")
-    except ModuleNotFoundError as error:
-        raise ImportError(f"the status page needs {missing_package(error)}, which is not installed: {install_hint('status')}") from error
+    return _load("wal.status.app")
 
 
 def _load_server() -> tuple[ModuleType, ModuleType]:
-    app = load_app()
+    return load_app(), _load("uvicorn")
+
+
+def _load(name: str) -> ModuleType:
     try:
-        return app, importlib.import_module("uvicorn")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ImportError(f"the status page needs {missing_package(error)}, which is not installed: {install_hint('status')}") from error
 
