@@ -182,8 +182,8 @@ def test_read_is_attached_to_the_incarnations_that_exist_now() -> None:
     source = MadeUpSource("p0", "p1")
     source.create("orders", "p1", 3)
     core = opened(source)
-    log, selection = core.attach(("orders",))
-    assert log.pchannel == "p1"
+    log, snapshot, selection = core.attach(("orders",))
+    assert log.pchannel == snapshot.origin.pchannel == "p1"
     assert selection.incarnation("orders") == 3
 
 

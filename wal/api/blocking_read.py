@@ -21,15 +21,14 @@ from wal.backoff import Backoff
 from wal.channels.vchannels import check_vchannels
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
-from wal.message import ImmutableMessage, MessageID
-from wal.read.begin_search import first_of_last
+from wal.message import ImmutableMessage
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.status import resumable
-from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, Reached, ReadOptions, ReadPosition, Selection, TimeTickGTE, named
-from wal.read.progress import BodyTurns, Need, Progress
+from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, Reached, ReadOptions, ReadPosition, named
+from wal.read.progress import AttachRequest, BodyTurns, CursorRequest, Need, Progress, begin
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
-from wal.read.truncated import overtaken, start_truncated
+from wal.read.truncated import first_event, overtaken, shrinkage, went_back
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
@@ -75,7 +74,7 @@ class BlockingRead:
         source = make_source(parse_location(location), settings, wait_s=check_wait(wait_s))
         self._timeout_s = _timeout(timeout_s)
         names = check_vchannels(vchannel, READ_TAKES)
-        self._options = options = ReadOptions.of(names, **read)
+        options = ReadOptions.of(names, **read)
         if cursor is not None and options.resume is not None:
             raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
         self._names = names
@@ -148,64 +147,37 @@ class BlockingRead:
         """Fixes where the read begins and ends. The first use of the read calls it."""
         if self._begun or self._ended:
             return
-        core = self._core
         try:
-            core.open()
-            self._log, selection = core.attach(self._names)
-            self._log.lineage.note(self._log.pchannel)
-            self._options = self._progress.adopt(self._log.lineage)
-            cursor = self._load_cursor()
-            if cursor is not None:
-                self._progress.go_on(cursor.start, cursor.position)
-            seen = self._options.resume if cursor is None else cursor.position
-            if seen is not None:
-                core.check_seen(self._log, seen)
-            before = self._search_begin(selection)
-            if (truncated := self._start(selection, tail=before)) is not None:
-                by_id = self._options.resume is None and cursor is None
-                whole = core.event_of(self._log, truncated) if by_id else None
-                if whole is None or self._start(selection, whole) is not None:
-                    raise start_truncated(truncated, core.first_event(self._log))
+            self._core.open()
+            run(
+                begin(self._progress, has_cursor=self._cursor is not None, measure=lambda *extent: self._log.measure(*extent)), self._answer
+            )
             self._begun = True
         except BaseException as error:
             self._finish(error)
             raise
 
-    def _search_begin(self, selection: Selection) -> LogSnapshot | None:
-        """Finds where the read begins if that needs a search; returns the log as it was before the search, else None."""
-        log, bound = self._log, self._progress.searched_bound()
-        while bound is not None:
-            tail = log.reach()
-            try:
-                if isinstance(bound, TimeTickGTE):
-                    first = log.position_after(bound.time_tick - 1, tail.earliest[0], tail.durable_end)
-                else:
-                    search = first_of_last(self._options, selection, tail.earliest, tail.durable_end, log.measure)
-                    first = run(search, lambda request: log.page(request.start, request.end, request.names, request.bytes_max))
-            except TruncatedError:
-                if log.reach().earliest == tail.earliest:
-                    raise  # otherwise it was truncated meanwhile: there is a new answer
-            else:
-                self._progress.begin_at(first)
-                return tail
-        return None
-
-    def _start(self, selection: Selection, after: MessageID | None = None, *, tail: LogSnapshot | None = None) -> MessageID | None:
-        log = self._log
-        self._tail = tail = tail or log.reach()
-        return self._progress.begin(
-            self._core.origin(log), selection, tail, tail.earliest, after=after, last_truncated=lambda: log.last_truncated
-        )
+    def _answer(self, request: Any) -> Any:
+        """Returns what the beginning needs."""
+        match request:
+            case AttachRequest():
+                self._log, self._tail, selection = self._core.attach(self._names)
+                self._log.lineage.note(self._log.pchannel)
+                return self._tail, selection
+            case CursorRequest():
+                return self._load_cursor()
+            case _:
+                return self._log.answer(request)
 
     def _load_cursor(self) -> Cursor | None:
         """Returns the saved cursor to continue from, or None if none is saved; see `resumable` for the errors."""
-        if self._cursor is None:
-            return None
+        assert self._cursor is not None
         core, log = self._core, self._log
         try:
             return resumable(core.source.cursors.load(self._cursor), core.cursor_view(), pchannel=log.pchannel)
         except TruncatedError as error:
-            raise TruncatedError(str(error), earliest=core.first_event(log)) from error
+            error.earliest = run(first_event(), log.answer)
+            raise
 
     def _finish(self, error: BaseException | None) -> None:
         """Ends the read for this reason, None after a clean end; the first reason stays."""
@@ -296,7 +268,7 @@ class BlockingRead:
         try:
             self._fetch_page()
         except TruncatedError as error:
-            raise overtaken(self._log.pchannel, progress.at, self._core.first_event(self._log)) from error
+            raise overtaken(self._log.pchannel, progress.at, run(first_event(), self._log.answer)) from error
 
     def _fetch_page(self) -> None:
         """Fetches and takes the page that the progress needs."""
@@ -306,9 +278,8 @@ class BlockingRead:
     def _look(self) -> bool:
         """Asks the log again, and from time to time looks for vchannels; returns whether there is anything new."""
         before, tail = self._tail, self._log.refresh()
-        if tail.durable_end < before.durable_end or tail.term < before.term:
-            what = f"it ends at {tail.durable_end} in term {tail.term}, after {before.durable_end} in term {before.term}"
-            raise self._core.went_back(self._log, what, self._reached().tick, tail)
+        if (what := shrinkage(before, tail)) is not None:
+            raise run(went_back(tail, what, self._reached().tick), self._log.answer)
         self._tail = tail
         now = time.monotonic()
         if now - self._looked_s >= LOOK_S:

@@ -146,7 +146,7 @@ def first_position(begins: Iterable[VChannelBegin | None], lineage: Lineage, end
         if begin is None:
             return 0
         incarnation, position = begin
-        if position > end or not lineage.covers(incarnation, position):
+        if position > end or not (incarnation == lineage.incarnation or lineage.covers(incarnation, position)):
             return 0
         first = position if first is None else min(first, position)
     return first or 0

@@ -20,14 +20,15 @@ from wal.client.remote_log import LATER, RemoteReadableLog
 from wal.errors import LogWentBackError, StorageError, UnknownError, WALError
 from wal.message import LogPosition
 from wal.read.options import ReadPosition
-from wal.read.pchannel import ShownPChannel
+from wal.read.pchannel import Moment, ShownPChannel
+from wal.read.truncated import check_seen, shrinkage, went_back
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
 from wal.storage.base import FramePage, LogSnapshot
-from wal.storage.search import PageRequest
+from wal.storage.search import MomentRequest, PageRequest, TickRequest, run_async
 
 FAILED: Final = (StorageError, UnknownError)
 """With these errors a node says that a pchannel has failed there: it is opened anew, there or elsewhere."""
@@ -93,26 +94,24 @@ class RemotePChannel(ShownPChannel):
 
     async def _check_back(self, before: _Known, snapshot: LogSnapshot) -> None:
         """Ends the client, with LogWentBackError, unless the log of this snapshot still has what was known before it was asked for."""
-        log, seen, end, shown = self.log, before.seen, snapshot.durable_end, before.shown
+        log, seen, shown = self.log, before.seen, before.shown
         try:
-            if end < shown.durable_end or snapshot.term < shown.term:
-                what = f"it ends at {end} in term {snapshot.term}, after {shown.durable_end} in term {shown.term}"
-                raise await self.went_back(what, shown.promised_tick if seen is None else seen.time_tick, end=end)
+            if (what := shrinkage(shown, snapshot)) is not None:
+                raise await run_async(went_back(snapshot, what, shown.promised_tick if seen is None else seen.time_tick), log.look_at)
             if log.checked < before.losses or snapshot.term != shown.term:
                 async with self._checking:
                     if seen is not None and (log.checked < before.losses or snapshot.term != shown.term):
-                        await self.check_seen(seen, end=end)
+                        await run_async(check_seen(snapshot, seen), self.answer)
                     log.checked = max(log.checked, before.losses)
         except LogWentBackError as error:
             self._supervision.end(error)
             raise
 
-    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
-        """Raises LogWentBackError as of any pchannel. Waits for a server, as a read does."""
-        await self.log.patiently(partial(super().check_seen, seen, end=end))
-
-    async def _look_at(self, request: PageRequest) -> FramePage:
-        return await self.log.look_at(request)
+    async def answer(self, request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | Moment:
+        """Returns what a question needs of this log. Waits for a server, as a read does."""
+        if isinstance(request, PageRequest) and not request.whole:  # no read: it does not itself ask whether the log went back
+            return await self.log.patiently(partial(self.log.look_at, request))
+        return await super().answer(request)
 
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now, and follows the log from now on."""

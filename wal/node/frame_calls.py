@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final, TypeVar
 
-from wal.errors import InvalidArgumentError, TruncatedError
+from wal.errors import InvalidArgumentError
 from wal.message import LogPosition
 from wal.network import Method
 from wal.node.hosted import Hosted, identity_of, tail_of
@@ -119,10 +119,7 @@ class FrameCalls:
         pchannel = self._hosted.find(request.pchannel)
         log, since, below = pchannel.log, event_from_proto(request.since), event_from_proto(request.below)
         _check_extent(pchannel, since[0], below[0])
-        try:
-            event = await self._run(log, search.event_below(since, below, log.earliest, log.bytes_between))
-        except TruncatedError:
-            event = None  # what was there is gone
+        event = await self._run(log, search.event_below(since, below, log.earliest, log.bytes_between))
         return proto.FindEventBelowResponse(event=event_to_proto(event))
 
     async def _run(self, log: ReadableLog, question: search.Search[Answer]) -> Answer:
@@ -141,18 +138,13 @@ class FrameCalls:
 
     async def _newest_tick(self, pchannel: PChannel) -> int:
         """Returns the tick of the newest event, 0 if there is none that is not truncated."""
-        newest, incarnation = pchannel.tail.newest, pchannel.log.incarnation
-        if newest is None or newest < pchannel.log.earliest:
-            return 0
+        newest, log = pchannel.tail.newest, pchannel.log
         known = self._newest.get(pchannel.channel)
-        if known is not None and known[:2] == (newest, incarnation):
+        if known is not None and known[:2] == (newest, log.incarnation) and known[0] >= log.earliest:
             return known[2]
-        try:
-            page = await pchannel.log.read(newest[0], names=None, bytes_max=1)
-        except TruncatedError:
-            return 0  # truncated meanwhile, like everything before it
-        tick = page.frames[0].view.header.first_tick + newest[1]
-        self._newest[pchannel.channel] = newest, incarnation, tick
+        tick = await self._run(log, search.newest_tick(newest, log.earliest))
+        if newest is not None and tick:
+            self._newest[pchannel.channel] = newest, log.incarnation, tick
         return tick
 
 

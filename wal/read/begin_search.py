@@ -1,17 +1,10 @@
 """The search for the beginning of a read of the last n messages (`Last`). Pure.
 
 It finds the first log position of the read and nothing else: whether the policy decides at all, and not a cursor or a position to resume
-from, is known to its caller. It runs before the read begins, so the log may be truncated meanwhile, and more may be appended:
-
-* A page that is gone raises TruncatedError, and the caller searches again in what is left of the log.
-* `EndBeforeSearch` is the log's end before the search. The read begins with it, so a read without `follow` delivers at most n messages.
-
-The search for a time is that for a tick, `wal.storage.search.position_after`.
+from, is known to its caller, `begin` in `wal.read.progress`. The search for a time is that for a tick, `wal.storage.search.position_after`.
 """
 
 from __future__ import annotations
-
-import msgspec
 
 from wal.message import LogPosition, Origin
 from wal.read.assembly import assemble
@@ -20,19 +13,10 @@ from wal.storage.base import StoredFrame
 from wal.storage.search import BACK_BYTES, PAGE_BYTES, BytesBetween, PageRequest, Search, position_before
 
 
-class EndBeforeSearch(msgspec.Struct, frozen=True):
-    """The end of a log at the moment when a search began. See `TailView`."""
-
-    durable_end: int
-    promised_tick: int
-    newest: LogPosition | None
-    failure: BaseException | None = None
-
-
 def first_of_last(
     options: ReadOptions, selection: Selection, earliest: LogPosition, end: int, bytes_between: BytesBetween
 ) -> Search[LogPosition]:
-    """Finds where the last messages before `end` begin that `Last` asks for; `earliest` if the log has fewer of them. Needs whole pages.
+    """Finds where the last messages before `end` begin that `Last` asks for; `earliest` if the log has fewer of them.
 
     It looks back from the end, ever further, and assembles the messages of each frame to count them; it keeps their numbers only.
     """
@@ -46,14 +30,14 @@ def first_of_last(
         lower = at = position_before(bytes_between, start, upper, back)
         counts: list[tuple[int, int]] = []
         while at < upper:
-            page = yield PageRequest(at, upper, existing.names, PAGE_BYTES)
+            page = yield PageRequest(at, upper, existing.names, PAGE_BYTES, whole=True)
             counts += [
                 (frame.position, len(_indices(options, existing, earliest, frame))) for frame in page.frames if frame.position < upper
             ]
             at = page.next_position
         for position, count in reversed(counts):
             if count >= missing:
-                frame = (yield PageRequest(position, end, existing.names)).frames[0]
+                frame = (yield PageRequest(position, end, existing.names, whole=True)).frames[0]
                 return position, _indices(options, existing, earliest, frame)[-missing]
             missing -= count
         upper, back = lower, 4 * back

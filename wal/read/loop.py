@@ -19,15 +19,15 @@ from typing import Any
 
 from actors import Actor, ActorRef
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
-from wal.message import LogPosition, MessageID, Origin
-from wal.read.begin_search import EndBeforeSearch
+from wal.message import LogPosition, Origin
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.service import CursorUse
 from wal.read.options import Reached, ReadOptions, ReadPosition, Selection, named
 from wal.read.page_reads import PAGE_BYTES
 from wal.read.pchannel import ReadablePChannel
-from wal.read.progress import Need, Progress, TailView
+from wal.read.progress import AttachRequest, CursorRequest, Need, Progress, begin
 from wal.storage.base import FramePage
+from wal.storage.search import distance, run_async
 
 Spawn = Callable[[Actor, str], ActorRef]
 Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection, Spawn]]]
@@ -38,7 +38,7 @@ class ReadLoop:
     """The read of one scanner. `entered` is the id of the process in which it began, or 0: a forked child's copy needs no closing."""
 
     __slots__ = (
-        "__weakref__", "_attach", "_done", "_entering", "_options", "_unbroken", "_waiter", "_work", "complete",
+        "__weakref__", "_attach", "_done", "_entering", "_options", "_spawn", "_unbroken", "_waiter", "_work", "complete",
         "cursor", "ended", "entered", "error", "handler_runs", "pchannel", "progress", "tick_waiters",
     )  # fmt: skip
 
@@ -48,6 +48,7 @@ class ReadLoop:
         self.cursor: CursorUse | None = cursor
         self.progress: Progress = Progress(options)
         self.pchannel: ReadablePChannel
+        self._spawn: Spawn
         self.entered: int = 0
         self.ended: bool = False
         self.error: BaseException | None = None
@@ -124,57 +125,22 @@ class ReadLoop:
             return spawn
 
     async def _begin(self) -> Spawn:
-        """Finds the pchannel and begins the progress there. Raises TruncatedError if the event to begin at is gone.
+        """Finds the pchannel and begins the progress there; see `begin` for the errors."""
+        await run_async(begin(self.progress, has_cursor=self.cursor is not None, measure=distance), self._answer)
+        self.pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
+        return self._spawn
 
-        Raises LogWentBackError if the log has another event at the position to resume from.
-        """
-        pchannel, selection, spawn = await self._attach(self.vchannels)
-        self._options = self.progress.adopt(pchannel.log.lineage)
-        saved = None
-        if self.cursor is not None:
-            saved = await self._load(self.cursor, pchannel)
-            # Another reader may have saved what this tail does not show yet.
-            pchannel, selection, spawn = await self._attach(self.vchannels)
-        seen = self._options.resume if saved is None else saved.position
-        if seen is not None and pchannel.tail.failure is None:
-            await pchannel.check_seen(seen)
-            pchannel, selection, spawn = await self._attach(self.vchannels)
-        if saved is not None and saved.pchannel == pchannel.channel:
-            self.progress.go_on(saved.start, saved.position)
-        before: EndBeforeSearch | None = None
-        while pchannel.tail.failure is None and (bound := self.progress.searched_bound()) is not None:
-            tail, earliest, searched = pchannel.tail, pchannel.log.earliest, pchannel
-            before = EndBeforeSearch(tail.durable_end, tail.promised_tick, tail.newest)
-            is_truncated = False
-            try:
-                self.progress.begin_at(await searched.begin_of(bound, self._options, selection, earliest, before.durable_end))
-            except TruncatedError:
-                if searched.log.earliest == earliest:
-                    raise
-                is_truncated = True  # meanwhile: there is a new answer
-            pchannel, selection, spawn = await self._attach(self.vchannels)
-            if pchannel is searched and not is_truncated:
-                break
-        if pchannel.tail.failure is not None:
-            raise pchannel.tail.failure
-        if (truncated := self._begin_on(pchannel, selection, tail=before)) is not None:
-            by_id = self._options.resume is None and saved is None
-            event = await pchannel.event_of(truncated) if by_id else None
-            if event is not None:  # the id names a body: the position of its transaction counts
-                pchannel, selection, spawn = await self._attach(self.vchannels)
-            if event is None or self._begin_on(pchannel, selection, event) is not None:
-                raise await pchannel.truncated(truncated)
-        pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
-        return spawn
-
-    def _begin_on(
-        self, pchannel: ReadablePChannel, selection: Selection, after: MessageID | None = None, *, tail: TailView | None = None
-    ) -> MessageID | None:
-        self.pchannel = pchannel
-        log = pchannel.log
-        return self.progress.begin(
-            pchannel.origin(), selection, tail or pchannel.tail, log.earliest, after=after, last_truncated=lambda: log.last_truncated
-        )
+    async def _answer(self, request: Any) -> Any:
+        """Returns what the beginning needs."""
+        match request:
+            case AttachRequest():
+                self.pchannel, selection, self._spawn = await self._attach(self.vchannels)
+                return self.pchannel.moment(), selection
+            case CursorRequest():
+                assert self.cursor is not None
+                return await self._load(self.cursor, self.pchannel)
+            case _:
+                return await self.pchannel.answer(request)
 
     # -- continuing
 

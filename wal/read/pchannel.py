@@ -14,17 +14,16 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, LogWentBackError, TruncatedError, WALError
+from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
-from wal.read.begin_search import first_of_last
 from wal.read.lease import OWN, Lease, lost_lease
-from wal.read.options import Last, Reached, ReadOptions, ReadPosition, Selection, TimeTickGTE
+from wal.read.options import Reached, ReadPosition
 from wal.read.page_reads import PageReads
 from wal.read.recent import RecentFrames
-from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to, overtaken, start_truncated
+from wal.read.truncated import event_of, first_event, overtaken
 from wal.storage.base import FramePage, LogSnapshot, ReadableLog
-from wal.storage.search import PageRequest, distance, position_after, run_async
+from wal.storage.search import MomentRequest, PageRequest, TickRequest, distance, position_after, run_async
 
 PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
@@ -101,6 +100,23 @@ class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     page_reads: int = 0
     shared_pages: int = 0
     shared_page_bytes: int = 0
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """A pchannel as its readers see it at one moment. See `LogMoment`."""
+
+    log: ReadableLog
+    origin: Origin
+    lineage: Lineage
+    durable_end: int
+    earliest: LogPosition
+    promised_tick: int
+    newest: LogPosition | None
+    failure: BaseException | None
+
+    @property
+    def last_truncated(self) -> LogPosition | None:
+        return self.log.last_truncated
 
 
 class Reader(Protocol):
@@ -193,13 +209,29 @@ class ReadablePChannel(abc.ABC):
         # Not the log's own durable end, which may be after a frame whose outcome is not known here yet.
         self.tail.data_moved(durable_end=position + 1, promised_tick=promised_tick, newest=(position, indices - 1) if indices else None)
 
+    def moment(self) -> Moment:
+        """Returns the log as its readers see it now."""
+        tail, log = self.tail, self.log
+        return Moment(log, self.origin(), log.lineage, tail.durable_end, log.earliest, tail.promised_tick, tail.newest, tail.failure)
+
+    async def answer(self, request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | Moment:
+        """Returns what a question needs of this log."""
+        match request:
+            case MomentRequest():
+                return self.moment()
+            case TickRequest():
+                search = position_after(request.time_tick, request.start, request.end, distance)
+                return await run_async(search, self.answer)
+            case _:
+                return await self.log.read(request.start, names=request.names, bytes_max=request.bytes_max, end=request.end)
+
     async def event_of(self, message_id: MessageID) -> MessageID | None:
         """Returns the event of this id: the id itself, or a body's transaction; None if its frame is gone or holds no such event."""
-        position = message_id.position
-        if position < self.log.earliest[0]:
-            return None
-        event = event_named(await self.log.read(position, names=None, bytes_max=1), message_id)
-        return None if event is None else self.origin(position).message_id(event)
+        return await run_async(event_of(self.moment(), message_id), self.answer)
+
+    async def first_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that is not truncated, or None."""
+        return await run_async(first_event(), self.answer)
 
     async def end_of(self, message_id: MessageID) -> LogPosition | None:
         """Returns the log position right after this event, where the log begins once truncated up to it; None if it is truncated already.
@@ -232,75 +264,9 @@ class ReadablePChannel(abc.ABC):
             )
         return Reached((event.position, event.index), position.time_tick, (event.position, event.index + 1))
 
-    async def check_seen(self, seen: ReadPosition, *, end: int | None = None) -> None:
-        """Raises LogWentBackError unless the log, which ends at `end` or at the end of the tail, has what was seen at this position.
-
-        A position of another log, a truncated one and one with tick 0 are not judged.
-        """
-        message_id, tick = seen.message_id, seen.time_tick
-        event, end = (message_id.position, message_id.index), self.tail.durable_end if end is None else end
-        if not message_id.same_log(self.log_id) or not tick:
-            return
-        if event[0] >= end:
-            raise await self.went_back(f"message id {message_id} is above its end {end}", tick, end=end)
-        try:
-            page = await self._look_at(PageRequest(event[0], end))
-        except TruncatedError:
-            return
-        if not is_there(page, *event, tick):
-            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
-            raise await self.went_back(what, tick, end=end)
-
-    async def went_back(self, what: str, time_tick: int, *, end: int) -> LogWentBackError:
-        """Returns the error for a log that ends at `end` and no longer has `what`, which was seen by this tick."""
-        try:
-            event = await run_async(newest_up_to(time_tick, self.log.earliest, end), self._look_at)
-        except TruncatedError:
-            event = None
-        return log_went_back(self.channel, what, None if event is None else self.origin(event[0]).message_id(event[1]))
-
-    async def _look_at(self, request: PageRequest) -> FramePage:
-        """Returns a page for a search that needs no bodies."""
-        return await self._whole_page(request)
-
-    async def begin_of(
-        self, bound: TimeTickGTE | Last, options: ReadOptions, selection: Selection, earliest: LogPosition, end: int
-    ) -> LogPosition:
-        """Returns where a read with this bound of the log in [`earliest`, `end`) begins. Raises TruncatedError if the log is truncated
-        meanwhile."""
-        if isinstance(bound, TimeTickGTE):
-            return await run_async(position_after(bound.time_tick - 1, earliest[0], end, distance), self._look_at)
-        return await run_async(first_of_last(options, selection, earliest, end, distance), self._whole_page)
-
-    async def _whole_page(self, request: PageRequest) -> FramePage:
-        return await self.log.read(request.start, names=request.names, bytes_max=request.bytes_max, end=request.end)
-
-    async def truncated(self, message_id: MessageID) -> TruncatedError:
-        """Returns the error for a read that should begin at this id, which is gone."""
-        return start_truncated(message_id, await self.first_event())
-
     async def overtaken(self, position: int) -> TruncatedError:
         """Returns the error for a read under way whose next frames are gone."""
         return overtaken(self.channel, position, await self.first_event())
-
-    async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, or None."""
-        while True:
-            earliest = self.log.earliest
-            try:
-                return await self._first_event(earliest)
-            except TruncatedError:
-                if self.log.earliest == earliest:
-                    raise  # otherwise it was truncated meanwhile: there is a new answer
-
-    async def _first_event(self, earliest: LogPosition) -> MessageID | None:
-        at = earliest[0]
-        while at < self.tail.durable_end:
-            page = await self.log.read(at, names=None, bytes_max=1)
-            if (event := first_event_in(page, earliest)) is not None:
-                return self.origin(event[0]).message_id(event[1])
-            at = page.next_position
-        return None
 
 
 class ShownLog(ReadableLog):
@@ -331,16 +297,10 @@ class ShownPChannel(ReadablePChannel):
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now."""
 
-    async def first_event(self) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, or None.
-
-        Everything shown to readers may have been truncated since: then it catches up and asks again.
-        """
-        while True:
+    async def answer(self, request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | Moment:
+        if isinstance(request, MomentRequest):
             await self.catch_up()
-            first = await super().first_event()
-            if first is not None or self.log.earliest[0] <= self.tail.durable_end:
-                return first
+        return await super().answer(request)
 
     def statistics(self) -> PChannelStatistics:
         """Returns a snapshot of its counts; those of writing are 0."""

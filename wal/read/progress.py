@@ -10,7 +10,9 @@ Whoever reads drives it and fetches around it: a scanner on an event loop (`loop
 looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages. It never waits and never fetches.
 
 * The beginning is decided once (`ReadStart`): from the deliver policy, from the position that is resumed, or from a cursor. Pages begin
-  at a frame and reads at an event, so it also says which events of the first frames do not belong to the read.
+  at a frame and reads at an event, so it also says which events of the first frames do not belong to the read. `begin` asks for what the
+  decision needs. Whenever it has waited, it attaches again: meanwhile vchannels may be created and dropped, the log may be truncated, and
+  more may be appended. What is truncated during a search is searched for again in what is left of the log.
 * Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
   nothing for this reader. A caller that is cancelled before a hand-over gets the same messages again.
 * The end is the tick or the position that the options name, or the durable end when the read began without following.
@@ -25,13 +27,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from operator import length_hint
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError
+from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage, assemble
+from wal.read.begin_search import first_of_last
+from wal.read.cursors.cursor import Cursor
 from wal.read.frame_rows import FrameRows, frame_rows
 from wal.read.options import (
     NOTHING,
@@ -48,7 +52,9 @@ from wal.read.options import (
     TimeTickGTE,
 )
 from wal.read.recent import SharedMessages
-from wal.storage.base import FramePage, StoredFrame
+from wal.read.truncated import check_seen, event_of, first_event, start_truncated
+from wal.storage.base import FramePage, LogMoment, StoredFrame, TailView
+from wal.storage.search import BytesBetween, Question, TickRequest
 
 
 class Need(enum.Enum):
@@ -436,6 +442,75 @@ _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""
 
 
+class AttachRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks for the log of the read's vchannels, as a `LogMoment`, and for the vchannels as they are at that moment, as a `Selection`."""
+
+
+class CursorRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks for the saved cursor to continue from in the attached log, None if none is saved."""
+
+
+def begin(progress: Progress, *, has_cursor: bool, measure: BytesBetween) -> Question[None]:
+    """Begins the progress of a read in the log that was attached last. `measure` returns about how many bytes a search of an extent reads.
+
+    Raises TruncatedError if the event to begin at is gone, LogWentBackError if the log has another event at the position to resume from,
+    and the error that has ended the log.
+    """
+    log, selection = yield from _attached()
+    options = progress.adopt(log.lineage)
+    saved: Cursor | None = None
+    if has_cursor:
+        saved = yield CursorRequest()
+        log, selection = yield from _attached()  # another reader may have saved what the log did not show yet
+    seen = options.resume if saved is None else saved.position
+    if seen is not None and log.failure is None:
+        yield from check_seen(log, seen)
+        log, selection = yield from _attached()
+    if saved is not None and saved.pchannel == log.origin.pchannel:
+        progress.go_on(saved.start, saved.position)
+    searched: LogMoment | None = None
+    while log.failure is None and (bound := progress.searched_bound()) is not None:
+        searched, is_truncated = log, False
+        try:
+            if isinstance(bound, TimeTickGTE):
+                first: LogPosition = yield TickRequest(bound.time_tick - 1, log.earliest[0], log.durable_end)
+            else:
+                first = yield from first_of_last(options, selection, log.earliest, log.durable_end, measure)
+            progress.begin_at(first)
+        except TruncatedError:
+            is_truncated = True
+            log, selection = yield from _attached()
+            if (log.origin, log.earliest) == (searched.origin, searched.earliest):
+                raise  # otherwise it was truncated meanwhile: there is a new answer
+        else:
+            log, selection = yield from _attached()
+        if log.origin == searched.origin and not is_truncated:
+            break
+    if log.failure is not None:
+        raise log.failure
+    truncated = _begin_in(log, progress, selection, tail=searched)
+    if truncated is None:
+        return
+    if options.resume is None and saved is None:  # the id may name a body: the position of its transaction counts
+        event = yield from event_of(log, truncated)
+        if event is not None:
+            log, selection = yield from _attached()
+            if _begin_in(log, progress, selection, after=event) is None:
+                return
+    raise start_truncated(truncated, (yield from first_event()))
+
+
+def _attached() -> Question[tuple[LogMoment, Selection]]:
+    attached: tuple[LogMoment, Selection] = yield AttachRequest()
+    return attached
+
+
+def _begin_in(
+    log: LogMoment, progress: Progress, selection: Selection, *, after: MessageID | None = None, tail: LogMoment | None = None
+) -> MessageID | None:
+    return progress.begin(log.origin, selection, tail or log, log.earliest, after=after, last_truncated=lambda: log.last_truncated)
+
+
 class BodyTurns:
     """The turns of the bodies of one message after the other, for reads that go body by body.
 
@@ -461,24 +536,6 @@ class BodyTurns:
         if is_last:
             self._message = None
         return body, is_last
-
-
-class TailView(Protocol):
-    """The log's end as a reader sees it at one moment: everything at or below `promised_tick` is below `durable_end`."""
-
-    @property
-    def durable_end(self) -> int: ...
-
-    @property
-    def promised_tick(self) -> int: ...
-
-    @property
-    def newest(self) -> LogPosition | None:
-        """The newest durable event, or None before any."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that ended the log, None while it is open."""
 
 
 class ReadStart(msgspec.Struct, frozen=True, gc=False):

@@ -12,16 +12,14 @@ from typing import Protocol, cast
 
 from wal.channels.vchannel_map import VChannelView
 from wal.channels.vchannels import UnknownVChannels, VChannelInfo, common_place, first_position
-from wal.errors import ChannelNotExistError, ClosedError, FormatError, LogWentBackError, TruncatedError
+from wal.errors import ChannelNotExistError, ClosedError, FormatError
 from wal.message import MessageID, Origin
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import SavedCursors
 from wal.read.last_events import LastEvents
-from wal.read.options import ReadPosition, Selection
-from wal.read.truncated import event_named, first_event_in, is_there, log_went_back, newest_up_to
+from wal.read.options import Selection
 from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, ReadOnlyStoredLog
-from wal.storage.search import run
 
 
 class ReadOnlyCore:
@@ -82,8 +80,8 @@ class ReadOnlyCore:
             self.logs = logs
             log.close()
 
-    def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, Selection]:
-        """Returns the log to read these vchannels in, with its newest event known, and the vchannels as they are now.
+    def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannelLog, LogSnapshot, Selection]:
+        """Returns the log to read these vchannels in, as it is now, with its newest event, and the vchannels as they are now.
 
         Raises InvalidArgumentError if they are on several pchannels.
         """
@@ -91,10 +89,10 @@ class ReadOnlyCore:
         while True:
             pchannel = self.pchannel_of(names)
             log = self.logs[pchannel]
-            end = log.reach().durable_end
+            snapshot = log.reach()
             self.look()
             if self.pchannel_of(names) == pchannel:
-                return log, self.selection(pchannel, names, end)
+                return log, snapshot, self.selection(pchannel, names, snapshot.durable_end)
 
     def pchannel_of(self, names: tuple[str, ...]) -> str:
         """Returns the pchannel of these vchannels, according to the last look."""
@@ -149,14 +147,6 @@ class ReadOnlyCore:
         """Returns the origin of the frame at this position of a log."""
         return Origin(log.pchannel, log.incarnation, position, self.source.form)
 
-    def event_of(self, log: ReadOnlyPChannelLog, message_id: MessageID) -> MessageID | None:
-        """Returns the event of an id: the id itself, or a body's transaction. None if its frame is gone or holds no such event."""
-        position, snapshot = message_id.position, log.refresh()
-        if position < snapshot.earliest[0]:
-            return None
-        event = event_named(log.page(position, snapshot.durable_end, None, 1), message_id)
-        return None if event is None else self.origin(log, position).message_id(event)
-
     def last_event(self, name: str) -> MessageID | None:
         """Returns the id of a vchannel's last durable event, truncated or not; None if it never had one, or is not known.
 
@@ -193,45 +183,6 @@ class ReadOnlyCore:
         self._lasts[log.pchannel] = (log.incarnation, position), lasts
         return lasts
 
-    def first_event(self, log: ReadOnlyPChannelLog) -> MessageID | None:
-        """Returns the id of the earliest event that is not truncated, or None."""
-        while True:
-            snapshot = log.refresh()
-            try:
-                return self._first_event(log, snapshot)
-            except TruncatedError:
-                if log.refresh().earliest == snapshot.earliest:
-                    raise  # otherwise it was truncated during the read, and another event is first now
-
-    def check_seen(self, log: ReadOnlyPChannelLog, seen: ReadPosition) -> None:
-        """Raises LogWentBackError unless the log has what was seen at this position.
-
-        A position of another log, a truncated one and one with tick 0 are not judged.
-        """
-        message_id, tick, snapshot = seen.message_id, seen.time_tick, log.reach()
-        position, end = message_id.position, snapshot.durable_end
-        if not message_id.same_log(self.origin(log).message_id(0)) or not tick:
-            return
-        if position >= end:
-            raise self.went_back(log, f"message id {message_id} is above its end {end}", tick, snapshot)
-        try:
-            page = log.page(position, end, None, 1)
-        except TruncatedError:
-            return
-        if not is_there(page, position, message_id.index, tick):
-            what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
-            raise self.went_back(log, what, tick, snapshot)
-
-    def went_back(self, log: ReadOnlyPChannelLog, what: str, time_tick: int, snapshot: LogSnapshot) -> LogWentBackError:
-        """Returns the error for a log that is at this snapshot and no longer has `what`, which was seen by this tick."""
-        try:
-            search = newest_up_to(time_tick, snapshot.earliest, snapshot.durable_end)
-            event = run(search, log.head_page)
-        except TruncatedError:
-            event = None
-        common = None if event is None else self.origin(log, event[0]).message_id(event[1])
-        return log_went_back(log.pchannel, what, common)
-
     def warn_unknown(self) -> None:
         """Warns of the names that were read and do not exist, for a read that has ended and may never be closed."""
         self._unknown.warn(self.view.records, at_close=True)
@@ -250,15 +201,6 @@ class ReadOnlyCore:
             for log in self.logs.values():
                 log.close()
             self.source.close()
-
-    def _first_event(self, log: ReadOnlyPChannelLog, snapshot: LogSnapshot) -> MessageID | None:
-        at, end = snapshot.earliest[0], snapshot.durable_end
-        while at < end:
-            page = log.page(at, end, None, 1)
-            if (event := first_event_in(page, snapshot.earliest)) is not None:
-                return self.origin(log, event[0]).message_id(event[1])
-            at = page.next_position
-        return None
 
 
 class ReadOnlySource(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from actors import Clock
 from wal.errors import ClosedError, UnknownError, WALError
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
-from wal.read.truncated import log_went_back
+from wal.read.truncated import log_went_back, shrinkage
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
 from wal.threads import in_thread
@@ -200,12 +200,8 @@ class ThreadedLog(ShownLog):
 
     def _known(self, before: LogSnapshot, snapshot: LogSnapshot) -> LogSnapshot:
         """Takes an answer to a question that was asked when `before` was known."""
-        if snapshot.durable_end < before.durable_end or snapshot.term < before.term:
-            raise log_went_back(
-                self.pchannel,
-                f"it ends at {snapshot.durable_end} in term {snapshot.term}, after {before.durable_end} in term {before.term}",
-                None,
-            )
+        if (what := shrinkage(before, snapshot)) is not None:
+            raise log_went_back(self.pchannel, what, None)
         self.known = snapshot
         return snapshot
 

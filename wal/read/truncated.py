@@ -1,5 +1,8 @@
 """What a reader's position is worth: the event that an id names, the first event, whether the log went back, and the errors. Pure.
 
+The questions are generators that yield the pages they need (`wal.storage.search`), so that each is written once, for readers on an event
+loop, in a thread and over the network.
+
 A directory may be replaced by an older copy of itself. The copy has the same incarnation, and what is written to it takes the positions
 of the events that are lost. Every event has a tick of its own, ticks ascend with time, and what is written to the copy is later than what
 was lost. So the log went back if an event that was seen with some tick has a larger one now, or is not there; and the events with ticks up
@@ -8,30 +11,88 @@ to that of a lost event are those that both have.
 
 from __future__ import annotations
 
+import msgspec
+
 from wal.errors import LogWentBackError, TruncatedError
 from wal.message import LogPosition, MessageID
 from wal.read.assembly import event_indices
-from wal.storage.base import FramePage
-from wal.storage.search import PageRequest, Search, distance, event_below, position_after
+from wal.read.options import ReadPosition
+from wal.storage.base import FramePage, LogMoment, LogSnapshot
+from wal.storage.search import MomentRequest, PageRequest, Question, Search, distance, event_below, position_after
 
 
-def event_named(page: FramePage, message_id: MessageID) -> int | None:
-    """Returns the index of the event that an id names: itself, or the transaction of a body.
-
-    `page` was read from the id's position on. None if the frame there is gone or holds no such event.
-    """
-    if not page.frames or page.frames[0].position != message_id.position:
+def event_of(log: LogMoment, message_id: MessageID) -> Search[MessageID | None]:
+    """Finds the event of an id: the id itself, or a body's transaction. None if its frame is gone or holds no such event."""
+    position = message_id.position
+    if position < log.earliest[0]:
         return None
-    return next((event for event in event_indices(page.frames[0].view) if event >= message_id.index), None)
+    page = yield PageRequest(position, log.durable_end)
+    if not page.frames or page.frames[0].position != position:
+        return None
+    index = next((event for event in event_indices(page.frames[0].view) if event >= message_id.index), None)
+    return None if index is None else _id(log, (position, index))
 
 
-def first_event_in(page: FramePage, earliest: LogPosition) -> LogPosition | None:
-    """Returns the first event of a page at or above `earliest`, or None if the page holds none."""
-    for frame in page.frames:
-        for index in event_indices(frame.view):
-            if (frame.position, index) >= earliest:
-                return frame.position, index
-    return None
+def first_event() -> Question[MessageID | None]:
+    """Finds the id of the earliest event that is not truncated, or None."""
+    log: LogMoment = yield MomentRequest()
+    while True:
+        earliest, at = log.earliest, log.earliest[0]
+        try:
+            while at < log.durable_end:
+                page: FramePage = yield PageRequest(at, log.durable_end)
+                for frame in page.frames:
+                    for index in event_indices(frame.view):
+                        if (frame.position, index) >= earliest:
+                            return _id(log, (frame.position, index))
+                at = page.next_position
+        except TruncatedError:
+            log = yield MomentRequest()
+            if log.earliest == earliest:
+                raise  # otherwise it was truncated meanwhile, and another event is first now
+        else:
+            if earliest[0] <= log.durable_end:
+                return None
+            log = yield MomentRequest()  # everything that was shown has been truncated since
+
+
+def check_seen(log: LogMoment, seen: ReadPosition) -> Search[None]:
+    """Raises LogWentBackError unless the log has what was seen at this position.
+
+    A position of another log, a truncated one and one with tick 0 are not judged.
+    """
+    message_id, tick = seen.message_id, seen.time_tick
+    if not message_id.same_log(log.origin.message_id(0)) or not tick:
+        return
+    if message_id.position >= log.durable_end:
+        raise (yield from went_back(log, f"message id {message_id} is above its end {log.durable_end}", tick))
+    try:
+        page = yield PageRequest(message_id.position, log.durable_end)
+    except TruncatedError:
+        return
+    if not is_there(page, message_id.position, message_id.index, tick):
+        what = f"at message id {message_id} it has another event than the one that was seen by tick {tick}, or none"
+        raise (yield from went_back(log, what, tick))
+
+
+def went_back(log: LogMoment, what: str, time_tick: int) -> Search[LogWentBackError]:
+    """Returns the error for a log that no longer has `what`, which was seen by this tick."""
+    try:
+        event = yield from newest_up_to(time_tick, log.earliest, log.durable_end)
+    except TruncatedError:
+        event = None
+    return log_went_back(log.origin.pchannel, what, None if event is None else _id(log, event))
+
+
+def shrinkage(before: LogSnapshot, now: LogSnapshot) -> str | None:
+    """Returns in words what a log that was at `before` has lost if it is at `now` later; None if it may be."""
+    if now.durable_end >= before.durable_end and now.term >= before.term:
+        return None
+    return f"it ends at {now.durable_end} in term {now.term}, after {before.durable_end} in term {before.term}"
+
+
+def _id(log: LogMoment, event: LogPosition) -> MessageID:
+    return msgspec.structs.replace(log.origin, position=event[0]).message_id(event[1])
 
 
 def start_truncated(message_id: MessageID, first: MessageID | None) -> TruncatedError:

@@ -422,6 +422,43 @@ class LogBackend(abc.ABC):
         """
 
 
+class TailView(Protocol):
+    """The log's end as a reader sees it at one moment: everything at or below `promised_tick` is below `durable_end`."""
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def promised_tick(self) -> int: ...
+
+    @property
+    def newest(self) -> LogPosition | None:
+        """The newest durable event, or None before any."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the log, None while it is open."""
+
+
+class LogMoment(TailView, Protocol):
+    """A log at one moment: its end as a reader sees it, its `earliest` event that is not truncated, and an origin that names it.
+
+    `last_truncated` is the newest event below `earliest`, None if it is not known.
+    """
+
+    @property
+    def origin(self) -> Origin: ...
+
+    @property
+    def lineage(self) -> Lineage: ...
+
+    @property
+    def earliest(self) -> LogPosition: ...
+
+    @property
+    def last_truncated(self) -> LogPosition | None: ...
+
+
 class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
     """A log at one moment: everything at or below `promised_tick` is below `durable_end`, and nothing above that tick may be shown.
 

@@ -13,12 +13,11 @@ import abc
 from collections.abc import Hashable, Iterator
 from typing import Protocol
 
-from wal.errors import TruncatedError
 from wal.frame import RunName
 from wal.message import Lineage, LogPosition
 from wal.storage import search
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
-from wal.storage.search import PAGE_BYTES, PageRequest, Weighed, run
+from wal.storage.search import PAGE_BYTES, MomentRequest, PageRequest, TickRequest, Weighed, run
 
 
 class VChannelChoice(Hashable, Protocol):
@@ -96,6 +95,18 @@ class ReadOnlyPChannelLog(abc.ABC):
             yield from page.frames
             start = page.next_position
 
+    def answer(self, request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | LogSnapshot:
+        """Returns what a question needs of this log."""
+        match request:
+            case MomentRequest():
+                return self.refresh()
+            case TickRequest():
+                return self.position_after(request.time_tick, request.start, request.end)
+            case _ if request.whole:
+                return self.page(request.start, request.end, request.names, request.bytes_max)
+            case _:
+                return self.head_page(request)
+
     @abc.abstractmethod
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the approximate number of bytes of log in [start, end). Never blocks."""
@@ -119,21 +130,11 @@ class ReadOnlyPChannelLog(abc.ABC):
     def event_below(self, since: LogPosition, below: LogPosition) -> LogPosition | None:
         """Returns the newest durable event in [since, below), None if there is none or it may be truncated. Reads few frames."""
         below = below if below[1] else (min(below[0], self.moment().durable_end), 0)
-        try:
-            return run(search.event_below(since, below, self.earliest, self.measure), self.head_page)
-        except TruncatedError:
-            return None
+        return run(search.event_below(since, below, self.earliest, self.measure), self.head_page)
 
     def newest_tick(self) -> int:
         """Returns the tick of the newest durable event, or 0 when there is none that is not truncated."""
-        newest = self.reach().newest
-        if newest is None or newest < self.earliest:
-            return 0
-        try:
-            (frame,) = self.head_page(PageRequest(newest[0], newest[0] + 1)).frames
-        except TruncatedError:
-            return 0  # truncated meanwhile, like everything before it
-        return frame.view.header.first_tick + newest[1]
+        return run(search.newest_tick(self.reach().newest, self.earliest), self.head_page)
 
     def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str] | None:
         """Returns those of the vchannels with frames in [start, end) that are of this choice, and perhaps others of it; None if that is

@@ -4,16 +4,18 @@ A search is a generator that yields the pages it needs and takes each in return,
 and in a thread (`run`). It needs of a log no more than pages and the number
 of bytes between two positions. Promised ticks ascend from frame to frame, which makes the search for a tick a binary one.
 
-A log with an index answers some of these questions without reading frames; see `ReadOnlyPChannelLog`.
+A question (`Question`) may also yield a `TickRequest`, which a log with an index answers without reading frames, or a `MomentRequest`. The
+errors of a log are raised at the `yield`, so that a search can go on after a truncation. See `ReadOnlyPChannelLog.answer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Generator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from wal.errors import TruncatedError, WALError
 from wal.frame import RunKind
 from wal.message import LogPosition
 from wal.storage.base import FramePage, FrameWeight, StoredFrame
@@ -33,37 +35,65 @@ BytesBetween = Callable[[int, int], int]
 
 
 class PageRequest(msgspec.Struct, frozen=True, gc=False):
-    """The page that a search needs: from `start` on, of frames below `end`; `names` and `bytes_max` as in a read."""
+    """The page that a search needs: from `start` on, of frames below `end`; `names` and `bytes_max` as in a read.
+
+    Unless it needs `whole` frames, their bodies and the choice of names may be left out.
+    """
 
     start: int
     end: int
     names: frozenset[str] | None = None
     bytes_max: int = 1
+    whole: bool = False
+
+
+class TickRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks for the answer of `position_after`."""
+
+    time_tick: int
+    start: int
+    end: int
+
+
+class MomentRequest(msgspec.Struct, frozen=True, gc=False):
+    """Asks for the log as it is now; its answer has `earliest`, `durable_end` and `origin`, as a `LogSnapshot` does."""
 
 
 Search = Generator[PageRequest, FramePage, Answer]
+Question = Generator[Any, Any, Answer]
+"""A search that also yields requests other than for pages."""
 
 
-async def run_async(search: Search[Answer], page: Callable[[PageRequest], Awaitable[FramePage]]) -> Answer:
-    """Runs a search on the event loop; raises what `page` raises."""
+async def run_async(question: Question[Answer], answer: Callable[[Any], Awaitable[Any]]) -> Answer:
+    """Runs a question on the event loop. An error that `answer` raises is raised in the question first."""
     try:
-        request = next(search)
+        request = next(question)
         while True:
-            request = search.send(await page(request))
+            try:
+                answered = await answer(request)
+            except WALError as error:
+                request = question.throw(error)
+            else:
+                request = question.send(answered)
     except StopIteration as end:
-        answer: Answer = end.value
-        return answer
+        result: Answer = end.value
+        return result
 
 
-def run(search: Search[Answer], page: Callable[[PageRequest], FramePage]) -> Answer:
-    """Runs a search in the caller's thread; raises what `page` raises."""
+def run(question: Question[Answer], answer: Callable[[Any], Any]) -> Answer:
+    """Runs a question in the caller's thread. An error that `answer` raises is raised in the question first."""
     try:
-        request = next(search)
+        request = next(question)
         while True:
-            request = search.send(page(request))
+            try:
+                answered = answer(request)
+            except WALError as error:
+                request = question.throw(error)
+            else:
+                request = question.send(answered)
     except StopIteration as end:
-        answer: Answer = end.value
-        return answer
+        result: Answer = end.value
+        return result
 
 
 def distance(start: int, end: int) -> int:
@@ -99,7 +129,7 @@ def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween)
 
 
 def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween) -> Search[LogPosition | None]:
-    """Finds the newest event in [since, below) of a log that begins at `earliest`; None if there is none. TruncatedError as of a read."""
+    """Finds the newest event in [since, below) of a log that begins at `earliest`; None if there is none, or it was truncated."""
     if below[1]:
         event = (below[0], below[1] - 1)
         return event if event >= since else None
@@ -108,12 +138,26 @@ def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, b
         lower = at = position_before(bytes_between, start, upper, back)
         newest: LogPosition | None = None
         while at < upper:
-            page = yield PageRequest(at, upper, _NONE, PAGE_BYTES)
+            try:
+                page = yield PageRequest(at, upper, _NONE, PAGE_BYTES)
+            except TruncatedError:
+                return None
             newest, at = page.last_event or newest, page.next_position
         if newest is not None:
             return newest if newest >= since else None
         upper, back = lower, 4 * back
     return None
+
+
+def newest_tick(newest: LogPosition | None, earliest: LogPosition) -> Search[int]:
+    """Finds the tick of the newest event of a log that begins at `earliest`; 0 if there is none that is not truncated."""
+    if newest is None or newest < earliest:
+        return 0
+    try:
+        page = yield PageRequest(newest[0], newest[0] + 1)
+    except TruncatedError:
+        return 0  # truncated meanwhile, like everything before it
+    return page.frames[0].view.header.first_tick + newest[1]
 
 
 class Weighed(msgspec.Struct, frozen=True):
