@@ -36,11 +36,15 @@ not say whether the call took effect.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import struct
 from typing import TYPE_CHECKING, ClassVar, Final
 
+import msgspec
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from wal.message import AppendResult, ImmutableMessage, Message, MessageID
 
@@ -509,3 +513,15 @@ def shortened(text: str) -> str:
     if len(text) <= _SHOWN_MAX:
         return repr(text)
     return f"{text[:_SHOWN_MAX]!r}… ({len(text)} characters)"
+
+
+@contextlib.contextmanager
+def corruption(text: str, *, expected: str = "") -> Iterator[None]:
+    """Raises CorruptionError, with this text and the reason, for whatever decoding damaged bytes raises inside.
+
+    A ValueError is damage too: a check inside raises it. Other errors of the log pass.
+    """
+    try:
+        yield
+    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
+        raise CorruptionError(f"{text}: {error}", expected=expected) from error

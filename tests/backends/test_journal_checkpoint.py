@@ -259,7 +259,7 @@ async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Pa
             await checkpointer.make_room()
         assert saved == []
         assert "no room" in caplog.text
-        assert table.keyed_since_checkpoint == 2
+        assert table.changes == 2
         disk.room = None
         await checkpointer.make_room()
         assert saved == [], "not before its time"
@@ -270,14 +270,14 @@ async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Pa
         assert saved == []
         orphans = checkpoints(tmp_path)
         assert len(orphans) == 1
-        assert table.keyed_since_checkpoint == 3
+        assert table.changes == 3
         refuse_record = False
         now_s += 2.0
         await add(4)
         await checkpointer.make_room()
         assert saved == [Checkpoint(end, end)] == [checkpointer.ledger.last]
         assert checkpoints(tmp_path) == [f"checkpoint-{end:016x}"], "what no record names goes"
-        assert table.keyed_since_checkpoint == 0
+        assert table.changes == 0
         await checkpointer.make_room()
         await checkpointer.close()
         assert len(saved) == 1, "nothing happened since"

@@ -124,7 +124,7 @@ async def test_close_leaves_nothing_to_replay(data: str) -> None:
     assert record["position"] == record["state"]
     assert names(data, "checkpoint-*") == [f"checkpoint-{record['state']:016x}"]
     async with open_wal(data) as log:
-        assert local(log).node.pchannels["p0"].keyed.table.keyed_since_checkpoint == 0
+        assert local(log).node.pchannels["p0"].keyed.table.changes == 0
         await keyed.check(log)
     assert await record_of(data) == record, "nothing keyed happened"
 

@@ -172,7 +172,7 @@ def test_changes_are_counted_once_and_again_if_the_checkpoint_fails() -> None:
     state.copies.durable(BroadcastHeader(7, ("a",)), CopiesPart(1, 0, TICK, (("a", 1),), False))
     state.copies.forget(7)
     taken = state.take_changes()
-    assert (taken.copies, taken.forgotten, state.changes) == (2, frozenset({7}), 0)
+    assert (taken.counts, taken.forgotten, state.changes) == ((0, 2, 0, 0, 0), frozenset({7}), 0)
     state.copies.forget(8)
     state.give_back(taken)
     assert state.changes == 3

@@ -312,7 +312,7 @@ class Machine(RuleBasedStateMachine):
     def checkpoint_begins(self) -> None:
         window = set(self.window())
         self.taking = self.table.snapshot(), len(self.frames), set(range(len(self.events))) - window
-        self.table.keyed_since_checkpoint = 0
+        self.table.changes = 0
 
     @precondition(lambda self: self.taking is not None)
     @rule()
@@ -337,7 +337,7 @@ class Machine(RuleBasedStateMachine):
         if self.blob is not None:
             self.table.restore(self.blob, live=live)
         counts = [self.table.replay(position, view, live=live) for position, view in self.frames]
-        assert self.table.keyed_since_checkpoint == sum(counts)
+        assert self.table.changes == sum(counts)
         assert all(counts)
         for at, event in enumerate(self.events):
             if isinstance(event, tuple) and not self.live(event[0]):

@@ -93,7 +93,7 @@ def test_snapshot_of_many_vchannels_has_pieces() -> None:
     assert restored.get(("v2048", 1)) == events["v2048", 1]
     assert restored.added == 0
     restored.recovered({("new", 1): (1, 1)})
-    assert (restored.added, restored.moved) == (1, True)
+    assert (restored.added, restored.changes) == (1, 1)
 
 
 def test_state_of_an_older_version_is_incomplete() -> None:

@@ -138,7 +138,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         table = ScheduleTable(count_max=COUNT_MAX)
         table.restore(self.blob)
         for view in self.frames:
-            table.replay(view)
+            table.replay(4096, view)
         expected = {number: facts(message) for number, message in self.waiting.items()}
         assert {number: facts(message) for number, message in table._by_number.items()} == expected
         assert len(table) == len(expected)
@@ -204,7 +204,7 @@ def test_cancelled_messages_leave_the_heap() -> None:
 def test_ended_vchannels_are_left_out() -> None:
     messages = [Scheduled(number, name, "k", True, 7, 2, b"", b"x") for number, name in enumerate((A, B), 1)]
     table = ScheduleTable()
-    assert table.replay(frame_of(scheduled=messages), live=lambda name: name == B) == 2
+    assert table.replay(4096, frame_of(scheduled=messages), live=lambda name: name == B) == 2
     assert [one.name for one in (*table.listed(A), *table.listed(B))] == [B]
     restored = ScheduleTable()
     restored.restore(b"".join(table.snapshot()), live=lambda name: name == A)
@@ -217,7 +217,7 @@ def test_other_frames_hold_nothing() -> None:
     draft = FrameDraft()
     draft.append(A, [Record(b"x")])
     data = b"".join(encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=1).buffers)
-    assert table.replay(FrameView.decode(data, lambda start, end: b"")) == 0
+    assert table.replay(4096, FrameView.decode(data, lambda start, end: b"")) == 0
     assert list(table.snapshot()) == []
 
 

@@ -40,6 +40,7 @@ from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorRecord, CursorTable
 from wal.write.idempotency.scopes import KeyRun, Scope
 from wal.write.idempotency.state import KeptProducer, decode_state
+from wal.write.idempotency.table import IdempotencyTable
 from wal.write.schedule import Scheduled, ScheduleTable
 
 PAGE_BYTES: Final = 4 << 20
@@ -291,7 +292,8 @@ class CopySource:
         for name, (_, state) in stored.checkpoints.items():
             if state is None:
                 continue
-            own_keys, own_producers, own_cut = decode_state(state, scope_of)
+            with IdempotencyTable.reading(state) as pieces:
+                own_keys, own_producers, own_cut = decode_state(pieces, scope_of)
             cut = max(cut, own_cut)
             for run in own_keys:
                 if run.tick < first_ticks[name]:
@@ -321,8 +323,8 @@ class CopySource:
             if ends.tick is not None and frame.view.header.first_tick > ends.tick:
                 break
             copies.replay(frame.position, frame.view)
-            cursors.replay(frame.view)
-            schedule.replay(frame.view, live=live.__contains__)
+            cursors.replay(frame.position, frame.view)
+            schedule.replay(frame.position, frame.view, live=live.__contains__)
         return Remembered(
             frozenset(listed.header.broadcast_id for listed in copies.listed()),
             tuple(cursors.all()),

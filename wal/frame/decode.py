@@ -8,7 +8,7 @@ FormatError, or it returns what was written.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -203,15 +203,20 @@ class FrameView:
 
     def term_start(self) -> TermStart | None:
         """Returns the term-start record of this frame if it is the first of its term, else None."""
+        for kind, payload in self.system_records():
+            if kind == SystemRecord.TERM_START:
+                if len(payload) != TERM_START.size:
+                    raise CorruptionError(
+                        "a term-start record has the wrong length", expected=f"{TERM_START.size} bytes, not {len(payload)}"
+                    )
+                return TermStart(*TERM_START.unpack(payload))
+        return None
+
+    def system_records(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the kind (see `SystemRecord`) and the payload of each record that the log wrote for itself, in their order."""
         for run in self.runs.of_kind(RunKind.SYSTEM):
             columns = self.columns(run)
-            if columns.types is None or SystemRecord.TERM_START not in columns.types:
-                continue
-            payload = columns.payloads[columns.types.index(SystemRecord.TERM_START)]
-            if len(payload) != TERM_START.size:
-                raise CorruptionError("a term-start record has the wrong length", expected=f"{TERM_START.size} bytes, not {len(payload)}")
-            return TermStart(*TERM_START.unpack(payload))
-        return None
+            yield from zip(columns.types or (), columns.payloads, strict=False)
 
     def fetch(self, run: RunRow) -> None:
         """Fetches and checks the blocks of this run, so that its columns need nothing more of the body."""

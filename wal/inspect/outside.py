@@ -180,7 +180,7 @@ class OutsideDetails:
                 return None
             table.restore(blob, live=live)
             for frame in log.frames(record.position, end) if table.used else ():  # the first message waits for a checkpoint that says so
-                table.replay(frame.view, live=live)
+                table.replay(frame.position, frame.view, live=live)
         except TruncatedError:
             return None
         return len(table)

@@ -11,16 +11,15 @@ A state without such a piece was stored by version 0.1.0, and says nothing about
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import CorruptionError
 from wal.frame import BROADCAST, CopyNames, FrameDraft, RunName
 from wal.message import LogPosition, Natural, PackedPosition, packed, unpacked
-from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.storage.pieces import PieceKind, encode_header, encode_piece
+from wal.storage.state_table import Live, StateTable
 
 PIECE_NAMES: Final = 1024
 """A piece is cut at this many vchannels, so that encoding one takes well below a millisecond."""
@@ -28,11 +27,22 @@ COPIES_MAX: Final = 16
 """So many sets of vchannels with copies wait at most until they are sorted into the table; most broadcasts go to the same vchannels."""
 
 
-class LastEvents:
-    """The last events of one pchannel. `moved` says whether any event became durable since it was last set to False."""
+class _EventsPiece(msgspec.Struct, array_like=True, gc=False):
+    kind: int
+    names: list[str]
+    incarnations: list[Natural]
+    positions: list[PackedPosition]
+    indices: list[Natural]
+
+
+class LastEvents(StateTable):
+    """The last events of one pchannel. `changes` counts the frames with events since the last checkpoint."""
+
+    what = "last events"
+    decoders: ClassVar = {PieceKind.LAST_EVENTS: msgspec.msgpack.Decoder(_EventsPiece)}
 
     def __init__(self) -> None:
-        self.moved: bool = False
+        super().__init__()
         self.complete: bool = False
         """Whether a restored state had a table: otherwise events written before it are not known."""
         self._events: dict[RunName, LogPosition] = {}
@@ -59,7 +69,7 @@ class LastEvents:
             if len(self._copies) > COPIES_MAX:
                 self._sort_copies()
         if draft.indices:
-            self.moved = True
+            self.changes += 1
 
     def get(self, name: RunName) -> LogPosition | None:
         """Returns the log position of the vchannel's last durable event, or None if it never had one."""
@@ -75,32 +85,23 @@ class LastEvents:
 
     # -- recovery
 
-    def recovered(self, events: Mapping[RunName, LogPosition], *, live: Callable[[RunName], bool] | None = None) -> None:
+    def recovered(self, events: Mapping[RunName, LogPosition], *, live: Live | None = None) -> None:
         """Adds the last events of the frames written after the restored state, for the vchannels that are still `live`."""
         for name, event in events.items():
             if live is None or live(name):
                 self._events[name] = event
-                self.moved = True
+                self.changes += 1
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
         if self._copies:
             self._sort_copies()
         self._stored = len(self._events)
         return _encode(list(self._events.items()))
 
-    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
-        """Sets an empty table to the state of a snapshot, without the vchannels that are not `live` any more.
-
-        Raises CorruptionError for bytes that are no snapshot, FormatError for a snapshot of a newer version.
-        """
-        try:
-            for kind, data in split_pieces(blob):
-                if kind is PieceKind.LAST_EVENTS:
-                    self.complete = True
-                    self._events.update(_rows(_decoder.decode(data), live))
-        except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(f"the last events of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
+    def _restore(self, pieces: Iterable[_EventsPiece], live: Live | None) -> None:
+        for piece in pieces:
+            self.complete = True
+            self._events.update(_rows(piece, live))
         self._stored = len(self._events)
 
     def _sort_copies(self) -> None:
@@ -128,18 +129,7 @@ def _encode(rows: list[tuple[RunName, LogPosition]]) -> Iterator[bytes]:
         )
 
 
-def _rows(piece: _Piece, live: Callable[[RunName], bool] | None) -> Iterable[tuple[RunName, LogPosition]]:
+def _rows(piece: _EventsPiece, live: Live | None) -> Iterable[tuple[RunName, LogPosition]]:
     names = list(zip(piece.names, piece.incarnations, strict=True))
     events = list(zip(map(unpacked, piece.positions), piece.indices, strict=True))
     return [(name, event) for name, event in zip(names, events, strict=True) if live is None or live(name)]
-
-
-class _Piece(msgspec.Struct, array_like=True, gc=False):
-    kind: int
-    names: list[str]
-    incarnations: list[Natural]
-    positions: list[PackedPosition]
-    indices: list[Natural]
-
-
-_decoder: Final = msgspec.msgpack.Decoder(_Piece)

@@ -22,17 +22,16 @@ they appear.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from wal.errors import CorruptionError
 from wal.frame import BROADCAST, FrameView, RunName
 from wal.message import BroadcastHeader, MessageType, Natural, PackedPosition, ResourceKey, packed, unpacked
 from wal.read.assembly import shared_copies
-from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.storage.pieces import PieceKind, encode_header, encode_piece
+from wal.storage.state_table import Live, StateTable
 
 PIECE_NAMES: Final = 1024
 """A piece is cut when its new sets have this many vchannels, or its rows this many parts."""
@@ -77,37 +76,6 @@ def encode_copies(broadcasts: Sequence[ListedBroadcast]) -> Iterator[bytes]:
         yield _piece(vchannels, copies, rows)
 
 
-def decode_copies(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
-    """Returns the rows of a blob in their order, with the names of the pool.
-
-    Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
-    """
-    try:
-        return _decode(blob, pool)
-    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-        raise CorruptionError(f"the broadcasts of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
-
-
-def _decode(blob: bytes, pool: NamePool) -> list[ListedBroadcast]:
-    broadcasts: list[ListedBroadcast] = []
-    vchannels: list[tuple[str, ...]] = []
-    copies: list[tuple[RunName, ...]] = []
-    for kind, data in split_pieces(blob):
-        if kind is not PieceKind.COPIES:
-            continue
-        piece = _decoder.decode(data)
-        vchannels += map(pool.vchannels, piece.vchannels)
-        copies += [pool.copies(tuple(zip(names, incarnations, strict=True))) for names, incarnations in piece.copies]
-        for row in piece.rows:
-            header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
-            parts = [
-                CopiesPart(unpacked(position), index, tick, copies[number], bool(aborts))
-                for position, index, tick, number, aborts in row.parts
-            ]
-            broadcasts.append(ListedBroadcast(header, tuple(parts)))
-    return broadcasts
-
-
 class _Sets:
     """Numbers for tuples of names. `fresh` are the tuples that were not written yet; they have `size` names in all."""
 
@@ -142,14 +110,11 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     parts: list[tuple[PackedPosition, Natural, Natural, Natural, int]]
 
 
-class _Piece(msgspec.Struct, array_like=True):
+class _CopiesPiece(msgspec.Struct, array_like=True):
     kind: int
     vchannels: list[tuple[str, ...]]
     copies: list[tuple[list[str], list[Natural]]]
     rows: list[_Row]
-
-
-_decoder: Final = msgspec.msgpack.Decoder(_Piece)
 
 
 class NamePool:
@@ -202,11 +167,15 @@ class CopyPosition(msgspec.Struct, frozen=True, gc=False):
     incarnation: int
 
 
-class CopyTable:
-    """The broadcasts of one pchannel. `changes` counts the parts and the ends of broadcasts since it was last set to 0."""
+class CopyTable(StateTable):
+    """The broadcasts of one pchannel. `changes` counts the parts and the ends of broadcasts."""
+
+    what = "broadcasts"
+    decoders: ClassVar = {PieceKind.COPIES: msgspec.msgpack.Decoder(_CopiesPiece)}
+    flag = BROADCAST
 
     def __init__(self) -> None:
-        self.changes: int = 0
+        super().__init__()
         self.forgotten: set[int] = set()
         self._broadcasts: dict[int, ListedBroadcast] = {}
         self._pool: NamePool | None = None
@@ -241,10 +210,13 @@ class CopyTable:
 
     def durable(self, header: BroadcastHeader, part: CopiesPart) -> None:
         """Adds copies that are in the log."""
+        self._put(header, part)
+        self.changes += 1
+
+    def _put(self, header: BroadcastHeader, part: CopiesPart) -> None:
         listed = self._broadcasts.get(header.broadcast_id)
         parts = (part,) if listed is None else (*listed.parts, part)
         self._broadcasts[header.broadcast_id] = ListedBroadcast(header if listed is None else listed.header, parts)
-        self.changes += 1
 
     def forget(self, broadcast_id: int) -> None:
         """Forgets a broadcast that is over; it may be unknown."""
@@ -254,10 +226,7 @@ class CopyTable:
 
     # -- recovery
 
-    def replay(self, position: int, view: FrameView) -> int:
-        """Applies the copies of one durable frame written after the checkpoint, in order; returns how many parts there are."""
-        if not view.header.compatible & BROADCAST:
-            return 0
+    def _replay(self, position: int, view: FrameView, live: Live | None) -> int:
         first_tick = view.header.first_tick
         frame_copies = shared_copies(view)
         pool = self._names()
@@ -265,16 +234,26 @@ class CopyTable:
             aborts = shared.message_type == _ABORT
             names = pool.copies(shared.names)
             header = msgspec.structs.replace(shared.header, vchannels=pool.vchannels(shared.header.vchannels))
-            self.durable(header, CopiesPart(position, shared.index, first_tick + shared.index, names, aborts))
+            self._put(header, CopiesPart(position, shared.index, first_tick + shared.index, names, aborts))
         return len(frame_copies)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
         return encode_copies(self.listed())
 
-    def restore(self, blob: bytes) -> None:
-        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
-        self._broadcasts.update((listed.header.broadcast_id, listed) for listed in decode_copies(blob, self._names()))
+    def _restore(self, pieces: Iterable[_CopiesPiece], live: Live | None) -> None:
+        pool = self._names()
+        vchannels: list[tuple[str, ...]] = []
+        copies: list[tuple[RunName, ...]] = []
+        for piece in pieces:
+            vchannels += map(pool.vchannels, piece.vchannels)
+            copies += [pool.copies(tuple(zip(names, incarnations, strict=True))) for names, incarnations in piece.copies]
+            for row in piece.rows:
+                header = BroadcastHeader(row.broadcast_id, vchannels[row.vchannels], row.resource_keys, row.needs_ack)
+                parts = [
+                    CopiesPart(unpacked(position), index, tick, copies[number], bool(aborts))
+                    for position, index, tick, number, aborts in row.parts
+                ]
+                self._broadcasts[row.broadcast_id] = ListedBroadcast(header, tuple(parts))
 
     def recovered(self) -> None:
         """Releases what was only needed for recovery."""

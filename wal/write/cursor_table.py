@@ -13,9 +13,10 @@ otherwise a later save could pass messages whose output was never written.
 A consumer has a number, `fence`, which each claim and each change by others raises; a commit with another number is refused. Its commits
 are numbered from 1 on for each claim, without gaps: a commit that is sent again is recognised, one after a failed one is refused.
 
-A record of a frame (`SystemRecord.CURSOR`) is MessagePack of an array, `_Stored`; the pieces of a checkpoint (see `wal/storage/pieces.py`):
+A record of a frame (`SystemRecord.CURSOR`) is MessagePack of an array, `_StoredCursor`; the pieces of a checkpoint (see
+`wal/storage/state_table.py`):
 
-    6 cursors   [6, records of a frame, revision floor, fence floor]: at least one such piece if there ever was a cursor
+    6 cursors   [6, records of a frame, revision floor, fence floor]
 
 The floors are the largest revision and number of cursors that were forgotten after their deletion: a cursor that is created again continues
 above them.
@@ -24,25 +25,21 @@ above them.
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, InvalidRequestSeqError, ResourceAcquiredError, SessionLostError, TruncatedError
-from wal.frame import CURSORS, FrameView, RunKind, SystemRecord
+from wal.errors import InvalidRequestSeqError, ResourceAcquiredError, SessionLostError, TruncatedError, corruption
+from wal.frame import CURSORS, FrameView, SystemRecord
 from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
 from wal.read.cursors.store import later_incarnation, stale
-from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.storage.pieces import PieceKind
+from wal.storage.state_table import RECORD_VERSION, Live, RecordTable, check_version, encode_record
 
 BROUGHT: Final = 1
 """The revision of the copy of a cursor that was saved before it had a home. Every record has a later one: a copy with this revision was
 never in the log, so it tells of no output that the log may lack."""
-RECORD_VERSION: Final = 1
-PIECE_BYTES: Final = 64 * 1024
-"""A piece of a checkpoint is cut at this many bytes of records."""
 
 
 class ConsumerLostError(SessionLostError):
@@ -74,7 +71,7 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
         incarnations: tuple[int | None, ...] = (None,) * len(self.key.vchannels)
         if cursor is not None:
             incarnations = cursor.incarnations
-            saved = _Saved(
+            saved = _SavedPosition(
                 cursor.pchannel,
                 cursor.incarnation,
                 cursor.form,
@@ -85,8 +82,8 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
                 cursor.stale,
                 cursor.moved_at,
             )
-        return _encoder.encode(
-            _Stored(
+        return encode_record(
+            _StoredCursor(
                 RECORD_VERSION,
                 self.key.name,
                 list(zip(self.key.vchannels, incarnations, strict=True)),
@@ -127,11 +124,10 @@ class CursorChange(msgspec.Struct, frozen=True, gc=False):
 
 def decode_record(payload: bytes) -> CursorRecord:
     """Returns the record in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
-    try:
+    with corruption("a cursor record is damaged", expected="the state of a cursor"):
         stored = _decoder.decode(payload)
+        check_version(stored.version, "a cursor record")
         saved = stored.saved
-        if stored.version != RECORD_VERSION:
-            raise FormatError(f"a cursor record has version {stored.version} (known: {RECORD_VERSION}): upgrade to read it")
         names = tuple([name for name, _ in stored.vchannels])
         if not names or list(names) != sorted(set(names)):
             raise ValueError(f"it names the vchannels {names!r}")
@@ -153,8 +149,6 @@ def decode_record(payload: bytes) -> CursorRecord:
                 saved.stale,
                 moved_at=saved.moved_at,
             )
-    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
-        raise CorruptionError(f"a cursor record is damaged: {error}", expected="the state of a cursor") from error
     return CursorRecord(
         key, stored.revision, cursor, stored.fence, stored.number, stored.state, stored.holder, stored.lease_ms, stored.deleted
     )
@@ -164,31 +158,25 @@ def cursor_records(view: FrameView) -> list[CursorRecord]:
     """Returns the cursor records of a frame, in their order. Needs no body if the header says that there are none."""
     if not view.header.compatible & CURSORS:
         return []
-    records: list[CursorRecord] = []
-    for run in view.runs.of_kind(RunKind.SYSTEM):
-        columns = view.columns(run)
-        records += [
-            decode_record(payload)
-            for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
-            if kind == SystemRecord.CURSOR
-        ]
-    return records
+    return [decode_record(payload) for kind, payload in view.system_records() if kind == SystemRecord.CURSOR]
 
 
-class CursorTable:
-    """The cursors of one pchannel. `changes` counts the records that became durable since the last checkpoint.
+class CursorTable(RecordTable):
+    """The cursors of one pchannel. The floors are those of revisions and of numbers of consumers.
 
     Each method that changes a cursor returns the record that has to be written, or None if there is nothing to write; its caller then
     submits the record, and calls `durable` or `failed` with it.
     """
 
+    what = "cursors"
+    decoders: ClassVar = {PieceKind.CURSORS: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural, Natural])}
+    flag = CURSORS
+
     def __init__(self) -> None:
-        self.changes: int = 0
+        super().__init__(floors=(0, 0))
         self._records: dict[CursorKey, CursorRecord] = {}
         self._submitted: dict[CursorKey, CursorRecord] = {}
         """The newest record of each cursor that has any that is not durable yet."""
-        self._revision_floor = 0
-        self._fence_floor = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -208,7 +196,8 @@ class CursorTable:
         """Returns the newest record that was submitted; one with the floors if there is none."""
         record = self._submitted.get(key) or self._records.get(key)
         if record is None:
-            return CursorRecord(key, max(BROUGHT, self._revision_floor), None, self._fence_floor)
+            revision, fence = self.floors
+            return CursorRecord(key, max(BROUGHT, revision), None, fence)
         return record
 
     def would_write(self, change: CursorChange) -> bool:
@@ -298,6 +287,7 @@ class CursorTable:
         """Notes that a record is in the log; records become durable in the order in which they were submitted."""
         key = record.key
         self._records[key] = record
+        self.used = True
         self.changes += 1
         if self._submitted.get(key) is record:
             del self._submitted[key]
@@ -313,8 +303,7 @@ class CursorTable:
         if self._records.get(tombstone.key) is not tombstone or tombstone.key in self._submitted:
             return False
         del self._records[tombstone.key]
-        self._revision_floor = max(self._revision_floor, tombstone.revision)
-        self._fence_floor = max(self._fence_floor, tombstone.fence)
+        self.raise_floors(tombstone.revision, tombstone.fence)
         self.changes += 1
         return True
 
@@ -324,34 +313,21 @@ class CursorTable:
 
     # -- recovery
 
-    def replay(self, view: FrameView) -> int:
-        """Applies the records of one durable frame written after the checkpoint, in order; returns how many there are."""
+    def _replay(self, position: int, view: FrameView, live: Live | None) -> int:
         records = cursor_records(view)
         for record in records:
             before = self._records.get(record.key)
             if before is None or record.revision > before.revision:
                 self._records[record.key] = record
-        self.changes += len(records)
+        self.used = True
         return len(records)
 
-    def snapshot(self) -> Iterator[bytes]:
-        """Returns the state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
-        records = self.all()
-        return _encode(records, self._revision_floor, self._fence_floor) if records or self._revision_floor else iter(())
+    def _durable(self) -> list[CursorRecord]:
+        return self.all()
 
-    def restore(self, blob: bytes) -> None:
-        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
-        try:
-            for kind, data in split_pieces(blob):
-                if kind is PieceKind.CURSORS:
-                    piece = _piece_decoder.decode(data)
-                    for payload in piece.records:
-                        record = decode_record(payload)
-                        self._records[record.key] = record
-                    self._revision_floor = max(self._revision_floor, piece.revision_floor)
-                    self._fence_floor = max(self._fence_floor, piece.fence_floor)
-        except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(f"the cursors of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
+    def _add(self, payload: bytes, live: Live | None) -> None:
+        record = decode_record(payload)
+        self._records[record.key] = record
 
     # -- privates
 
@@ -394,20 +370,7 @@ def _recreated(before: Cursor, cursor: Cursor) -> bool:
     return any(old is not None and new is not None and new > old for old, new in pairs)
 
 
-def _encode(records: list[CursorRecord], revision_floor: int, fence_floor: int) -> Iterator[bytes]:
-    yield encode_header()
-    payloads: list[bytes] = []
-    size = 0
-    for record in records:
-        payloads.append(record.encoded())
-        size += len(payloads[-1])
-        if size >= PIECE_BYTES:
-            yield encode_piece(PieceKind.CURSORS, [payloads, revision_floor, fence_floor])
-            payloads, size = [], 0
-    yield encode_piece(PieceKind.CURSORS, [payloads, revision_floor, fence_floor])
-
-
-class _Saved(msgspec.Struct, array_like=True, gc=False):
+class _SavedPosition(msgspec.Struct, array_like=True, gc=False):
     pchannel: str
     incarnation: Natural
     form: Natural
@@ -419,13 +382,13 @@ class _Saved(msgspec.Struct, array_like=True, gc=False):
     moved_at: float
 
 
-class _Stored(msgspec.Struct, array_like=True, gc=False):
+class _StoredCursor(msgspec.Struct, array_like=True, gc=False):
     version: int
     name: str
     vchannels: list[tuple[str, Natural | None]]
     revision: Natural
     deleted: bool
-    saved: _Saved | None
+    saved: _SavedPosition | None
     fence: Natural
     number: Natural
     state: bytes
@@ -433,13 +396,4 @@ class _Stored(msgspec.Struct, array_like=True, gc=False):
     lease_ms: Natural
 
 
-class _Piece(msgspec.Struct, array_like=True, gc=False):
-    kind: int
-    records: list[bytes]
-    revision_floor: Natural
-    fence_floor: Natural
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Stored)
-_piece_decoder: Final = msgspec.msgpack.Decoder(_Piece)
+_decoder: Final = msgspec.msgpack.Decoder(_StoredCursor)

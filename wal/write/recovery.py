@@ -14,9 +14,10 @@ import msgspec
 
 from wal.backoff import Backoff
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, StorageError, WALError
-from wal.frame import FrameView, RunName
+from wal.frame import FrameView
 from wal.read.last_events import LastEvents
 from wal.storage.base import PChannelLog
+from wal.storage.state_table import Live, StateTable
 from wal.threads import in_thread
 from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorTable
@@ -25,14 +26,10 @@ from wal.write.schedule import ScheduleTable
 
 
 class StateChanges(msgspec.Struct, frozen=True):
-    """The changes between two checkpoints: counts, the broadcasts that ended, and whether any event was added."""
+    """The changes of each table between two checkpoints, the broadcasts that ended, and the bytes of what was scheduled."""
 
-    keyed: int
-    copies: int
+    counts: tuple[int, ...]
     forgotten: frozenset[int]
-    moved: bool
-    cursors: int
-    scheduled: int
     grown: int
 
 
@@ -48,55 +45,44 @@ class RecoveryState:
         self.schedule: ScheduleTable = ScheduleTable() if schedule is None else schedule
         self.lasts: LastEvents = LastEvents()
         self.cursors: CursorTable = CursorTable()
+        self.tables: tuple[StateTable, ...] = (keys, copies, self.lasts, self.cursors, self.schedule)
+        """In the order of their pieces."""
         self.replayed_bytes: int = 0
         """The bytes of the frames that a recovery has replayed so far."""
 
     @property
     def changes(self) -> int:
-        """The number of changes since the last checkpoint."""
-        return self.keys.keyed_since_checkpoint + self.copies.changes + self.cursors.changes + self.schedule.changes
+        """The number of changes since the last checkpoint that an opening would replay."""
+        return self.keys.changes + self.copies.changes + self.cursors.changes + self.schedule.changes
 
     def take_changes(self) -> StateChanges:
         """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
-        copies = self.copies
-        keyed, cursors, schedule = self.keys.keyed_since_checkpoint, self.cursors, self.schedule
-        forgotten, moved = frozenset(copies.forgotten), self.lasts.moved
-        taken = StateChanges(keyed, copies.changes, forgotten, moved, cursors.changes, schedule.changes, schedule.grown)
-        self.keys.keyed_since_checkpoint = copies.changes = cursors.changes = schedule.changes = schedule.grown = 0
-        self.lasts.moved = False
-        copies.forgotten.clear()
+        taken = StateChanges(tuple([table.changes for table in self.tables]), frozenset(self.copies.forgotten), self.schedule.grown)
+        for table in self.tables:
+            table.changes = 0
+        self.schedule.grown = 0
+        self.copies.forgotten.clear()
         return taken
 
     def give_back(self, changes: StateChanges) -> None:
         """Counts the changes again of a checkpoint that was not stored."""
-        self.keys.keyed_since_checkpoint += changes.keyed
-        self.copies.changes += changes.copies
-        self.copies.forgotten |= changes.forgotten
-        self.cursors.changes += changes.cursors
-        self.schedule.changes += changes.scheduled
+        for table, count in zip(self.tables, changes.counts, strict=True):
+            table.changes += count
         self.schedule.grown += changes.grown
-        self.lasts.moved = self.lasts.moved or changes.moved
+        self.copies.forgotten |= changes.forgotten
 
-    def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
-        """Applies one durable frame written after the checkpoint; returns how many changes it holds.
-
-        `live` returns whether a vchannel still exists.
-        """
-        count = self.keys.replay(position, view, live=live) + self.copies.replay(position, view)
-        return count + self.cursors.replay(view) + self.schedule.replay(view, live=live)
+    def replay(self, position: int, view: FrameView, *, live: Live | None = None) -> int:
+        """Applies one durable frame written after the checkpoint; returns how many changes it holds."""
+        return sum([table.replay(position, view, live=live) for table in self.tables])
 
     def snapshot(self) -> Iterator[bytes]:
         """Returns the state as of this call, in pieces that are cheap to produce one by one; joined they are the blob."""
-        tables = (self.keys, self.copies, self.lasts, self.cursors, self.schedule)
-        return chain.from_iterable([table.snapshot() for table in tables])
+        return chain.from_iterable([table.snapshot() for table in self.tables])
 
-    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
+    def restore(self, blob: bytes, *, live: Live | None = None) -> None:
         """Sets empty tables to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
-        self.keys.restore(blob, live=live)
-        self.copies.restore(blob)
-        self.lasts.restore(blob, live=live)
-        self.cursors.restore(blob)
-        self.schedule.restore(blob, live=live)
+        for table in self.tables:
+            table.restore(blob, live=live)
 
     def recovered(self) -> None:
         """Releases what was only needed for recovery."""
@@ -106,9 +92,7 @@ class RecoveryState:
 PAGE_BYTES: Final = 1 << 20
 
 
-async def recover(
-    log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Callable[[RunName], bool] | None = None
-) -> tuple[int, int]:
+async def recover(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Live | None = None) -> tuple[int, int]:
     """Sets empty tables to their state at the end of the log; returns what `replay` returns.
 
     `live` returns whether a vchannel still exists. The log must not be written meanwhile. Raises CorruptionError if the checkpoint's state
@@ -133,7 +117,7 @@ async def recover(
             gc.enable()
 
 
-async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Callable[[RunName], bool] | None = None) -> tuple[int, int]:
+async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Live | None = None) -> tuple[int, int]:
     """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and their `keyed_bytes`.
 
     Only frames that hold any are read, where an index of the log knows them.
@@ -158,7 +142,7 @@ async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Ca
             reading.exception()  # retrieved: the caller has this error, or an earlier one
 
 
-async def _restore(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, live: Callable[[RunName], bool] | None) -> None:
+async def _restore(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, live: Live | None) -> None:
     assert checkpoint.state is not None
     try:
         blob = await log.load_state(checkpoint.state)
@@ -367,7 +351,7 @@ class Checkpointer:
             keyed_bytes=self._log.keyed_bytes - self._keyed_bytes,
             held_bytes=self._log.held_bytes,
             now_s=self._monotonic(),
-            moved=self._state.lasts.moved,
+            moved=self._state.lasts.changes > 0,
             log_bytes=self._log.bytes_between(self.ledger.last.position, self._end()),
         )
         if due or (self._requested and self._state.changes and self.ledger.is_possible(now_s=self._monotonic())):
@@ -415,7 +399,7 @@ class Checkpointer:
         # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
         self._requested = False
         changes = self._state.take_changes()
-        stored = changes.keyed + changes.copies + changes.cursors + changes.scheduled + changes.moved
+        stored = sum(changes.counts)
         checkpoint = self.ledger.begin(end=self._end(), keyed=stored)
         snapshot = self._state.snapshot() if stored else None
         before, self._keyed_bytes = self._keyed_bytes, self._log.keyed_bytes

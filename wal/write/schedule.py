@@ -13,12 +13,12 @@ vchannel each pending message has a key of its own. If the vchannel is dropped, 
 
 The records of a frame, in MessagePack:
 
-    SCHEDULED     array, `_Stored`
+    SCHEDULED     array, `_StoredMessage`
     UNSCHEDULED   [version, numbers]
 
-The pieces of a checkpoint (see `wal/storage/pieces.py`):
+The pieces of a checkpoint (see `wal/storage/state_table.py`):
 
-    7 scheduled messages    [7, SCHEDULED records, next number]: at least one such piece if there ever was a scheduled message
+    7 scheduled messages    [7, SCHEDULED records, next number]
 """
 
 from __future__ import annotations
@@ -26,21 +26,18 @@ from __future__ import annotations
 import enum
 import heapq
 import math
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, WouldBlockError
-from wal.frame import SCHEDULES, FrameView, RunKind, RunName, SystemRecord
+from wal.errors import InvalidArgumentError, WouldBlockError, corruption
+from wal.frame import SCHEDULES, FrameView, RunName, SystemRecord
 from wal.message import Natural
-from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.storage.pieces import PieceKind
+from wal.storage.state_table import RECORD_VERSION, Live, RecordTable, check_version, encode_record
 from wal.timestamp.timestamp import MILLISECONDS_MAX
 
-RECORD_VERSION: Final = 1
-PIECE_BYTES: Final = 64 * 1024
-"""A piece of a checkpoint is cut at this many bytes of records."""
 OVERHEAD: Final = 512
 """What a message takes in memory beside its payload, properties, key and vchannel, rounded up."""
 GARBAGE_MIN: Final = 64
@@ -85,35 +82,22 @@ class Scheduled(msgspec.Struct, gc=False, eq=False):
     def encoded(self) -> bytes:
         """Returns the payload of its record in a frame."""
         name, incarnation = self.name
-        stored = _Stored(
-            RECORD_VERSION,
-            self.number,
-            name,
-            incarnation,
-            self.key,
-            self.keyed,
-            self.due_ms,
-            self.message_type,
-            self.properties,
-            self.payload,
-        )
-        return _encoder.encode(stored)
+        fields = (self.key, self.keyed, self.due_ms, self.message_type, self.properties, self.payload)
+        return encode_record((RECORD_VERSION, self.number, name, incarnation, *fields))
 
 
 def encode_numbers(messages: Sequence[Scheduled]) -> bytes:
     """Returns the payload of the record that these messages wait no more."""
-    return _encoder.encode([RECORD_VERSION, [message.number for message in messages]])
+    return encode_record((RECORD_VERSION, [message.number for message in messages]))
 
 
 def decode_scheduled(payload: bytes) -> Scheduled:
     """Returns the message in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
-    try:
+    with corruption("the record of a scheduled message is damaged", expected="a scheduled message"):
         stored = _decoder.decode(payload)
-        _check_version(stored.version)
+        check_version(stored.version, "the record of a scheduled message")
         if stored.due_ms > MILLISECONDS_MAX:
             raise ValueError(f"it is due at {stored.due_ms} ms")
-    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
-        raise CorruptionError(f"the record of a scheduled message is damaged: {error}", expected="a scheduled message") from error
     return Scheduled(
         stored.number,
         (stored.vchannel, stored.incarnation),
@@ -128,25 +112,26 @@ def decode_scheduled(payload: bytes) -> Scheduled:
 
 def decode_numbers(payload: bytes) -> list[int]:
     """Returns the numbers in the payload of an UNSCHEDULED record. Raises CorruptionError for damage, FormatError for a newer version."""
-    try:
+    with corruption("the record of messages that wait no more is damaged", expected="numbers"):
         version, numbers = _numbers_decoder.decode(payload)
-    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError) as error:
-        raise CorruptionError(f"the record of messages that wait no more is damaged: {error}", expected="numbers") from error
-    _check_version(version)
+    check_version(version, "the record of a scheduled message")
     return numbers
 
 
-class ScheduleTable:
-    """The scheduled messages of one pchannel: at most `count_max`, of `bytes_max` bytes together.
+class ScheduleTable(RecordTable):
+    """The scheduled messages of one pchannel: at most `count_max`, of `bytes_max` bytes together. The floor is the next number.
 
-    `changes` counts what became durable since the last checkpoint, and `grown` the bytes of it; `used` says that there was a scheduled
-    message at any time. `next_due_ms` is the smallest time of a pending message, infinity if none is pending.
+    `next_due_ms` is the smallest time of a pending message, infinity if none is pending.
     """
 
+    what = "scheduled messages"
+    decoders: ClassVar = {PieceKind.SCHEDULES: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural])}
+    flag = SCHEDULES
+
     def __init__(self, *, count_max: int = 65_536, bytes_max: int = 32 << 20) -> None:
-        self.changes: int = 0
+        super().__init__(floors=(1,))
         self.grown: int = 0
-        self.used: bool = False
+        """The bytes of what was scheduled since the last checkpoint."""
         self.bytes: int = 0
         """The bytes of all messages, as the bound counts them."""
         self.next_due_ms: float = math.inf
@@ -157,7 +142,6 @@ class ScheduleTable:
         self._heap: list[tuple[int, int, int, Scheduled]] = []
         """Time, number and a count that differs for each entry, with every pending message, and others that are pending no more."""
         self._pushed = 0
-        self._next_number = 1
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -183,7 +167,7 @@ class ScheduleTable:
 
         Raises WouldBlockError if there is no room for it, InvalidArgumentError if there never is.
         """
-        message = Scheduled(self._next_number, name, key, keyed, due_ms, message_type, properties, payload, State.SUBMITTED)
+        message = Scheduled(self.floors[0], name, key, keyed, due_ms, message_type, properties, payload, State.SUBMITTED)
         taken = message.taken
         if taken > self._bytes_max:
             raise InvalidArgumentError(
@@ -200,8 +184,7 @@ class ScheduleTable:
                 f"messages of {self.bytes} bytes wait for their time on the pchannel of vchannel {name[0]!r}, and {taken} more would pass "
                 f"scheduled_bytes_max={self._bytes_max}: cancel some of them, try again when some are delivered, or raise the setting"
             )
-        self._next_number += 1
-        self._add(message)
+        self._insert(message)
         return message
 
     def durable(self, message: Scheduled) -> None:
@@ -260,60 +243,37 @@ class ScheduleTable:
 
     # -- recovery
 
-    def replay(self, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
-        """Applies the records of one durable frame written after the checkpoint, in order; returns how many there are.
-
-        Messages for vchannels that are not `live` any more are left out.
-        """
-        if not view.header.compatible & SCHEDULES:
-            return 0
+    def _replay(self, position: int, view: FrameView, live: Live | None) -> int:
         count = 0
-        for run in view.runs.of_kind(RunKind.SYSTEM):
-            columns = view.columns(run)
-            for payload, kind in zip(columns.payloads, columns.types or (), strict=False):
-                if kind == SystemRecord.SCHEDULED:
-                    self._restore(decode_scheduled(payload), live)
-                elif kind == SystemRecord.UNSCHEDULED:
-                    for number in decode_numbers(payload):
-                        if (message := self._by_number.get(number)) is not None:
-                            self._forget(message)
-                else:
-                    continue
-                count += 1
-        self.changes += count
+        for kind, payload in view.system_records():
+            if kind == SystemRecord.SCHEDULED:
+                self._add(payload, live)
+            elif kind == SystemRecord.UNSCHEDULED:
+                for number in decode_numbers(payload):
+                    if (message := self._by_number.get(number)) is not None:
+                        self._forget(message)
+            else:
+                continue
+            count += 1
         self.used = True
         return count
 
-    def snapshot(self) -> Iterator[bytes]:
-        """Returns the durable state as of this call, in pieces that are cheap to produce one by one; later changes are not in it."""
-        durable = [message for message in self._by_number.values() if message.state is not State.SUBMITTED]
-        return _encode(durable, self._next_number) if self.used else iter(())
-
-    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
-        """Sets an empty table to the state of a snapshot. Raises CorruptionError if it is damaged, FormatError for a newer version."""
-        try:
-            for kind, data in split_pieces(blob):
-                if kind is PieceKind.SCHEDULES:
-                    piece = _piece_decoder.decode(data)
-                    for payload in piece.messages:
-                        self._restore(decode_scheduled(payload), live)
-                    self._next_number = max(self._next_number, piece.next_number)
-                    self.used = True
-        except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-            raise CorruptionError(
-                f"the scheduled messages of a checkpoint are damaged: {error}", expected="pieces of MessagePack"
-            ) from error
+    def _durable(self) -> list[Scheduled]:
+        return [message for message in self._by_number.values() if message.state is not State.SUBMITTED]
 
     # -- privates
 
-    def _restore(self, message: Scheduled, live: Callable[[RunName], bool] | None) -> None:
-        self._next_number = max(self._next_number, message.number + 1)
+    def _add(self, payload: bytes, live: Live | None) -> None:
+        message = decode_scheduled(payload)
         if live is None or live(message.name):
-            self._add(message)
+            self._insert(message)
             self._wait(message)
+        else:
+            self.raise_floors(message.number + 1)
 
-    def _add(self, message: Scheduled) -> None:
+    def _insert(self, message: Scheduled) -> None:
         self.used = True
+        self.raise_floors(message.number + 1)
         self.bytes += message.taken
         self._by_number[message.number] = message
         self._by_name.setdefault(message.name, {})[message.key] = message
@@ -351,25 +311,7 @@ def _order(message: Scheduled) -> tuple[int, int]:
     return message.due_ms, message.number
 
 
-def _encode(messages: list[Scheduled], next_number: int) -> Iterator[bytes]:
-    yield encode_header()
-    payloads: list[bytes] = []
-    size = 0
-    for message in messages:
-        payloads.append(message.encoded())
-        size += len(payloads[-1])
-        if size >= PIECE_BYTES:
-            yield encode_piece(PieceKind.SCHEDULES, [payloads, next_number])
-            payloads, size = [], 0
-    yield encode_piece(PieceKind.SCHEDULES, [payloads, next_number])
-
-
-def _check_version(version: int) -> None:
-    if version != RECORD_VERSION:
-        raise FormatError(f"the record of a scheduled message has version {version} (known: {RECORD_VERSION}): upgrade to read it")
-
-
-class _Stored(msgspec.Struct, array_like=True, gc=False):
+class _StoredMessage(msgspec.Struct, array_like=True, gc=False):
     version: int
     number: Natural
     vchannel: str
@@ -382,13 +324,5 @@ class _Stored(msgspec.Struct, array_like=True, gc=False):
     payload: bytes
 
 
-class _Piece(msgspec.Struct, array_like=True, gc=False):
-    kind: int
-    messages: list[bytes]
-    next_number: Natural
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Stored)
+_decoder: Final = msgspec.msgpack.Decoder(_StoredMessage)
 _numbers_decoder: Final = msgspec.msgpack.Decoder(tuple[int, list[Natural]])
-_piece_decoder: Final = msgspec.msgpack.Decoder(_Piece)

@@ -8,19 +8,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.frame import (
-    FLAG_COMMIT,
-    KEY_TAGS,
-    KEYED,
-    FrameView,
-    RunKind,
-    RunName,
-    SystemRecord,
-    decode_ext,
-    decode_key,
-    decode_txn,
-    encode_key,
-)
+from wal.frame import FLAG_COMMIT, KEY_TAGS, KEYED, FrameView, RunName, SystemRecord, decode_ext, decode_key, decode_txn, encode_key
 
 KEY_BYTES_MAX: Final = 255
 SEQUENCE_END: Final = 1 << 63
@@ -113,14 +101,7 @@ def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
         return [], []
     events: list[KeyedEvent] = []
     commits: dict[int, KeyedEvent] = {}
-    forgotten: list[str] = []
-    for run in view.runs.of_kind(RunKind.SYSTEM):
-        columns = view.columns(run)
-        forgotten += [
-            payload.decode()
-            for payload, kind in zip(columns.payloads, columns.types or (), strict=False)
-            if kind == SystemRecord.PRODUCER_FORGOTTEN
-        ]
+    forgotten = [payload.decode() for kind, payload in view.system_records() if kind == SystemRecord.PRODUCER_FORGOTTEN]
     for name, incarnation, index, flags, ext in view.exts():
         if (key_parts := decode_key(ext)) is None:
             continue

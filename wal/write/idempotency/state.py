@@ -16,17 +16,15 @@ ticks follow each other. Pieces are cut so that encoding one takes well below a 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 import msgspec
 
-from wal.errors import CorruptionError
 from wal.frame import RunName
 from wal.message import Natural, PackedPosition, packed, unpacked
-from wal.storage.pieces import PieceKind, encode_header, encode_piece, split_pieces
+from wal.storage.pieces import PieceKind, encode_header, encode_piece
 from wal.write.idempotency.scopes import RUN_KEYS, Kept, KeyRun, Scope
 
 PIECE_ROWS: Final = 512
@@ -84,27 +82,18 @@ def encode_state(keys: Sequence[KeyRun], producers: Sequence[KeptProducer], *, c
         )
 
 
-def decode_state(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer], int]:
-    """Returns the rows of a blob, in the order they were given, and its `cut`; `scope_of` returns the scope of these vchannels.
+def decode_state(
+    pieces: Iterable[_Keys | _KeyRuns | _Producers], scope_of: Callable[[tuple[RunName, ...]], Scope]
+) -> tuple[list[KeyRun], list[KeptProducer], int]:
+    """Returns the rows of decoded pieces, in the order they were given, and their `cut`; `scope_of` returns the scope of these vchannels.
 
-    Raises CorruptionError for bytes that are no such blob, FormatError for a blob of a newer version.
+    Raises ValueError or LookupError for pieces that do not fit together.
     """
-    try:
-        return _decode(blob, scope_of)
-    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
-        raise CorruptionError(f"the idempotency keys of a checkpoint are damaged: {error}", expected="pieces of MessagePack") from error
-
-
-def _decode(blob: bytes, scope_of: Callable[[tuple[RunName, ...]], Scope]) -> tuple[list[KeyRun], list[KeptProducer], int]:
     keys: list[KeyRun] = []
     producers: list[KeptProducer] = []
     scopes: list[Scope] = []
     cut = 0
-    for kind, data in split_pieces(blob):
-        decoder = _decoders.get(kind)
-        if decoder is None:
-            continue
-        piece = decoder.decode(data)
+    for piece in pieces:
         scopes += [scope_of(tuple(names)) for names in piece.scopes]
         of_each = [scopes[number] for number in piece.of_each]
         if isinstance(piece, _KeyRuns):
@@ -235,7 +224,7 @@ def _columns(kept: list[Kept]) -> list[list[Any]]:
     return [list(map(packed, positions)), *others]
 
 
-_decoders: Final[dict[PieceKind, msgspec.msgpack.Decoder[_Keys | _KeyRuns | _Producers]]] = {
+DECODERS: Final[dict[PieceKind, msgspec.msgpack.Decoder[_Keys | _KeyRuns | _Producers]]] = {
     PieceKind.KEYS: msgspec.msgpack.Decoder(_Keys),
     PieceKind.KEY_RUNS: msgspec.msgpack.Decoder(_KeyRuns),
     PieceKind.PRODUCERS: msgspec.msgpack.Decoder(_Producers),

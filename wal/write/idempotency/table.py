@@ -11,22 +11,27 @@ a sequence. Consecutive keys of one kind are claimed and settled as a run, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
-from wal.frame import FrameView, RunName
+from wal.frame import KEYED, FrameView, RunName
 from wal.settings import IDEMPOTENCY_WINDOW_BYTES, Settings
+from wal.storage.state_table import Live, StateTable
 from wal.write.idempotency.keys import Key, ProducerKey, keyed_events
 from wal.write.idempotency.producers import Producers
 from wal.write.idempotency.scopes import RUN_KEYS, Claim, Kept, KeyEntry, KeyRun, KeyWindow, Scope, Scopes
-from wal.write.idempotency.state import decode_state, encode_state
+from wal.write.idempotency.state import DECODERS, decode_state, encode_state
 
 
-class IdempotencyTable:
-    """The keys of one pchannel. `keyed_since_checkpoint` counts the keyed events applied since it was last set to 0."""
+class IdempotencyTable(StateTable):
+    """The keys of one pchannel. `changes` counts the keyed events."""
+
+    what = "idempotency keys"
+    decoders = DECODERS
+    flag = KEYED
 
     def __init__(self, *, window_count: int | None, window_s: float, producers_max: int, window_bytes: int | None = None) -> None:
-        self.keyed_since_checkpoint: int = 0
+        super().__init__()
         self.scopes: Scopes = Scopes()
         self.producers: Producers = Producers(self.scopes, producers_max=producers_max)
         self._window = KeyWindow(self.scopes, count_max=window_count, age_max_ms=window_s * 1000, bytes_max=window_bytes)
@@ -102,7 +107,7 @@ class IdempotencyTable:
         `claims` has the claim of each key. Keys that share a claim have to be in the order in which they were claimed.
         """
         scope = claims[0].scope
-        self.keyed_since_checkpoint += len(claims)
+        self.changes += len(claims)
         if isinstance(keys[0], ProducerKey):
             if scope.live:
                 self.producers.durable_run(scope, claims, position, index, tick)
@@ -128,14 +133,14 @@ class IdempotencyTable:
         scope = claim.scope
         if isinstance(first, ProducerKey) or len((entry := scope.keys[first]).keys) != count or entry.claim is not claim:
             return False
-        self.keyed_since_checkpoint += count
+        self.changes += count
         self._remember(scope, entry, Kept(position, index, tick))
         return True
 
     def durable(self, claim: Claim, key: Key, kept: Kept) -> None:
         """Remembers a claimed key and its result: its event is in the log."""
         scope = claim.scope
-        self.keyed_since_checkpoint += 1
+        self.changes += 1
         if isinstance(key, str):
             entry = scope.keys[key]
             self._remember(scope, entry if len(entry.keys) == 1 else _split_off(scope, [key]), kept)
@@ -163,16 +168,12 @@ class IdempotencyTable:
 
     def forgotten(self, producer: str) -> None:
         """Forgets a producer whose forgetting is durable."""
-        self.keyed_since_checkpoint += 1
+        self.changes += 1
         self.producers.forget(producer)
 
     # -- recovery
 
-    def replay(self, position: int, view: FrameView, *, live: Callable[[RunName], bool] | None = None) -> int:
-        """Applies the keyed events of one durable frame written after the checkpoint, in order; returns how many there are.
-
-        Scopes with a vchannel that is not `live` any more are left out.
-        """
+    def _replay(self, position: int, view: FrameView, live: Live | None) -> int:
         events, forgotten = keyed_events(view)
         first_tick = view.header.first_tick
         for name in forgotten:  # no event of that producer shares a frame with it, see `Producers.begin_to_forget`
@@ -189,30 +190,19 @@ class IdempotencyTable:
             else:
                 self.producers.durable(scope, event.text, event.sequence, kept)
                 self.scopes.release(scope)
-        count = len(events) + len(forgotten)
-        self.keyed_since_checkpoint += count
-        return count
+        return len(events) + len(forgotten)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Returns the durable state as of this call, in pieces that are cheap to produce one by one; joined they are the blob.
-
-        Changes between two pieces are not in it.
-        """
         return encode_state(self._window.runs(), self.producers.rows(), cut=self._window.cut)
 
-    def restore(self, blob: bytes, *, live: Callable[[RunName], bool] | None = None) -> None:
-        """Sets an empty table to the state of a snapshot, without the scopes that are not `live` any more.
-
-        Raises CorruptionError for bytes that are no snapshot, FormatError for a snapshot of a newer version.
-        """
-
+    def _restore(self, pieces: Iterable[Any], live: Live | None) -> None:
         def scope_of(names: tuple[RunName, ...]) -> Scope:
             scope = self.scopes.use(names) if live is None or all(map(live, names)) else Scope(names, 1, live=False)
             scopes.append(scope)
             return scope
 
         scopes: list[Scope] = []
-        runs, producers, cut = decode_state(blob, scope_of)
+        runs, producers, cut = decode_state(pieces, scope_of)
         self._window.restore((run for run in runs if run.scope.live), cut=cut)
         for row in producers:
             if row.scope.live:
