@@ -525,3 +525,15 @@ def corruption(text: str, *, expected: str = "") -> Iterator[None]:
         yield
     except (struct.error, msgspec.MsgspecError, RecursionError, ValueError, LookupError, TypeError) as error:
         raise CorruptionError(f"{text}: {error}", expected=expected) from error
+
+
+def defect(text: str, cause: BaseException) -> UnknownError:
+    """Returns the error for a defect of this code: the text says what failed or ended with it."""
+    error = UnknownError(f"{text}: {cause!r}; please report it")
+    error.__cause__ = cause
+    return error
+
+
+def closed_log() -> ClosedError:
+    """Returns the error of a call that the closing of the log ended."""
+    return ClosedError("the log was closed: open it again to go on")

@@ -335,7 +335,7 @@ async def test_defect_fails_calls_that_wait_for_ticks(location: str, monkeypatch
         def broken(operation: Any) -> Any:
             raise Defect
 
-        monkeypatch.setattr(pchannel.copies, "_append", broken)
+        monkeypatch.setattr(pchannel.copies, "released", broken)
         waiting, pchannel.ticks.held = pchannel.ticks.held, []
         struck = start(bench.append(header))
         await asyncio.sleep(0)

@@ -29,7 +29,7 @@ from wal.channels.pchannels import load_pchannels
 from wal.channels.vchannels import VChannelInfo
 from wal.cluster.opening import connected, open_log, open_root, settings_for
 from wal.cluster.readiness import Readiness
-from wal.errors import ChannelExistError, UnavailableError, WALError
+from wal.errors import ChannelExistError, UnavailableError, WALError, closed_log
 from wal.kv import KVBase
 from wal.kv.etcd import EtcdElection, EtcdKV
 from wal.local.storage import Storage, Undo
@@ -44,7 +44,6 @@ from wal.node.manager import CallCheck, NodeManager
 from wal.node.node import StreamingNode
 from wal.node.pchannel_service import PChannelService
 from wal.node.produce import ProduceService
-from wal.node.routes import closed_log
 from wal.node.server import Server, States
 from wal.node.session import TTL_S, NodeSession
 from wal.read.cursors.cursor import CursorInfo

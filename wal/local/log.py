@@ -25,7 +25,7 @@ from wal.channels.vchannel_map import MapPlace, load_map
 from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.engine import LogStatistics, PChannelRetention
-from wal.errors import CorruptionError, LockedError, NoSpaceError
+from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
 from wal.local.storage import Storage, Undo, open_storage
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
@@ -33,7 +33,6 @@ from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
 from wal.node.cursor_claims import LocalCursorHome
 from wal.node.node import StreamingNode
-from wal.node.routes import closed_log
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.files import CursorFiles
 from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors

@@ -13,20 +13,11 @@ from typing import Final
 
 import msgspec
 
-from actors import ActorError, ActorFailedError, InboxFullError
+from actors import ActorError
 from broadcaster.message import Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
 from wal.channels.vchannels import check_vchannel
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    CorruptionError,
-    InvalidArgumentError,
-    UnavailableError,
-    UnknownError,
-    WALError,
-    WouldBlockError,
-)
+from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, UnavailableError, WALError, WouldBlockError
 from wal.frame import CopyNames, Record
 from wal.message import BroadcastHeader, CopyOutcomes, MessageType
 from wal.node.node import StreamingNode
@@ -238,7 +229,7 @@ class CopiesOperator:
             return False
         operation = AppendCopies(header, targets, record, aborts=False, size=size, future=answer)
         try:
-            actor.actor_group.tell(actor.copies, operation)
+            actor.copies.tell(operation)
         except ActorError:
             return False  # `append_copies` raises the reason
         in_flight.size += size
@@ -337,10 +328,10 @@ class CopiesOperator:
             await self._node.in_flight.take(size)
             operation = AppendCopies(header, targets, record, aborts=aborts, size=size, future=future)
             try:
-                actor.actor_group.tell(actor.copies, operation)
+                actor.copies.tell(operation)
             except ActorError as error:
                 self._node.in_flight.release(size)
-                raise _refusal(actor, error) from error
+                raise actor.copies.refusal(error) from error
             outcomes = await future
         if not missing:
             return outcomes
@@ -351,16 +342,3 @@ class CopiesOperator:
 def _size(record: Record, targets: CopyTargets) -> int:
     """Returns how many bytes copies for these vchannels count in flight."""
     return len(record.payload) + len(record.properties) + BODY_OVERHEAD * (1 + len(targets.vchannels))
-
-
-def _refusal(actor: PChannel, error: ActorError) -> WALError:
-    """Returns the reason why a pchannel takes no copies."""
-    if isinstance(error, InboxFullError):
-        return WouldBlockError(f"{error}: wait for some of the results")
-    if actor.fault is not None:
-        return actor.fault
-    if isinstance(error, ActorFailedError):
-        return UnknownError(
-            f"pchannel {actor.channel} takes no copies of broadcasts any more until the log is reopened: {error.cause!r}; please report it"
-        )
-    return ClosedError("the log was closed: open it again to go on")

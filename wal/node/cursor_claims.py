@@ -22,11 +22,10 @@ import msgspec
 
 from actors import Clock, Timer
 from wal.engine import CursorClaim
-from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError
+from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, closed_log
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.node.appends import LocalAppends
 from wal.node.cursor_homes import CursorHomes
-from wal.node.routes import closed_log
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
 from wal.write.cursor_table import ConsumerLostError, CursorChange, CursorRecord
 from wal.write.pchannel import PChannel

@@ -29,10 +29,18 @@ import msgspec
 
 from actors import ActorError, Clock, Timer
 from wal.channels.pchannels import raise_format
-from wal.errors import ChannelFencedError, ClosedError, CorruptionError, InvalidArgumentError, StorageError, UnavailableError, WALError
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    StorageError,
+    UnavailableError,
+    WALError,
+    closed_log,
+)
 from wal.kv import KVBase
 from wal.message import LogPosition
-from wal.node.routes import closed_log
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import file_name
 from wal.read.cursors.service import CursorService

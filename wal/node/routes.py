@@ -16,13 +16,13 @@ from actors import Actor, ActorError, ActorRef, Clock, InboxFullError, Timer
 from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelBegin, VChannelInfo, check_vchannel, common_place, first_position
 from wal.errors import (
     ChannelNotExistError,
-    ClosedError,
     NoSpaceError,
     StorageError,
     UnavailableError,
     UnknownOutcomeError,
     WALError,
     WouldBlockError,
+    closed_log,
 )
 from wal.message import MessageID
 from wal.read.cursors.service import CursorService
@@ -290,11 +290,6 @@ def refusal(vchannel: VChannel, error: ActorError) -> WALError:
     if vchannel.closed is not None:
         return vchannel.closed()
     return closed_log()
-
-
-def closed_log() -> ClosedError:
-    """Returns the error of a call that the closing of the log ended."""
-    return ClosedError("the log was closed: open it again to go on")
 
 
 def _end(vchannel: VChannel, then: Callable[[WALError | None], None]) -> None:

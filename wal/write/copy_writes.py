@@ -9,19 +9,21 @@ for how long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Final, overload
 
 import msgspec
 
-from actors import ActorError, Group, Member
-from wal.errors import ChannelNotExistError, ClosedError, UnknownError, WALError
+from actors import ActorError, Group
+from wal.errors import ChannelNotExistError, WALError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, Origin, type_properties
 from wal.write.copies import CopiesPart, CopyTable
 from wal.write.in_flight import InFlight
-from wal.write.operations import Answers, VChannelMember, fail_future
+from wal.write.operations import Answers, VChannelMember, answer_future, fail_future
 from wal.write.pipeline import FramePipeline
+from wal.write.state_writes import StateWrites
 from wal.write.submissions import RUN_OVERHEAD, Submission
 from wal.write.ticks import TickSupply
 
@@ -161,11 +163,13 @@ class MixedCopies(list[AppendResult | WALError]):
     """See `CopyOutcomes`."""
 
 
-class CopyWrites(Member):
+class CopyWrites(StateWrites):
     """The copies of broadcasts on one pchannel. Its operations are `AppendCopies`.
 
     `endings` returns how many vchannels of the pchannel have ended, `origin` the frame at a position.
     """
+
+    ended = "takes no copies of broadcasts any more"
 
     def __init__(
         self,
@@ -178,44 +182,19 @@ class CopyWrites(Member):
         origin: Callable[[int], Origin],
         endings: Callable[[], int],
     ) -> None:
+        super().__init__(group, frames, ticks, in_flight)
         self.table = table
-        self._actor_group = group
-        self._frames = frames
-        self._ticks = ticks
-        self._in_flight = in_flight
         self._origin = origin
         self._endings = endings
         self._under_way: dict[tuple[int, bool], list[AppendCopies]] = {}
         """Broadcasts with copies in a frame under way, and the calls that wait for its outcome."""
-        self._defect: WALError | None = None
-        """The reason why no copies are accepted any more, or None."""
+        self._returning: list[AppendCopies] = []
+        """The calls that are carried out now, after they waited for a frame."""
 
-    def receive(self, batch: list[Any]) -> None:
-        """Takes operations in the order of their calls."""
-        if self._defect is not None:
-            self.refuse(batch, self._defect)
-            return
-        for operation in batch:
-            if self._ticks.held:
-                self._ticks.hold(self, [operation])
-            else:
-                self._append(operation)
-
-    def receive_control(self, message: Any) -> None:
-        """Takes operations that waited for others of their broadcast."""
-        self.receive(message)
-
-    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Accepts no more copies after a defect in here. Everything else continues, including frames with copies that are under way."""
-        self._defect = error = UnknownError(
-            f"pchannel {self._actor_group.name} takes no copies of broadcasts any more until the log is reopened: {cause!r}; please "
-            "report it"
-        )
-        error.__cause__ = cause
-        # Each message of the control lane is a list. Calls that wait for a frame under way fail too: nothing would answer them.
-        for operations in (*unhandled, *self._under_way.values()):
-            self.refuse(operations if isinstance(operations, list) else [operations], error)
-        self.refuse(self._ticks.take_held_by(self), error)
+    def stop(self, error: WALError) -> None:
+        """Fails the calls that wait for a frame under way: nothing would answer them."""
+        for operations in (self._returning, *self._under_way.values()):
+            self.refuse(operations, error)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
         """Fails operations that were not submitted, and gives back their room. Their frame settles the submitted ones."""
@@ -225,7 +204,7 @@ class CopyWrites(Member):
                 self._in_flight.release(operation.in_flight)
                 fail_future(operation.future, error)
 
-    def _append(self, operation: AppendCopies) -> None:
+    def released(self, operation: AppendCopies) -> None:
         broadcast = (operation.header.broadcast_id, operation.aborts)
         if (waiting := self._under_way.get(broadcast)) is not None:
             waiting.append(operation)
@@ -234,8 +213,7 @@ class CopyWrites(Member):
         if not members:
             operation.taken = True
             self._in_flight.release(operation.in_flight)
-            if not operation.future.done():
-                operation.future.set_result(MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
+            answer_future(operation.future, MixedCopies(outcome for outcome in outcomes or () if outcome is not None))
             return
         message_type = operation.record.message_type
         if type_properties(message_type).exclusive:
@@ -278,14 +256,22 @@ class CopyWrites(Member):
 
     def _settled(self, operation: AppendCopies, part: CopiesPart | None) -> None:
         """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""
-        waiting = self._under_way.pop((operation.header.broadcast_id, operation.aborts))
+        broadcast = (operation.header.broadcast_id, operation.aborts)
         if part is not None:
             self.table.durable(operation.header, part)
-        if waiting:
-            try:
-                self._actor_group.tell_control(self, waiting)
-            except ActorError:
-                self.refuse(waiting, self._defect or ClosedError("the log was closed: open it again to go on"))
+        if not self._under_way[broadcast]:
+            del self._under_way[broadcast]
+            return
+        try:
+            self._actor_group.tell_control(self, partial(self._go_on, broadcast))
+        except ActorError as error:
+            self.refuse(self._under_way.pop(broadcast), self.refusal(error))
+
+    def _go_on(self, broadcast: tuple[int, bool]) -> None:
+        """Carries out the calls that waited for a frame with copies of this broadcast."""
+        self._returning = self._under_way.pop(broadcast)
+        self.receive(self._returning)
+        self._returning = []
 
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:

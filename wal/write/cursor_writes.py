@@ -22,16 +22,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actors import ActorError, Group, Member
-from wal.errors import ClosedError, UnavailableError, UnknownError, WALError
-from wal.frame import FrameDraft
-from wal.message import AppendResult, Origin
+from actors import ActorError, Group
+from wal.errors import UnavailableError, WALError
+from wal.message import AppendResult
 from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
 from wal.write.cursor_table import CursorChange, CursorRecord, CursorTable, has_saved
 from wal.write.in_flight import InFlight
-from wal.write.operations import Answers, Settles, fail_future
+from wal.write.operations import Answers, Settles, answer_future, fail_future
 from wal.write.pipeline import FramePipeline
-from wal.write.submissions import RUN_OVERHEAD, Submission, TxnSubmission
+from wal.write.state_writes import StateWrites
+from wal.write.submissions import RecordSubmission, TxnSubmission
 from wal.write.ticks import Holder, TickSupply
 
 
@@ -58,41 +58,11 @@ def save_after(change: CursorChange, first: asyncio.Future[Any], future: Settles
     def done(saved: asyncio.Future[CursorRecord | None]) -> None:
         if (error := saved.exception()) is not None:
             fail_future(future, error)
-        elif not future.done():
-            future.set_result(first.result())
+        else:
+            answer_future(future, first.result())
 
     saved.add_done_callback(done)
     return CursorOperation(change.key, saved, msgspec.structs.replace(change, forward_only=True), first=first)
-
-
-class RecordSubmission(Submission):
-    """The record of a cursor alone."""
-
-    __slots__ = ("_future", "_writes", "record")
-
-    def __init__(self, record: CursorRecord, writes: CursorWrites, future: Answers[CursorRecord | None] | None) -> None:
-        self.record: CursorRecord = record
-        self._writes = writes
-        self._future = future
-        self.count = 1
-        self.in_flight = 0
-        self.size: int = RUN_OVERHEAD + record.size
-
-    def draft(self, draft: FrameDraft) -> None:
-        draft.cursor(self.record.key, self.record.encoded)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        self._writes.durable(self.record)
-        if self._future is not None and not self._future.done():
-            self._future.set_result(self.record)
-
-    def fail(self, error: BaseException) -> None:
-        if self._future is not None:
-            fail_future(self._future, error)
-        self._writes.failed(self.record)
-
-    def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
-        return (self, None) if self.record.key in claims else (None, self)
 
 
 class Admits(Holder, Protocol):
@@ -106,47 +76,26 @@ Check = Callable[[CursorChange], None]
 """Begins to compare a change with the log and the stored cursors; the answer is a call of `CursorWrites.checked`, on the control lane."""
 
 
-class CursorWrites(Member):
+class CursorWrites(StateWrites):
     """The changes of the cursors of one pchannel. Its operations are `CursorOperation`s."""
+
+    ended = "changes no cursors any more"
 
     def __init__(
         self, table: CursorTable, group: Group, frames: FramePipeline, ticks: TickSupply, in_flight: InFlight, barriers: Sized
     ) -> None:
         """`barriers` has the operations of the pchannel that wait for their barriers."""
+        super().__init__(group, frames, ticks, in_flight)
         self.table: CursorTable = table
         self.check: Check | None = None
         """Set once cursors can be stored; without it, a change that needs it is refused."""
         self.on_settled: Callable[[CursorKey], object] | None = None
         """Called with each cursor of which a record became durable or failed."""
-        self._actor_group = group
-        self._frames = frames
-        self._ticks = ticks
-        self._in_flight = in_flight
         self._barriers = barriers
         self._checking: dict[CursorKey, list[tuple[Admits, Any]]] = {}
         """The changes of cursors that wait for a check, or for a transaction before them, and those that came after them."""
-        self._defect: WALError | None = None
-
-    def tell(self, operation: CursorOperation) -> None:
-        """Adds an operation to the inbox of the group; raises as `Group.tell` does."""
-        self._actor_group.tell(self, operation)
 
     # -- turns
-
-    def receive(self, batch: list[Any]) -> None:
-        """Takes operations in the order of their calls."""
-        if self._defect is not None:
-            self.refuse(batch, self._defect)
-            return
-        for operation in batch:
-            if self._ticks.held:
-                self._ticks.hold(self, [operation])
-            else:
-                self.released(operation)
-
-    def receive_control(self, message: Any) -> None:
-        """Runs a callable between two turns."""
-        message()
 
     def released(self, operation: CursorOperation) -> None:
         """Carries an operation out; a save waits for an earlier one that waits for its check or its `first`, other changes do not."""
@@ -175,7 +124,7 @@ class CursorWrites(Member):
             fail_future(operation.future, error)
             return
         if record is not None:
-            self._frames.submit(RecordSubmission(record, self, operation.future))
+            self._submit(record, operation.future)
         else:
             self._answer_settled(operation.key, operation.future, None, change)
 
@@ -229,7 +178,7 @@ class CursorWrites(Member):
                 record = None
             else:
                 if record is not None:
-                    self._frames.submit(RecordSubmission(record, self, None))
+                    self._submit(record, None)
         first.checked = True
         holder.released(first)
         for holder, operation in others:
@@ -252,8 +201,8 @@ class CursorWrites(Member):
 
         try:
             self._actor_group.tell_control(self, settled)
-        except ActorError:
-            error = self._frames.fault or ClosedError("the log was closed: open it again to go on")
+        except ActorError as refused:
+            error = self.refusal(refused)
             self.refuse([operation], error)
             self.stop(error)
 
@@ -309,20 +258,20 @@ class CursorWrites(Member):
         if self.on_settled is not None:
             self.on_settled(record.key)
 
-    def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted."""
-        for operation in operations:
-            fail_future(operation.future, error)
+    def _submit(self, record: CursorRecord, future: Answers[CursorRecord | None] | None) -> None:
+        def settled(error: BaseException | None) -> None:
+            if error is None:
+                self.durable(record)
+                if future is not None:
+                    answer_future(future, record)
+            else:
+                if future is not None:
+                    fail_future(future, error)
+                self.failed(record)
 
-    def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Accepts no more changes after a defect in here."""
-        self._defect = error = UnknownError(
-            f"pchannel {self._actor_group.name} changes no cursors any more until the log is reopened: {cause!r}; please report it"
+        self._frames.submit(
+            RecordSubmission(lambda draft: draft.cursor(record.key, record.encoded), settled, size=record.size, key=record.key)
         )
-        error.__cause__ = cause
-        self.refuse([operation for operation in unhandled if isinstance(operation, CursorOperation)], error)
-        self.refuse(self._ticks.take_held_by(self), error)
-        self.stop(error)
 
     def _answer_settled(self, key: CursorKey, future: Answers[Any], result: Any, change: CursorChange | None) -> None:
         """Answers a caller with nothing to write once what it relies on is durable: the newest record, or an earlier one if that is enough
@@ -333,10 +282,10 @@ class CursorWrites(Member):
             record = self.table.get(key)
             if record is None or (record.revision < newest.revision and (change is None or not has_saved(record, change))):
                 fail_future(future, self._frames.fault or after_unsaved(key))
-            elif not future.done():
-                future.set_result(result)
+            else:
+                answer_future(future, result)
 
         if self.table.is_pending(key):
             self._frames.when_settled(self._frames.newest, answer)
-        elif not future.done():
-            future.set_result(result)
+        else:
+            answer_future(future, result)

@@ -19,7 +19,7 @@ from wal.message import AppendResult, ForgottenResult, MessageID, Origin, TxnCon
 from wal.write.idempotency.keys import Key, ProducerKey
 from wal.write.idempotency.scopes import Claim, Kept
 from wal.write.idempotency.table import IdempotencyTable
-from wal.write.operations import KeyedAppend, Settles, fail_future
+from wal.write.operations import KeyedAppend, Settles, answer_future, fail_future
 from wal.write.schedule import ScheduleTable
 
 WARN_PAUSE_S: Final = 60.0
@@ -132,8 +132,8 @@ class KeyedWrites:
         if isinstance(claim, Claim):
             claim.share(key, future)
             self._sharing = True
-        elif not future.done():
-            future.set_result(self._again(claim))
+        else:
+            answer_future(future, self._again(claim))
 
     def appended(self, appends: list[KeyedAppend], origin: Origin, index: int, first_tick: int) -> None:
         """Resolves appends that are durable, from this index of their frame on, and remembers their results.
@@ -189,8 +189,7 @@ class KeyedWrites:
 
     def _share(self, claim: Claim, key: Key, result: AppendResult) -> None:
         for future in claim.sharers_of(key):
-            if not future.done():
-                future.set_result(result)
+            answer_future(future, result)
 
     def _again(self, kept: Kept) -> AppendResult | ForgottenResult:
         """Returns the first result as the answer to a duplicate."""

@@ -23,6 +23,7 @@ from wal.write.txn_table import TxnOwner
 if TYPE_CHECKING:
     from wal.write.cursor_table import CursorChange  # a client knows operations, and no tables
 
+_T = TypeVar("_T")
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
@@ -42,6 +43,12 @@ class Settles(Answers[_T_contra], Protocol[_T_contra]):
     def cancelled(self) -> bool: ...
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None: ...
+
+
+def answer_future(future: Answers[_T], result: _T) -> None:
+    """Gives the caller its result, if it still waits."""
+    if not future.done():
+        future.set_result(result)
 
 
 def fail_future(future: Answers[Any], error: BaseException) -> None:

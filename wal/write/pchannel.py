@@ -32,7 +32,7 @@ from math import inf
 from typing import Any, Final
 
 from actors import ActorError, Group, Member
-from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, UnknownError, WALError
+from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, WALError, defect
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
 from wal.read.last_events import LastEvents
@@ -277,11 +277,7 @@ class PChannel(ReadablePChannel, Member):
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
         """Fails the pchannel for a defect in its own code."""
-        error = UnknownError(
-            f"pchannel {self.channel} failed and takes nothing any more until the log is reopened: {cause!r}; please report it"
-        )
-        error.__cause__ = cause
-        self.fail(error)
+        self.fail(defect(f"pchannel {self.channel} failed and takes nothing any more until the log is reopened", cause))
 
     def timer_turn(self) -> None:
         """Runs every `time_tick_interval_s`: expires transactions, advances the promised tick, and delivers messages that are due."""

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wal.backoff import Backoff
-from wal.errors import ChannelFencedError, ClosedError, CorruptionError, StorageError, WALError
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, StorageError, WALError, closed_log
 from wal.frame import FrameView
 from wal.read.last_events import LastEvents
 from wal.storage.base import PChannelLog
@@ -365,7 +365,7 @@ class Checkpointer:
     def mark(self, settled: Callable[[WALError | None], None]) -> None:
         """Requests a checkpoint of what was changed until now, and calls back when it is durable, or with the reason why it is not."""
         if self._ended:
-            settled(ClosedError("the log was closed: open it again to go on"))
+            settled(closed_log())
             return
         self._marks.append(settled)
         self.request()
@@ -385,7 +385,7 @@ class Checkpointer:
         if not self._ended and self.ledger.is_due_at_close(end=self._end(), keyed=self._state.changes):
             await asyncio.wait((self._begin(),))
         self._ended = True
-        self._answer(self._marks, ClosedError("the log was closed: open it again to go on"))
+        self._answer(self._marks, closed_log())
 
     def _keep_room(self) -> None:
         """Has the log keep room for the next checkpoint, if it does not."""

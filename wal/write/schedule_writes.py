@@ -17,6 +17,7 @@ would forget such messages, refuses the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from wal.errors import WALError
@@ -26,10 +27,10 @@ from wal.timestamp.timestamp import LOGICAL_BITS, compose, to_datetime
 from wal.write.idempotency.keys import key_ext
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
-from wal.write.operations import Answers, CancelScheduled, ScheduledAppend, VChannelMember, fail_future
+from wal.write.operations import Answers, CancelScheduled, ScheduledAppend, VChannelMember, answer_future, fail_future
 from wal.write.pipeline import FramePipeline
 from wal.write.schedule import Scheduled, ScheduleTable, State, encode_numbers
-from wal.write.submissions import RUN_OVERHEAD, Submission
+from wal.write.submissions import RUN_OVERHEAD, RecordSubmission, Submission
 from wal.write.ticks import TickSupply
 
 BATCH_MESSAGES: Final = 256
@@ -37,28 +38,6 @@ BATCH_BYTES: Final = 1 << 20
 """A frame delivers at most so many messages, which take at most so many bytes, but at least one: building it takes about a millisecond."""
 RECORD_OVERHEAD: Final = 64
 """The bytes of a record of a scheduled message beside its fields, rounded up."""
-
-
-class ScheduleSubmission(Submission):
-    """The record of a message that is scheduled."""
-
-    __slots__ = ("_writes", "message")
-
-    def __init__(self, writes: ScheduleWrites, message: Scheduled, *, in_flight: int) -> None:
-        self._writes = writes
-        self.message: Scheduled = message
-        self.count = 1
-        self.in_flight = in_flight
-        self.size: int = message.size + 4 * (len(message.key) + len(message.name[0])) + RECORD_OVERHEAD + RUN_OVERHEAD
-
-    def draft(self, draft: FrameDraft) -> None:
-        draft.scheduled(self.message.encoded())
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        self._writes.scheduled(self.message)
-
-    def fail(self, error: BaseException) -> None:
-        self._writes.not_scheduled(self.message, error)
 
 
 class LeavingSubmission(Submission):
@@ -177,14 +156,15 @@ class ScheduleWrites:
         )
         self._callers[message.number] = [operation.future]
         size, operation.size = operation.size, 0
-        self._frames.submit(ScheduleSubmission(self, message, in_flight=size))
+        record_size = message.size + 4 * (len(message.key) + len(message.name[0])) + RECORD_OVERHEAD
+        settled = partial(self._scheduled, message)
+        self._frames.submit(RecordSubmission(lambda draft: draft.scheduled(message.encoded()), settled, size=record_size, in_flight=size))
 
     def cancel(self, vchannel: VChannelMember, operation: CancelScheduled) -> None:
         """Cancels a message that waits for its time; the future gets False if there is none, or if it was delivered first."""
         message = self.table.find(vchannel.run_name, operation.key)
         if message is None:
-            if not operation.future.done():
-                operation.future.set_result(False)
+            answer_future(operation.future, False)
             return
         self._cancels.setdefault(message.number, []).append(operation.future)
         if message.state is State.PENDING:
@@ -207,8 +187,8 @@ class ScheduleWrites:
         self._give_back(operation)
         if message.state is State.SUBMITTED:
             self._callers[message.number].append(operation.future)
-        elif not operation.future.done():
-            operation.future.set_result(result_of(message, duplicate=True))
+        else:
+            answer_future(operation.future, result_of(message, duplicate=True))
 
     def _give_back(self, operation: ScheduledAppend) -> None:
         self._in_flight.release(operation.size)
@@ -231,24 +211,23 @@ class ScheduleWrites:
 
     # -- outcomes
 
-    def scheduled(self, message: Scheduled) -> None:
-        """Notes that a message is durable, and answers its callers."""
+    def _scheduled(self, message: Scheduled, error: BaseException | None) -> None:
+        """Answers the callers of a message that is durable, or with an error was not written."""
+        callers = self._callers.pop(message.number)
+        if error is not None:
+            self.table.failed(message)
+            for caller in callers:
+                fail_future(caller, error)
+            self._answer_cancels(message, cancelled=False)
+            return
         self.table.durable(message)
-        for number, caller in enumerate(self._callers.pop(message.number)):
-            if not caller.done():
-                caller.set_result(result_of(message, duplicate=number > 0))
+        for number, caller in enumerate(callers):
+            answer_future(caller, result_of(message, duplicate=number > 0))
         if message.number in self._cancels:
             if message.state is State.PENDING:
                 self._withdraw(message)
             else:
                 self._answer_cancels(message, cancelled=True)  # its vchannel was dropped
-
-    def not_scheduled(self, message: Scheduled, error: BaseException) -> None:
-        """Notes that a message was not written, and fails its callers."""
-        self.table.failed(message)
-        for caller in self._callers.pop(message.number):
-            fail_future(caller, error)
-        self._answer_cancels(message, cancelled=False)
 
     def delivered(self, submission: LeavingSubmission, origin: Origin, first_tick: int) -> None:
         """Notes that messages are in the log, and delivers what is due after them."""
@@ -279,8 +258,7 @@ class ScheduleWrites:
 
     def _answer_cancels(self, message: Scheduled, *, cancelled: bool) -> None:
         for caller in self._cancels.pop(message.number, ()):
-            if not caller.done():
-                caller.set_result(cancelled)
+            answer_future(caller, cancelled)
 
     # -- the first message
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from wal.errors import UnavailableError, WouldBlockError
@@ -19,7 +19,7 @@ from wal.write.cursor_table import CursorChange, CursorRecord
 from wal.write.idempotency.keys import key_ext
 from wal.write.idempotency.scopes import Claim
 from wal.write.keyed_writes import KeyedWrites
-from wal.write.operations import Append, Expected, KeyedAppend, Settles, Together, fail_future
+from wal.write.operations import Append, Expected, KeyedAppend, Settles, Together, answer_future, fail_future
 from wal.write.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
@@ -76,8 +76,7 @@ class BulkSubmission(Submission):
         self.first: int = draft.append(self.name, self.records)
 
     def resolve(self, origin: Origin, first_tick: int) -> None:
-        if not self.future.done():
-            self.future.set_result(Together(origin, self.first, first_tick + self.first, self.count))
+        answer_future(self.future, Together(origin, self.first, first_tick + self.first, self.count))
 
     def fail(self, error: BaseException) -> None:
         fail_future(self.future, error)
@@ -163,8 +162,7 @@ class TxnSubmission(Submission):
         result = AppendResult(message_id, first_tick + self.first, message_id, self.context)
         if self.record is not None and self.cursors is not None:
             self.cursors.durable(self.record)
-        if not self.future.done():
-            self.future.set_result(result)
+        answer_future(self.future, result)
         if self.claim is not None and self.keyed is not None:
             self.keyed.durable(self.claim, result)
 
@@ -180,32 +178,6 @@ class TxnSubmission(Submission):
             fail_future(self.future, error)
         if self.record is not None and self.cursors is not None:
             self.cursors.failed(self.record)
-
-
-class ForgetSubmission(Submission):
-    """The record of a forgotten producer."""
-
-    __slots__ = ("_future", "_keyed", "_name")
-
-    def __init__(self, name: str, keyed: KeyedWrites, future: asyncio.Future[None]) -> None:
-        self._name = name
-        self._keyed = keyed
-        self._future = future
-        self.count = 1
-        self.in_flight = 0
-        self.size: int = RUN_OVERHEAD + 4 * len(name)
-
-    def draft(self, draft: FrameDraft) -> None:
-        draft.producer_forgotten(self._name)
-
-    def resolve(self, origin: Origin, first_tick: int) -> None:
-        self._keyed.table.forgotten(self._name)
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def fail(self, error: BaseException) -> None:
-        self._keyed.table.producers.remember(self._name)
-        fail_future(self._future, error)
 
 
 class OwnSubmission(Submission):
@@ -225,6 +197,34 @@ class OwnSubmission(Submission):
 
     def fail(self, error: BaseException) -> None:
         self._settled(error)
+
+
+class RecordSubmission(OwnSubmission):
+    """A record of the state of the pchannel, alone, of at most `size` bytes: `add` drafts it. With a `key` it can be withdrawn."""
+
+    __slots__ = ("_add", "_key")
+
+    def __init__(
+        self,
+        add: Callable[[FrameDraft], object],
+        settled: Callable[[BaseException | None], None],
+        *,
+        size: int,
+        in_flight: int = 0,
+        key: Hashable = None,
+    ) -> None:
+        super().__init__(settled)
+        self._add = add
+        self._key = key
+        self.count = 1
+        self.in_flight = in_flight
+        self.size = RUN_OVERHEAD + size
+
+    def draft(self, draft: FrameDraft) -> None:
+        self._add(draft)
+
+    def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
+        return (self, None) if self._key in claims else (None, self)
 
 
 def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from actors import Member
-from wal.errors import ChannelNotExistError, InvalidRequestSeqError, TransactionExpiredError, UnknownError, WALError, WouldBlockError
+from wal.errors import ChannelNotExistError, InvalidRequestSeqError, TransactionExpiredError, WALError, WouldBlockError, defect
 from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
 from wal.write.cursor_writes import save_after
@@ -51,10 +51,11 @@ from wal.write.operations import (
     Rollback,
     ScheduledAppend,
     Settles,
+    answer_future,
     fail_future,
 )
 from wal.write.pchannel import PChannel
-from wal.write.submissions import BulkSubmission, ForgetSubmission, TxnSubmission
+from wal.write.submissions import BulkSubmission, RecordSubmission, TxnSubmission
 
 
 class VChannel(Member):
@@ -109,11 +110,7 @@ class VChannel(Member):
         """Accepts no more operations after a defect in handling a message; the other vchannels continue."""
 
         def closed() -> WALError:
-            error = UnknownError(
-                f"vchannel {self.channel!r} failed and takes nothing any more until the log is reopened: {cause!r}; please report it"
-            )
-            error.__cause__ = cause
-            return error
+            return defect(f"vchannel {self.channel!r} failed and takes nothing any more until the log is reopened", cause)
 
         self._end(closed)
         self.refuse(unhandled[self._handled_to :], closed())
@@ -383,13 +380,22 @@ class VChannel(Member):
         self.pchannel.schedule.cancel(self, operation)
 
     def _forget(self, operation: ForgetProducer) -> None:
-        keyed = self.pchannel.keyed
-        keyed.table.producers.begin_to_forget(operation.name)
-        self._frames.submit(ForgetSubmission(operation.name, keyed, operation.future))
+        name, table = operation.name, self.pchannel.keyed.table
+
+        def settled(error: BaseException | None) -> None:
+            if error is None:
+                table.forgotten(name)
+                answer_future(operation.future, None)
+            else:
+                table.producers.remember(name)
+                fail_future(operation.future, error)
+
+        table.producers.begin_to_forget(name)
+        self._frames.submit(RecordSubmission(lambda draft: draft.producer_forgotten(name), settled, size=4 * len(name)))
 
     def _rollback(self, operation: Rollback) -> None:
         self.pchannel.table.rollback(operation.txn_id)
-        _resolve(operation)
+        answer_future(operation.future, None)
 
     def _drop(self, operation: Drop) -> None:
         def closed() -> WALError:
@@ -397,17 +403,12 @@ class VChannel(Member):
 
         self._end(closed)
         self.pchannel.dropped(self)
-        _resolve(operation)
+        answer_future(operation.future, None)
 
     def _end(self, closed: Callable[[], WALError]) -> None:
         self.closed = closed
         self.pchannel.endings += 1
         self.pchannel.fail_transactions(self.run_name, lambda _: closed())
-
-
-def _resolve(operation: Rollback | Drop) -> None:
-    if not operation.future.done():
-        operation.future.set_result(None)
 
 
 Conditional = ConditionalAppend | ConditionalKeyedAppend | TxnSubmission
