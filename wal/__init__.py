@@ -49,6 +49,7 @@ if typing.TYPE_CHECKING:
     from wal.message.payloads import PayloadType
     from wal.read.assembly import MessagePage
     from wal.read.cursors.cursor import CursorInfo
+    from wal.read.figures import Histogram, PChannelStatistics
     from wal.read.options import (
         All,
         DeliverFilter,
@@ -63,7 +64,6 @@ if typing.TYPE_CHECKING:
         TimeTickGT,
         TimeTickGTE,
     )
-    from wal.read.pchannel import Histogram, PChannelStatistics
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
     from wal.secret import Secret
     from wal.settings import Settings, SettingsOverrides
@@ -162,7 +162,7 @@ _HOMES: typing.Final = {
         "wal.read.cursors.cursor": "CursorInfo",
         "wal.read.options": "All DeliverFilter DeliverPolicy Last Latest MessageTypes ReadPosition StartAfter StartAt StartFrom TimeTickGT "
         "TimeTickGTE",
-        "wal.read.pchannel": "Histogram PChannelStatistics",
+        "wal.read.figures": "Histogram PChannelStatistics",
         "wal.read.assembly": "MessagePage",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
         "wal.secret": "Secret",

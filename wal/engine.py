@@ -19,16 +19,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
+from broadcaster.message import BroadcasterStatistics
 from wal.message import LogPosition, MessageID
-from wal.read.pchannel import PChannelStatistics
+from wal.read.figures import PChannelStatistics, counter, gauge
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
-    from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
+    from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.message import (
@@ -61,10 +62,10 @@ class InboxStatistics(msgspec.Struct, frozen=True):
     no progress for some seconds.
     """
 
-    actors: int = 0
-    pending: int = 0
-    pending_max: int = 0
-    stalled: int = 0
+    actors: Annotated[int, gauge("wal_inbox_actors", "Actors and groups of actors that have an inbox")] = 0
+    pending: Annotated[int, gauge("wal_inbox_messages", "Unhandled messages in all inboxes")] = 0
+    pending_max: Annotated[int, gauge("wal_inbox_messages_max", "Unhandled messages in the fullest inbox")] = 0
+    stalled: Annotated[int, gauge("wal_inbox_stalled_actors", "Actors that have unhandled messages and make no progress")] = 0
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
@@ -76,14 +77,28 @@ class LogStatistics(msgspec.Struct, frozen=True):
     """
 
     wal_name: str
-    vchannels: int
-    bytes_in_flight: int
-    appends_waiting: int
+    vchannels: Annotated[int, gauge("wal_vchannels", "Vchannels that exist", roles=("writer", "reader"))]
+    bytes_in_flight: Annotated[
+        int,
+        gauge("wal_in_flight_bytes", "Bytes of appends that were accepted and are not durable yet"),
+        gauge("wal_client_in_flight_bytes", "Bytes of this client's appends that are not answered yet", roles=("client",)),
+    ]
+    appends_waiting: Annotated[
+        int,
+        gauge("wal_appends_waiting", "Appends that wait for room in flight"),
+        gauge("wal_client_appends_waiting", "Appends of this client that wait for room in flight", roles=("client",)),
+    ]
     pchannels: tuple[PChannelStatistics, ...]
-    bytes_in_flight_max: int = 0
-    appends_refused: int = 0
-    appends_delayed: int = 0
-    opening_s: float = 0.0
+    bytes_in_flight_max: Annotated[int, gauge("wal_in_flight_bytes_max", "The bound of these bytes, in_flight_bytes_max")] = 0
+    appends_refused: Annotated[
+        int,
+        counter(
+            "wal_would_block", "Calls that got a WouldBlockError, for want of room in flight or in transactions", ("reason", "in_flight")
+        ),
+        counter("wal_client_would_block", "Calls of this client that got a WouldBlockError for want of room in flight", roles=("client",)),
+    ] = 0
+    appends_delayed: Annotated[int, counter("wal_appends_delayed", "Appends that had to wait for room in flight")] = 0
+    opening_s: Annotated[float, gauge("wal_opening_seconds", "How long the opening of the log took")] = 0.0
     broadcasts: BroadcasterStatistics | None = None
     inboxes: InboxStatistics = InboxStatistics()
     role: str = "writer"
@@ -117,8 +132,8 @@ class PChannelRetention(msgspec.Struct, frozen=True):
     pchannel: str
     earliest: MessageID | None
     oldest_time: datetime | None
-    bytes: int
-    bytes_max: int | None
+    bytes: Annotated[int, gauge("wal_retention_bytes", "Bytes of the log that are not truncated")]
+    bytes_max: Annotated[int | None, gauge("wal_retention_bytes_max", "The bound of these bytes, retention_bytes; absent without one")]
     age_max_s: float | None
     holders: tuple[RetentionHolder, ...]
     clock_drift_s: float | None

@@ -7,6 +7,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -14,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docs.snippets import ROOT
 from tests.locations import open_wal
-from wal import BroadcastMessage, Delivery, Message, Settings
+from wal import BroadcastMessage, ConsumerStatistics, Delivery, Message, Settings
 from wal.engine import LogStatistics
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.local.server import ServedLog
@@ -25,7 +26,7 @@ from wal.metrics.families import CURSORS_MAX, FAMILIES, families
 from wal.metrics.snapshot import CoordinatorStatistics, CursorLag, Snapshot, Snapshots
 from wal.node.access import Access
 from wal.read.cursors.cursor import CursorInfo
-from wal.read.pchannel import Histogram
+from wal.read.figures import Histogram, PChannelStatistics, figures_of
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -217,5 +218,16 @@ async def test_scrape_shows_counts_while_metadata_is_slow(monkeypatch: pytest.Mo
 
 def test_reference_lists_every_family() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    rows = dict(re.findall(r"^\| `(wal_\w+)` \| ([a-z]+) \|", page, re.MULTILINE))
-    assert rows == {f"{name}_total" if family.kind == "counter" else name: family.kind for name, family in FAMILIES.items()}
+    rows = {name: rest for name, *rest in re.findall(r"^\| `(wal_\w+)` \| ([a-z]+) \| (.*) \| (.+) \|$", page, re.MULTILINE)}
+    assert rows == {
+        f"{name}_total" if family.kind == "counter" else name: [family.kind, ", ".join(family.labels), family.help]
+        for name, family in FAMILIES.items()
+    }
+
+
+@pytest.mark.parametrize("kind", [LogStatistics, PChannelStatistics, ConsumerStatistics])
+def test_fields_of_one_family_agree(kind: type[msgspec.Struct]) -> None:
+    families_of = [(figure.metric, figure.kind, figure.help, figure.label[:1]) for _, figure in figures_of(kind)]
+    assert len({name for name, *_ in families_of}) == len(set(families_of))
+    samples_of = [(figure.metric, figure.label) for _, figure in figures_of(kind)]
+    assert len(samples_of) == len(set(samples_of)), "two fields are one sample"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
@@ -21,8 +21,8 @@ from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, Messag
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.node.consume import filters_from_proto, policy_from_proto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
-from wal.read.pchannel import Histogram, PChannelStatistics
 from wal.rpc import broadcasts
 from wal.rpc import converters as cursor_state
 from wal.rpc import converters as positions
@@ -216,9 +216,7 @@ def test_numbers_of_a_later_version_are_refused() -> None:
 def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Returns statistics with any counts."""
     kinds = {int: u63, float: times, str: texts, Histogram: histograms}
-    return st.builds(
-        kind, **{field.name: given_fields.get(field.name, kinds.get(field.type, u63)) for field in msgspec.structs.fields(kind)}
-    )
+    return st.builds(kind, **{name: given_fields.get(name, kinds.get(type_, u63)) for name, type_ in get_type_hints(kind).items()})
 
 
 histograms = st.builds(Histogram, st.lists(times).map(tuple), st.lists(u63).map(tuple), times)

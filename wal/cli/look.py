@@ -35,6 +35,7 @@ from wal.inspect.rows import (
 )
 from wal.location import Location, parse_location
 from wal.read.cursors.store import DamagedCursor
+from wal.read.figures import PChannelStatistics, figures_of, page_fields
 from wal.settings import seconds_from_text, setting_from_text
 from wal.threads import in_thread
 from wal.ticks import whole_number
@@ -45,8 +46,12 @@ if TYPE_CHECKING:
     from wal.read.cursors.store import CursorStore
 
 Rows = Callable[["WALAccesser", "OutsideDetails"], Awaitable[list[Row]]]
-Counts = tuple[list[int], list[int]]
-"""Of a pchannel: the counts of the histograms of appends and of syncs."""
+Counts = dict[str, list[int]]
+"""Of a pchannel: the counts of each of its `_LATENCIES`."""
+_LATENCIES: Final = tuple(
+    name for name, figure in figures_of(PChannelStatistics) if figure.kind == "histogram" and name in page_fields(PChannelStatistics)
+)
+"""The histograms that the status page shows: seconds of appends and of syncs."""
 _FREE_BYTES_MIN = 256 << 20
 _SETTINGS: Final = """\
 Shows the settings, and where each comes from: those that an opening from here
@@ -301,34 +306,23 @@ def _top(arguments: argparse.Namespace) -> int:
 
 def _latencies(arguments: argparse.Namespace, location: Location, rows: list[Row], before: dict[str, Counts]) -> list[Row]:
     """Returns the latencies of each pchannel since the look before, whose counts are in `before`, from the writer's status service."""
-    names = [row.pchannel for row in rows if isinstance(row, PChannelRow)]
     live: dict[str, Any] = {}
     with contextlib.suppress(WALError):  # no service, or one that answers nothing now: unknown
         if (service := StatusService.of(location, settings_of(arguments)[0])) is not None:
             live = {each["name"]: each for each in service.get("/api/live")["pchannels"]}
     latencies: list[Row] = []
-    for name in names:
-        quantiles: list[float | None] = [None] * 4
-        count = None
+    for name in (row.pchannel for row in rows if isinstance(row, PChannelRow)):
+        figures: dict[str, Any] = {}
         if (now := live.get(name)) is not None:
-            counts = now["append_s"]["counts"], now["sync_s"]["counts"]
-            old = before.get(name) or ([0] * len(counts[0]), [0] * len(counts[1]))
-            if any(map(operator.lt, counts[0], old[0])):  # it was opened again
-                old = [0] * len(counts[0]), [0] * len(counts[1])
+            counts = {each: now[each]["counts"] for each in _LATENCIES}
+            old = before.get(name, {})
+            if any(any(map(operator.lt, counts[each], old[each])) for each in old):  # it was opened again
+                old = {}
             before[name] = counts
-            quantiles = []
-            for histogram, new, earlier in zip((now["append_s"], now["sync_s"]), counts, old, strict=True):
-                since = list(map(operator.sub, new, earlier))
-                quantiles += [builders.quantile(histogram["bounds"], since, share) for share in (0.5, 0.99)]
-                count = sum(since)
-        latencies.append(
-            LatencyRow(
-                pchannel=name,
-                frames=count,
-                append_p50_s=quantiles[0],
-                append_p99_s=quantiles[1],
-                sync_p50_s=quantiles[2],
-                sync_p99_s=quantiles[3],
-            )
-        )
+            for each, new in counts.items():
+                since = list(map(operator.sub, new, old[each])) if old else new
+                for at, share in (("p50", 0.5), ("p99", 0.99)):
+                    figures[f"{each.removesuffix('_s')}_{at}_s"] = builders.quantile(now[each]["bounds"], since, share)
+                figures["frames"] = sum(since)
+        latencies.append(LatencyRow(pchannel=name, **figures))
     return latencies

@@ -34,8 +34,9 @@ from wal.message import LogPosition, MessageID, ScheduledMessage
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection
-from wal.read.pchannel import PChannelStatistics, ReadablePChannel
+from wal.read.pchannel import ReadablePChannel
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.converters import (

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import msgspec
 
@@ -38,6 +38,7 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.read.cursors.cursor import REDRIVE
+from wal.read.figures import counter, gauge
 from wal.read.options import named
 from wal.user_code import described, shielded, shown, text_of
 
@@ -69,18 +70,20 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str
     vchannels: tuple[str, ...]
     fence: int = 0
-    handled: int = 0
-    failed: int = 0
+    handled: Annotated[int, counter("wal_consumer_handled", "Messages that the handlers of a consumer have handled")] = 0
+    failed: Annotated[int, counter("wal_consumer_failed_attempts", "Attempts that raised or timed out")] = 0
     retried: int = 0
-    dead_lettered: int = 0
+    dead_lettered: Annotated[int, counter("wal_consumer_dead_letters", "Messages that became dead letters")] = 0
     commits: int = 0
-    in_hand: int = 0
-    pending: int = 0
+    in_hand: Annotated[int, gauge("wal_consumer_in_hand", "Messages that handlers have")] = 0
+    pending: Annotated[int, gauge("wal_consumer_pending", "Messages after the position that the consumer remembers")] = 0
     pending_max: int = 0
     lag_messages: int = 0
     lag_bytes: int = 0
-    lag_s: float = 0.0
-    idle_s: float = 0.0
+    lag_s: Annotated[
+        float, gauge("wal_consumer_lag_seconds", "The age of the oldest message that is read and unfinished, 0 without one")
+    ] = 0.0
+    idle_s: Annotated[float, gauge("wal_consumer_idle_seconds", "Since a message was last finished, or since the start")] = 0.0
     held_by: str = ""
     error: str = ""
     ended_at: datetime | None = None

@@ -178,11 +178,11 @@ class LatencyRow(Row, frozen=True, kw_only=True, tag="latency"):
     """
 
     pchannel: str
-    frames: int | None
-    append_p50_s: float | None
-    append_p99_s: float | None
-    sync_p50_s: float | None
-    sync_p99_s: float | None
+    frames: int | None = None
+    append_p50_s: float | None = None
+    append_p99_s: float | None = None
+    sync_p50_s: float | None = None
+    sync_p99_s: float | None = None
 
 
 class SettingRow(Row, frozen=True, kw_only=True, tag="setting"):

@@ -1,9 +1,9 @@
 """Metrics of a log for Prometheus (the extra `metrics`).
 
 `snapshot.py` takes what is measured of a log at one moment, on its loop: counts that the log keeps anyway, its cursors and its retention.
-`families.py` turns a snapshot into families of metrics, and has the table of all names. `collector.py` is what a registry of
-prometheus-client scrapes, and the server of `--metrics`. Nothing here is on the path of an append: the log counts in plain
-numbers, and whoever scrapes pays for the rest.
+`families.py` turns a snapshot into families of metrics: the fields of statistics declare their names and meanings
+(`wal/read/figures.py`). `collector.py` is what a registry of prometheus-client scrapes, and the server of `--metrics`. Nothing here is on
+the path of an append: the log counts in plain numbers, and whoever scrapes pays for the rest.
 """
 
 from typing import TYPE_CHECKING, Any

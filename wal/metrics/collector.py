@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector as RegistryCollector
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.metrics.families import FAMILIES, described, families
 from wal.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
-from wal.read.pchannel import Histogram
+from wal.read.figures import Histogram
 from wal.threads import in_thread
 from wal.user_code import shielded
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from broadcaster.message import BroadcasterStatistics
 from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import ClosedError, WALError
 from wal.read.cursors.cursor import CursorInfo
+from wal.read.figures import gauge
 from wal.timestamp.timestamp import parse
 
 if TYPE_CHECKING:
@@ -57,10 +58,12 @@ class CursorLag(msgspec.Struct, frozen=True):
 
     name: str
     vchannels: tuple[str, ...]
-    lag_bytes: int
-    lag_s: float | None
-    held_bytes: int
-    idle_s: float | None
+    lag_bytes: Annotated[int, gauge("wal_cursor_lag_bytes", "Unread bytes of the cursor's own vchannels")]
+    lag_s: Annotated[
+        float | None, gauge("wal_cursor_lag_seconds", "At most the age of the oldest unread event; absent if it was never saved after one")
+    ]
+    held_bytes: Annotated[int, gauge("wal_cursor_held_bytes", "Bytes of log that retention keeps for the cursor")]
+    idle_s: Annotated[float | None, gauge("wal_cursor_idle_seconds", "Since the last save of the cursor")]
     stale: bool
 
 
@@ -70,10 +73,14 @@ class CoordinatorStatistics(msgspec.Struct, frozen=True):
     A standby has no counts: it does not know them.
     """
 
-    leads: bool
-    paused: bool = False
-    nodes: dict[str, int] = {}
-    pchannels: dict[str, int] = {}
+    leads: Annotated[bool, gauge("wal_coordinator_leads", "1 if this coordinator leads its cluster, else 0")]
+    paused: Annotated[bool, gauge("wal_coordinator_paused", "1 while the leader moves nothing to balance")] = False
+    nodes: Annotated[
+        dict[str, int], gauge("wal_coordinator_nodes", "Nodes of the cluster by state: healthy, unhealthy or draining", ("state",))
+    ] = {}
+    pchannels: Annotated[
+        dict[str, int], gauge("wal_coordinator_pchannels", "Pchannels of the cluster by the state of their assignment", ("state",))
+    ] = {}
     broadcasts: BroadcasterStatistics | None = None
 
 

@@ -10,13 +10,14 @@ import abc
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
 from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
+from wal.read.figures import PChannelStatistics
 from wal.read.lease import OWN, Lease, lost_lease
 from wal.read.options import Reached, ReadPosition
 from wal.read.page_reads import PageReads
@@ -27,79 +28,6 @@ from wal.storage.search import MomentRequest, PageRequest, TickRequest, distance
 
 PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
-
-
-class Histogram(msgspec.Struct, frozen=True):
-    """Counts of measured values: `counts[i]` values were at most `bounds[i]` and above the bound before it.
-
-    `counts` has one entry more, for the values above the last bound. `total` is the sum of all values.
-    """
-
-    bounds: tuple[float, ...] = ()
-    counts: tuple[int, ...] = ()
-    total: float = 0.0
-
-
-class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the opening. `frames` and `bytes` are durable ones; one frame is one sync.
-
-    A pchannel that is read only has 0 for all counts of writing. `idempotency_keys`: the plain keys that are remembered;
-    `idempotency_reach_s`: how far back, in seconds: `idempotency_window_s`, or less where their number or memory forgets them earlier.
-
-    The histograms count each durable frame once: `frame_events` its events, `sync_s` the seconds from its hand-over to the storage until
-    it was durable, `append_s` the seconds since the oldest append in it was submitted. `unsynced_s` is the age of the oldest frame that
-    is not durable yet. `duplicates` are calls that got the result of an earlier one with the same key. Transactions that ended are
-    `committed_`, `rolled_back_`, `expired_` or `failed_transactions`; `refused_transactions` are calls that got a WouldBlockError.
-    `segments` and `log_bytes` are what the log holds, truncated parts that are not freed yet included. `checkpoint_age_s` counts from the
-    last checkpoint, or from the opening; `checkpoint_failures` are attempts that failed since. `opening_s` is how long the opening took,
-    `replayed_events` how many events it replayed. `scheduled` messages wait for their time and take `scheduled_bytes`, and `delivered` ones
-    were appended since the opening. `failure` says why the pchannel writes nothing any more, or that its disk is full since
-    the opening; it is empty while all is well. `write_path` is what writes the small frames of a journal now, "loop" or "thread", and
-    `write_path_reason` says why. Scanners that were behind had `page_reads` pages read from the log and took `shared_pages` that were read
-    for another one; pages of `shared_page_bytes` are kept now for scanners that have not come for them yet.
-    """
-
-    name: str
-    term: int
-    frames: int = 0
-    bytes: int = 0
-    events: int = 0
-    waiting: int = 0
-    frames_in_flight: int = 0
-    bytes_in_flight: int = 0
-    open_transactions: int = 0
-    open_transaction_bytes: int = 0
-    expired_transactions: int = 0
-    barriers: int = 0
-    idempotency_keys: int = 0
-    idempotency_reach_s: float = 0.0
-    readers: int
-    durable_end: int
-    promise: int
-    unsynced_s: float = 0.0
-    frame_events: Histogram = Histogram()
-    append_s: Histogram = Histogram()
-    sync_s: Histogram = Histogram()
-    duplicates: int = 0
-    committed_transactions: int = 0
-    rolled_back_transactions: int = 0
-    failed_transactions: int = 0
-    refused_transactions: int = 0
-    segments: int = 0
-    log_bytes: int = 0
-    checkpoint_age_s: float = 0.0
-    checkpoint_failures: int = 0
-    opening_s: float = 0.0
-    replayed_events: int = 0
-    scheduled: int = 0
-    scheduled_bytes: int = 0
-    delivered: int = 0
-    failure: str = ""
-    write_path: str = ""
-    write_path_reason: str = ""
-    page_reads: int = 0
-    shared_pages: int = 0
-    shared_page_bytes: int = 0
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
@@ -268,6 +196,19 @@ class ReadablePChannel(abc.ABC):
         """Returns the error for a read under way whose next frames are gone."""
         return overtaken(self.channel, position, await self.first_event())
 
+    def _counts(self, **writing: Any) -> PChannelStatistics:
+        """Returns the counts of reading, with these of writing."""
+        reads = self.reads
+        return PChannelStatistics(
+            name=self.channel,
+            readers=len(self.readers),
+            durable_end=self.tail.durable_end,
+            page_reads=reads.count,
+            shared_pages=reads.shared_count,
+            shared_page_bytes=reads.shared.size,
+            **writing,
+        )
+
 
 class ShownLog(ReadableLog):
     """A log that another process writes. Its readers see what `show` was last called with, and no more."""
@@ -304,17 +245,9 @@ class ShownPChannel(ReadablePChannel):
 
     def statistics(self) -> PChannelStatistics:
         """Returns a snapshot of its counts; those of writing are 0."""
-        return PChannelStatistics(
-            name=self.channel,
-            term=self.log.shown.term,
-            readers=len(self.readers),
-            durable_end=self.tail.durable_end,
-            promise=self.tail.promised_tick,
-            page_reads=self.reads.count,
-            shared_pages=self.reads.shared_count,
-            shared_page_bytes=self.reads.shared.size,
-            failure="" if (failure := self.tail.failure) is None else f"{type(failure).__name__}: {failure}",
-        )
+        cause = self.tail.failure
+        failure = "" if cause is None else f"{type(cause).__name__}: {cause}"
+        return self._counts(term=self.log.shown.term, promise=self.tail.promised_tick, failure=failure)
 
     def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
         """Shows readers this snapshot: moves the tail and wakes the scanners that wait at it. Returns whether there was new data.

@@ -25,8 +25,8 @@ from wal.message import AppendResult, ForgottenResult, Lineage, LogPosition, Mes
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import ReadPosition
-from wal.read.pchannel import PChannelStatistics
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
 from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.settings import Settings
@@ -385,14 +385,12 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
     )
 
 
-_HISTOGRAMS: Final = ("frame_events", "append_s", "sync_s")
-
-
 def statistics_to_proto(statistics: PChannelStatistics) -> pchannel_calls_pb2.Statistics:
     """Returns the message of a pchannel's counts."""
-    values: dict[str, Any] = msgspec.structs.asdict(statistics)
-    for name in _HISTOGRAMS:
-        values[name] = pchannel_calls_pb2.Histogram(**msgspec.structs.asdict(values[name]))
+    values: dict[str, Any] = {
+        name: pchannel_calls_pb2.Histogram(**msgspec.structs.asdict(value)) if isinstance(value, Histogram) else value
+        for name, value in msgspec.structs.asdict(statistics).items()
+    }
     return pchannel_calls_pb2.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
 
 

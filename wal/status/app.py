@@ -44,6 +44,7 @@ from wal.inspect.builders import (
 from wal.inspect.rows import ConsumerRow, Row, as_dict, json_of
 from wal.metrics.collector import Collector
 from wal.metrics.snapshot import Snapshots
+from wal.read.figures import PChannelStatistics, page_fields
 from wal.secret import Secret
 from wal.settings import Settings
 from wal.status.access import StatusAccess
@@ -74,8 +75,6 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
-_LIVE: Final = ("name", "term", "events", "bytes", "append_s", "sync_s", "readers", "open_transactions", "log_bytes", "failure")
-"""What `/api/live` says of a pchannel, of its statistics."""
 _ASSETS: Final = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
@@ -218,7 +217,7 @@ class Status:
             "in_flight": log.bytes_in_flight,
             "waiting": log.appends_waiting,
             "refused": log.appends_refused,
-            "pchannels": [{name: getattr(each, name) for name in _LIVE} for each in log.pchannels],
+            "pchannels": [{name: getattr(each, name) for name in page_fields(PChannelStatistics)} for each in log.pchannels],
         }
         return _json(answer)
 

@@ -35,9 +35,10 @@ from actors import ActorError, Group, Member
 from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, WALError, defect
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
+from wal.read.figures import PChannelStatistics
 from wal.read.last_events import LastEvents
 from wal.read.lease import OWN, Lease
-from wal.read.pchannel import PChannelStatistics, ReadablePChannel
+from wal.read.pchannel import ReadablePChannel
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.copy_writes import CopyWrites
 from wal.write.cursor_writes import CursorWrites
@@ -403,8 +404,7 @@ class PChannel(ReadablePChannel, Member):
         failure = "" if self.fault is None else f"{type(self.fault).__name__}: {self.fault}"
         if frames.owes_start and not failure:
             failure = "it was opened on a full disk, and takes no append until there is room"
-        return PChannelStatistics(
-            name=self.channel,
+        return self._counts(
             term=self.log.term,
             frames=frames.frames,
             bytes=frames.bytes,
@@ -418,8 +418,6 @@ class PChannel(ReadablePChannel, Member):
             barriers=len(self._barriers),
             idempotency_keys=len(self.keyed.table),
             idempotency_reach_s=self.keyed.reach_s(),
-            readers=len(self.readers),
-            durable_end=self.tail.durable_end,
             promise=self.promised.tick,
             unsynced_s=0.0 if since is None else max(self._monotonic() - since, 0.0),
             frame_events=frame_events,
@@ -438,9 +436,6 @@ class PChannel(ReadablePChannel, Member):
             replayed_events=self.replayed_events,
             write_path=self.log.write_path[0],
             write_path_reason=self.log.write_path[1],
-            page_reads=self.reads.count,
-            shared_pages=self.reads.shared_count,
-            shared_page_bytes=self.reads.shared.size,
             scheduled=len(self.schedule.table),
             scheduled_bytes=self.schedule.table.bytes,
             delivered=self.schedule.delivered_messages,

@@ -36,9 +36,9 @@ import msgspec
 from wal.errors import NoSpaceError, StorageError, WALError
 from wal.frame import Compressor, CopyNames, EncodedFrame, FrameDraft, RunName, Tables, compressed, encode_frame, frame_tables
 from wal.message import Origin
+from wal.read.figures import Histogram
 from wal.read.last_events import LastEvents
 from wal.read.lease import Lease, lost_lease
-from wal.read.pchannel import Histogram
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.threads import in_thread
 from wal.write.in_flight import InFlight
