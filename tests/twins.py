@@ -152,10 +152,11 @@ def _method(node: Function, overloaded: bool) -> str:
         if re.search(rf"\b{part}\b", _source(each.annotation))
     ]
     waits, future = isinstance(node, ast.AsyncFunctionDef) or returns.startswith("TxnOpening"), returns.startswith("asyncio.Future")
-    runner = "_call" if waits else "_started" if future else "_run"
-    call = "call" if overloaded else f"self._async.{name}"
-    value = f"self.{runner}(lambda: {call}({_arguments(node.args, dict(conversions))}))"
     twin = NAMES.get(returns.partition("[")[0])
+    runner = "_call" if waits else "_started" if future else "" if twin else "_run"
+    value = f"{'call' if overloaded else f'self._async.{name}'}({_arguments(node.args, dict(conversions))})"
+    if runner:  # else it makes an object, which goes to the loop when it is used
+        value = f"self.{runner}(lambda: {value})"
     outcome = f"Awaitable[{returns}]" if isinstance(node, ast.AsyncFunctionDef) else returns
     body = [f"call: Callable[..., {outcome}] = self._async.{name}"] if overloaded else []
     body += [f"{convert}_{each} = {convert}({each})" for each, convert in conversions]

@@ -412,8 +412,14 @@ def test_opening_that_fails_leaves_no_thread(data: str) -> None:
         with pytest.raises(WALError), bridge.blocking(data):
             pass
         with bridge.blocking(data, read_only=True) as log:
-            with pytest.raises(InvalidArgumentError, match="read_only"):
-                log.raw_append(Message("orders", b"1"))
+            for call in (
+                lambda: log.raw_append(Message("orders", b"1")),
+                lambda: log.consume("orders", print, cursor="worker"),
+                lambda: log.read("orders", auto_ack=True),
+                lambda: log.broadcast(),
+            ):
+                with pytest.raises(InvalidArgumentError, match="read_only"):
+                    call()
             writer.append(1, 2)
             with log.read("orders", follow=False) as scanner:
                 assert numbers(scanner) == [1, 2]

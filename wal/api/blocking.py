@@ -250,7 +250,7 @@ class BlockingWAL(TwinOfLog):
 
     def broadcast(self) -> BlockingBroadcast:
         """Returns the calls of the log's broadcaster, which appends one message to many vchannels on any pchannels."""
-        return BlockingBroadcast(self._run(lambda: self._async.broadcast()), self._thread)
+        return BlockingBroadcast(self._async.broadcast(), self._thread)
 
     def read(
         self,
@@ -281,20 +281,18 @@ class BlockingWAL(TwinOfLog):
         listed_filters = listed(filters)
         threaded_handler = threaded(handler)
         return BlockingScanner(
-            self._run(
-                lambda: self._async.read(
-                    vchannel,
-                    deliver_policy=deliver_policy,
-                    filters=listed_filters,
-                    handler=threaded_handler,
-                    follow=follow,
-                    until_time_tick=until_time_tick,
-                    resume=resume,
-                    cursor=cursor,
-                    include_time_ticks=include_time_ticks,
-                    auto_ack=auto_ack,
-                    **wrong,
-                )
+            self._async.read(
+                vchannel,
+                deliver_policy=deliver_policy,
+                filters=listed_filters,
+                handler=threaded_handler,
+                follow=follow,
+                until_time_tick=until_time_tick,
+                resume=resume,
+                cursor=cursor,
+                include_time_ticks=include_time_ticks,
+                auto_ack=auto_ack,
+                **wrong,
             ),
             self._thread,
         )
@@ -421,24 +419,22 @@ class BlockingWAL(TwinOfLog):
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
         """
         return BlockingConsumer(
-            self._run(
-                lambda: self._async.consume(
-                    vchannels,
-                    handler,
-                    cursor=cursor,
-                    concurrency=concurrency,
-                    order=order,
-                    key=key,
-                    attempts=attempts,
-                    backoff_s=backoff_s,
-                    on_failure=on_failure,
-                    dead_letter=dead_letter,
-                    batch=batch,
-                    timeout_s=timeout_s,
-                    type=type,
-                    exclusive=exclusive,
-                    **wrong,
-                )
+            self._async.consume(
+                vchannels,
+                handler,
+                cursor=cursor,
+                concurrency=concurrency,
+                order=order,
+                key=key,
+                attempts=attempts,
+                backoff_s=backoff_s,
+                on_failure=on_failure,
+                dead_letter=dead_letter,
+                batch=batch,
+                timeout_s=timeout_s,
+                type=type,
+                exclusive=exclusive,
+                **wrong,
             ),
             self._thread,
         )

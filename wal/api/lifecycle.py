@@ -123,7 +123,7 @@ class Lifecycle:
     def check_writable(self) -> None:
         """Raises InvalidArgumentError if the log was opened with read_only=True."""
         if self._read_only:
-            self._check()
+            self._check_open()
             raise InvalidArgumentError(
                 f"the log at {self.location} was opened with read_only=True, which gives the reading half of the API only: open it "
                 "without, in the one process that writes"
@@ -181,11 +181,14 @@ class Lifecycle:
             await opening.result().close()
 
     def _check(self) -> None:
-        if self._closed and not self.forked:
-            raise ClosedError(f"the log at {self.location} is closed: open it again to go on")
+        self._check_open()
         self._check_place()
         if self._failure is not None:
             raise self._failure
+
+    def _check_open(self) -> None:
+        if self._closed and not self.forked:
+            raise ClosedError(f"the log at {self.location} is closed: open it again to go on")
 
     def _check_place(self) -> None:
         if self.forked:
