@@ -52,7 +52,7 @@ $(COMPILED): $(SYNCED)
 prepare: setup ## what tests need besides .venv/: servers, classes of Spark and compiled tests, side by side
 	@$(MAKE) --jobs=3 servers $(CLASSES) $(COMPILED)
 
-test: prepare ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/kv -k watch" for some of them
+test: prepare ## all tests, in PROCESSES (3) side by side; PYTEST_ARGS="tests/storage/kv -k watch" for some of them
 	@$(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 portable: setup ## the tests of everything that also runs on macOS, with every call made to fail that only Linux has (tests/portable)

@@ -12,7 +12,7 @@ from actors.group import Group, Member
 from actors.statistics import ActorStatistics, GroupStatistics, MemberStatistics, SystemStatistics
 from actors.system import ActorSystem
 
-__distribution__ = "wal-runtime"  # `wal.installation` looks for it: there are other packages of this name
+__distribution__ = "wal-runtime"  # `wal.runtime.installation` looks for it: there are other packages of this name
 
 __all__ = [
     "Actor",

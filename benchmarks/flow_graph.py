@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
-from wal.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
-from wal.flowgraph.node import MAX_QUEUE_LENGTH
+from wal.streams.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
+from wal.streams.flowgraph.node import MAX_QUEUE_LENGTH
 
 NODES: Final = 6
 TARGET: Final = 0.4

@@ -21,7 +21,7 @@ CASES: Final = {
     BASE: "import asyncio, anyio, msgspec, google_crc32c",
     "import wal": "import wal",
     "from wal import Message, open_wal": "from wal import Message, open_wal",
-    "a log in a directory, ready to open": "import wal.local.log",
+    "a log in a directory, ready to open": "import wal.node.local.log",
     "wal.bridge": "import wal.bridge",
 }
 TARGET: Final = 1.5

@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 import uvloop
 
 from wal import open_wal
-from wal.msgstream import InsertMsg, Medium, MsgPack, MsgStream
-from wal.rocksmq import RocksMQ
+from wal.streams.msgstream import InsertMsg, Medium, MsgPack, MsgStream
+from wal.streams.rocksmq import RocksMQ
 
 TARGETS: Final = {"rocksmq": 0.35, "pulsar": 0.25, "wal": 0.3}
 BATCH: Final = 1_000
@@ -80,7 +80,7 @@ def streamed(medium: Medium) -> Reader:
 
 
 async def rocksmq(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
-    from wal.msgstream.media.rocksmq import RocksMQMedium
+    from wal.streams.msgstream.media.rocksmq import RocksMQMedium
 
     mq = await stack.enter_async_context(await RocksMQ.open(directory / "mq"))
     medium = await stack.enter_async_context(RocksMQMedium(mq))
@@ -101,7 +101,7 @@ async def rocksmq(directory: Path, stack: AsyncExitStack, count: int) -> Readers
 
 
 async def wal(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
-    from wal.msgstream.media.wal import WalMedium
+    from wal.streams.msgstream.media.wal import WalMedium
 
     log = await stack.enter_async_context(open_wal(directory / "data"))
     medium = WalMedium(log)
@@ -130,8 +130,8 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
 
     from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, started
     from tests.servers.pulsar_fixtures import keeping_namespace
-    from wal.msgstream.media.pulsar import PulsarMedium
     from wal.storage.pulsar.address import PulsarAddress
+    from wal.streams.msgstream.media.pulsar import PulsarMedium
 
     found = stack.enter_context(started())
     url, admin = found[ADDRESS_VARIABLE], found[ADMIN_VARIABLE]

@@ -18,7 +18,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from wal import Message, WALAccesser, open_wal
-from wal.metrics import register
+from wal.operate.metrics import register
 
 WRITERS: Final = 256
 SLICE_S: Final = 0.5

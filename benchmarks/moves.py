@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from examples.flights.place import make_namespace
-from tests.cluster.processes import Cluster
+from tests.operate.cluster.processes import Cluster
 from wal import Message, WALAccesser, open_wal
 from wal.coordinator.plan import REST_S
 from wal.errors import WALError

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import msgspec
 
-import wal.local.log  # noqa: F401 - an opening would import it, and imports are not counted
+import wal.node.local.log  # noqa: F401 - an opening would import it, and imports are not counted
 from wal import Message, ProducerKey, WALAccesser, open_wal
 
 RESULTS: Final = Path(__file__).parent / "results"

@@ -19,9 +19,9 @@ from typing import Final
 
 import uvloop
 
-from wal.rocksmq import RocksMQ, RocksMQSettings
-from wal.rocksmq.keys import TurnWrites, data_prefix, number, record_key
-from wal.rocksmq.store import Store
+from wal.streams.rocksmq import RocksMQ, RocksMQSettings
+from wal.streams.rocksmq.keys import TurnWrites, data_prefix, number, record_key
+from wal.streams.rocksmq.store import Store
 
 WRITERS: Final = 256
 PAYLOAD_BYTES: Final = 1024

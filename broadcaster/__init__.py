@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broadcaster.broadcast import Broadcast
     from broadcaster.operator import AppendOperator
 
-__distribution__ = "wal-runtime"  # `wal.installation` looks for it: there are other packages of this name
+__distribution__ = "wal-runtime"  # `wal.runtime.installation` looks for it: there are other packages of this name
 
 __all__ = [
     "AppendOperator",

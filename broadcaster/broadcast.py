@@ -36,8 +36,8 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.kv import KVBase
 from wal.message import ImmutableMessage, ResourceKey
+from wal.storage.kv import KVBase
 
 INBOX_MAX: Final = 65_536
 

@@ -37,8 +37,8 @@ from broadcaster.records import read_records, rebuild
 from broadcaster.running import Running
 from broadcaster.task import TICK_LOGICAL_BITS
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.kv import KVBase
-from wal.user_code import described
+from wal.runtime.user_code import described
+from wal.storage.kv import KVBase
 
 COLLECT_INTERVAL_S: Final = 300.0
 

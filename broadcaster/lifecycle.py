@@ -39,8 +39,8 @@ from broadcaster.saver import Saver
 from broadcaster.single_frame import CopyWriter, SingleFrame, SingleFrames
 from broadcaster.task import TICK_LOGICAL_BITS, Task
 from wal.errors import InvalidArgumentError, WALError
-from wal.kv import KVBase
 from wal.message import BroadcastHeader, CopyOutcomes, encode_properties
+from wal.storage.kv import KVBase
 
 ASK_AGAIN_S: Final = 1.0
 SINGLE_FRAMES_A_COLLECTION: Final = 64

@@ -17,9 +17,9 @@ import msgspec
 from actors import Clock
 from broadcaster.background import BackgroundJobs
 from broadcaster.task import BACKOFF_MAX_S, BACKOFF_MIN_S
-from wal.backoff import Backoff
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
-from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
+from wal.runtime.backoff import Backoff
+from wal.storage.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase
 
 
 class Saver:

@@ -20,9 +20,9 @@ from typing import Final
 import msgspec
 
 from broadcaster.message import EDGES, BroadcastState
-from wal.backoff import Backoff
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError
 from wal.message import BroadcastHeader
+from wal.runtime.backoff import Backoff
 
 BACKOFF_MIN_S: Final = 0.01
 BACKOFF_MAX_S: Final = 10.0

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal import WALAccesser, open_wal
-from wal.flowgraph import TimeTickedFlowGraph
-from wal.flowgraph.nodes import FunctionNode, MsgStreamNode, WalSinkNode
-from wal.msgstream import InsertMsg, MsgPack, MsgStream, TimeTickMsg, TtMsgStream
-from wal.msgstream.media.rocksmq import RocksMQMedium
+from wal.streams.flowgraph import TimeTickedFlowGraph
+from wal.streams.flowgraph.nodes import FunctionNode, MsgStreamNode, WalSinkNode
+from wal.streams.msgstream import InsertMsg, MsgPack, MsgStream, TimeTickMsg, TtMsgStream
+from wal.streams.msgstream.media.rocksmq import RocksMQMedium
 
 SECONDS = 50
 ROOMS = 8

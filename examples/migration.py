@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from wal import open_wal
-from wal.msgstream import InsertMsg, MsgPack, MsgPosition, MsgStream
-from wal.msgstream.media.rocksmq import RocksMQMedium
-from wal.msgstream.media.wal import WalMedium
-from wal.msgstream.migrate import migrate, translate
+from wal.streams.msgstream import InsertMsg, MsgPack, MsgPosition, MsgStream
+from wal.streams.msgstream.media.rocksmq import RocksMQMedium
+from wal.streams.msgstream.media.wal import WalMedium
+from wal.streams.msgstream.migrate import migrate, translate
 
 ORDERS = 20_000
 BILLED = 5_000

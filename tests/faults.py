@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wal.local.log import LocalLog
+from wal.node.local.log import LocalLog
 
 
 def copy_of_open(directory: Path | str, copy: Path) -> Path:

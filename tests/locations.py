@@ -39,27 +39,27 @@ import uvloop
 
 import wal
 from actors import Clock, VirtualClock
-from tests.node.servers import close_after_clients
 from tests.probes import clients, served
 from tests.processes import Line, Other, eventually
+from tests.serve.servers import close_after_clients
 from wal import Settings, WALAccesser, bridge
 from wal.api.factory import with_absolute_paths
 from wal.api.opening import LogOpening
 from wal.channels.cluster import LOG_KEY, encode, load_cluster
 from wal.client.log import RemoteLog
-from wal.cluster.coordinator import ClusterCoordinator
-from wal.cluster.node import ClusterNode
-from wal.cluster.opening import open_root, saved_settings
 from wal.coordinator.assignments import PREFIX as ASSIGNMENTS
 from wal.coordinator.assignments import AssignmentState, decode
 from wal.errors import InnerError, WALError
-from wal.kv import KVBase
-from wal.local.log import LocalLog
-from wal.local.server import LogServer
 from wal.location import parse_location
-from wal.node.access import Access
+from wal.node.local.log import LocalLog
+from wal.operate.processes.coordinator import ClusterCoordinator
+from wal.operate.processes.node import ClusterNode
+from wal.operate.processes.opening import open_root, saved_settings
+from wal.operate.processes.standalone import LogServer
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import error_from_proto, error_to_proto
+from wal.serve.access import Access
+from wal.storage.kv import KVBase
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 HANG_S: Final = 60.0
@@ -191,7 +191,7 @@ class PulsarLocation:
     """A namespace of its own on the session's Pulsar, and the settings that a log there needs."""
 
     def __init__(self, request: pytest.FixtureRequest, kv: Path) -> None:
-        from tests.pulsar.conftest import location_of, new_namespace, server_at
+        from tests.storage.pulsar.conftest import location_of, new_namespace, server_at
 
         server = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
         self.location, self._settings = location_of(new_namespace(server), kv)
@@ -220,7 +220,7 @@ def far_cluster() -> Iterator[FarServer]:
 
 def _cluster_of(request: pytest.FixtureRequest, server: FarServer) -> ServedLocation:
     """A namespace and a root of their own on the session's Pulsar and etcd."""
-    from tests.pulsar.conftest import location_of, new_namespace, server_at
+    from tests.storage.pulsar.conftest import location_of, new_namespace, server_at
 
     pulsar = server_at(*(request.getfixturevalue(name) for name in ("pulsar_host", "pulsar_admin_host", "pulsar_token")))
     root = f"etcd://{request.getfixturevalue('etcd_address')}/test-{secrets.token_hex(6)}"

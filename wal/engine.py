@@ -1,6 +1,6 @@
 """The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
 
-A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/local/` has the engines of a log that this process writes, or reads
+A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/node/local/` has the engines of a log that this process writes, or reads
 while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level of
 messages and results: which actors, files or connections serve them is up to the engine.
 

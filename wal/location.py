@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.secret import Secret, shown
+from wal.runtime.secret import Secret, shown
 
 ETCD_PORT: Final = 2379
 PULSAR_PORT: Final = 6650

@@ -20,8 +20,8 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, shortened
 from wal.location import absolute_path, check_admin_url, check_token
-from wal.secret import Secret, shown
-from wal.ticks import SECONDS_MAX, number_text
+from wal.runtime.secret import Secret, shown
+from wal.timestamp.checks import SECONDS_MAX, number_text
 
 MIB: Final = 1024 * 1024
 IDEMPOTENCY_WINDOW_BYTES: Final = 64 * MIB

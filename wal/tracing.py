@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import msgspec
 
-from wal.installation import install_hint, missing_package
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Message
+from wal.runtime.installation import install_hint, missing_package
 
 try:
     from opentelemetry import context, trace

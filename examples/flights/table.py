@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from wal import Message
-from wal.installation import install_hint
+from wal.runtime.installation import install_hint
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 ROWS: Final = 336_776

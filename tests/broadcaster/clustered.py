@@ -18,13 +18,13 @@ from tests.broadcaster.served import Served, ServedWorld
 from tests.broadcaster.served_child import Cluster
 from tests.broadcaster.world import InLogs, count_copies
 from tests.processes import eventually
-from tests.pulsar.conftest import admin, location_of, new_namespace
+from tests.storage.pulsar.conftest import admin, location_of, new_namespace
 from wal import Settings
 from wal.channels.cluster import LEADER, NODES
-from wal.kv.etcd import EtcdKV
+from wal.channels.metadata import BROADCAST_ROOT, open_metadata
 from wal.location import parse_location
 from wal.read.pulsar_source import ReadOnlyPulsarSource
-from wal.storage.metadata import BROADCAST_ROOT, open_metadata
+from wal.storage.kv.etcd import EtcdKV
 from wal.storage.pulsar.address import PulsarAddress
 
 

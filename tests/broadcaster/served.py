@@ -25,12 +25,12 @@ from tests.faults import copy_of_open
 from tests.processes import context
 from tests.servers.process import free_ports
 from wal import WALAccesser, open_wal
+from wal.channels.metadata import BROADCAST_ROOT
 from wal.errors import UnknownOutcomeError
-from wal.kv import SqliteKV
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.read_only_journal import ReadOnlyJournal
 from wal.storage.journal.recovery import recover_log
-from wal.storage.metadata import BROADCAST_ROOT
+from wal.storage.kv import SqliteKV
 
 WAIT_S = 30.0
 _T = TypeVar("_T")

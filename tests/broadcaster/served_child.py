@@ -22,20 +22,20 @@ import msgspec
 from broadcaster import BroadcasterLimits
 from tests.processes import eventually
 from wal import Settings
+from wal.channels.metadata import BROADCAST_ROOT
 from wal.channels.pchannels import CHECKPOINT_PREFIX
-from wal.cluster.coordinator import ClusterCoordinator
-from wal.cluster.node import ClusterNode
-from wal.cluster.opening import open_root
 from wal.coordinator import coordinator, copies
-from wal.kv import KVBase, SqliteKV
-from wal.kv.etcd import EtcdKV
-from wal.kv.etcd.kv import LeaderFence
-from wal.local.log import LocalLog
-from wal.local.server import LogServer
 from wal.location import parse_location
-from wal.node.access import Access
+from wal.node.local.log import LocalLog
 from wal.node.node import StreamingNode
-from wal.storage.metadata import BROADCAST_ROOT
+from wal.operate.processes.coordinator import ClusterCoordinator
+from wal.operate.processes.node import ClusterNode
+from wal.operate.processes.opening import open_root
+from wal.operate.processes.standalone import LogServer
+from wal.serve.access import Access
+from wal.storage.kv import KVBase, SqliteKV
+from wal.storage.kv.etcd import EtcdKV
+from wal.storage.kv.etcd.kv import LeaderFence
 from wal.write.pipeline import FramePipeline
 
 _SAVES = (f"{BROADCAST_ROOT}/", CHECKPOINT_PREFIX)

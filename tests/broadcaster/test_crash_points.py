@@ -24,7 +24,7 @@ from broadcaster.records import Stored, read_records
 from tests.broadcaster.clustered import Clustered, ClusteredWorld
 from tests.broadcaster.served import Served, ServedLife, ServedWorld
 from tests.broadcaster.world import Cut, InLogs, Life, World
-from tests.pulsar.conftest import server_at
+from tests.storage.pulsar.conftest import server_at
 from wal.errors import ResourceAcquiredError
 from wal.message import ResourceKey
 
@@ -53,7 +53,7 @@ class InMemory:
 Location = InMemory | Served
 
 
-OF_A_CLUSTER: Final = [pytest.mark.one_loop, pytest.mark.soak("a served log is cut here, and a cluster in tests/cluster")]
+OF_A_CLUSTER: Final = [pytest.mark.one_loop, pytest.mark.soak("a served log is cut here, and a cluster in tests/operate/cluster")]
 
 
 @pytest.fixture(params=["memory", pytest.param("served", marks=pytest.mark.one_loop), pytest.param("cluster", marks=OF_A_CLUSTER)])

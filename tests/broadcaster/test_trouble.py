@@ -29,8 +29,8 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.kv import KVBatch
 from wal.message import BroadcastHeader, ResourceKey
+from wal.storage.kv import KVBatch
 
 PLACES = {"a0": "p0", "a1": "p0", "b0": "p1", "b1": "p1", "c0": "p2"}
 KEY = ResourceKey("collection", "orders")

@@ -19,9 +19,9 @@ from broadcaster import Broadcast, BroadcasterLimits, Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.frame import EncodedFrame, ExtTag, FrameDraft, Record, RunKind, decode_ext, encode_frame
-from wal.kv import KVBase, KVBatch, KVStatistics, MemoryKV, Watch
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, MessageType
 from wal.storage.base import PChannelLog, StoredFrame
+from wal.storage.kv import KVBase, KVBatch, KVStatistics, MemoryKV, Watch
 from wal.storage.memory import MemoryBackend, MemoryStore
 
 INCARNATION = 77

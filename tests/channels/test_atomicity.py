@@ -14,7 +14,7 @@ from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, 
 from wal.channels.directory import Change, VChannelDirectory
 from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo, place
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
-from wal.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
+from wal.storage.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000")
 PCHANNELS = ["p0", "p1"]

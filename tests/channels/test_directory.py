@@ -12,7 +12,7 @@ from actors import ActorSystem
 from wal.channels.directory import Change, PChannelCounts, VChannelDirectory
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import UnavailableError, WALError
-from wal.kv import KVBatch, MemoryKV
+from wal.storage.kv import KVBatch, MemoryKV
 
 OPERATIONS_MAX = 4
 

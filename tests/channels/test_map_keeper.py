@@ -18,8 +18,8 @@ from wal.channels.map_keeper import VChannelMapKeeper
 from wal.channels.vchannel_map import MapPlace, VChannelMap, read_changed_map
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, StorageError, WALError
-from wal.files import MAP_NAME
-from wal.kv import MemoryKV
+from wal.storage.files import MAP_NAME
+from wal.storage.kv import MemoryKV
 
 
 async def shown(data: Path, pchannel: str = "p0") -> VChannelMap:

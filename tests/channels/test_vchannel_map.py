@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, read_changed_map, write_map
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import CorruptionError, FormatError
-from wal.files import MAP_NAME
+from wal.storage.files import MAP_NAME
 
 LIVES = st.integers(0, (1 << 64) - 1)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=40)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import SOAK
-from tests.node.servers import serving
 from tests.processes import Line, Other
+from tests.serve.servers import serving
 from tests.servers.process import free_ports
 from wal import Delivery, ImmutableMessage, Retry, WALAccesser, open_wal
-from wal.node.access import Access
+from wal.serve.access import Access
 
 STAGES = ("in", "cleaned", "billed", "out")
 KEYS = 5

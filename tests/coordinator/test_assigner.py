@@ -21,11 +21,11 @@ from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes
 from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnmatchedChannelTermError, WALError
-from wal.kv import OPERATIONS_MAX, KVBase, MemoryKV
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
+from wal.storage.kv import OPERATIONS_MAX, KVBase, MemoryKV
 from wal.timestamp.oracle import SavedLimit
 
 LIFETIME_S = 0.5

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conftest import SOAK
 from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Change, Holder, Node, Version, decode, encode
 from wal.errors import CorruptionError, InvalidArgumentError
-from wal.kv import MemoryKV
+from wal.storage.kv import MemoryKV
 
 A, B = Node(11, "a:1"), Node(12, "b:1")
 LEADER = 7

@@ -9,12 +9,12 @@ import grpc.aio
 import pytest
 
 from tests.coordinator.test_assigner import leading
-from wal.coordinator import discovery
 from wal.coordinator.assignments import Assignment, AssignmentState, Holder, Node
-from wal.coordinator.discovery import ClusterDiscovery
-from wal.kv import MemoryKV
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.serving import Draining
+from wal.serve import discovery
+from wal.serve.discovery import ClusterDiscovery
+from wal.storage.kv import MemoryKV
 
 
 class Stream:

@@ -10,11 +10,11 @@ import pytest
 from actors import ActorSystem
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.cluster.leading import _handing_on
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import NotLeaderError, WALError
-from wal.kv import MemoryKV
+from wal.operate.processes.leading import _handing_on
 from wal.settings import Settings
+from wal.storage.kv import MemoryKV
 
 
 class Nodes:

@@ -20,7 +20,7 @@ from typing import Any
 from tests.probes import local
 from wal import BroadcastMessage, ResourceKey, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnrecoverableError
-from wal.kv import SqliteKV
+from wal.storage.kv import SqliteKV
 from wal.write.pipeline import FramePipeline
 
 PCHANNELS = 2

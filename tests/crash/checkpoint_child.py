@@ -12,7 +12,7 @@ import os
 import sys
 
 from wal import Message, ProducerKey, WALAccesser, open_wal
-from wal.local.log import LocalLog
+from wal.node.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
 
 WRITERS = 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.journals import loop_can_write
+from tests.storage.journal.journals import loop_can_write
 
 _IN_A_SOAK = pytest.mark.soak("by default the test runs on the other write path, and tests of other kills on this one")
 by_loop = pytest.mark.parametrize("write_path", ["loop", pytest.param("thread", marks=_IN_A_SOAK)], indirect=True)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from wal import WALAccesser, open_wal
-from wal.local.log import LocalLog
+from wal.node.local.log import LocalLog
 from wal.write.recovery import CheckpointRule
 
 WORKERS: Final = 8

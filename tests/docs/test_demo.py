@@ -27,7 +27,7 @@ def flights(location: str, *, environment: Mapping[str, str] | None = None) -> E
     return run_python(*arguments, environment=environment, timeout_s=120)
 
 
-@pytest.mark.soak("the one over the network runs the same demo; tests/pulsar kills writers")
+@pytest.mark.soak("the one over the network runs the same demo; tests/storage/pulsar kills writers")
 def test_small_one_on_pulsar(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The demo's writer is killed, and the messages that the next writer and the reader find are compared with the CSV, as in the whole
     demo."""
@@ -52,7 +52,7 @@ def test_small_one_over_the_network() -> None:
     assert ran.out.endswith("the log and the CSV agree\n")
 
 
-@pytest.mark.soak("the one over the network runs the same demo; tests/cluster kills leaders and nodes under load")
+@pytest.mark.soak("the one over the network runs the same demo; tests/operate/cluster kills leaders and nodes under load")
 def test_small_one_on_a_cluster(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, etcd_address: str) -> None:
     """The leader and a node are killed in the middle, and the writer is not told: everything is there once."""
     servers = {

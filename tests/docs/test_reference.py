@@ -23,14 +23,14 @@ PUBLIC_MODULES: Final = (
         "wal",
         "wal.bridge",
         "wal.errors",
-        "wal.flowgraph",
-        "wal.flowgraph.nodes",
-        "wal.kv.etcd",
-        "wal.metrics",
-        "wal.status",
+        "wal.streams.flowgraph",
+        "wal.streams.flowgraph.nodes",
+        "wal.storage.kv.etcd",
+        "wal.operate.metrics",
+        "wal.operate.status",
         "wal.tracing",
     ),
-    *("wal.msgstream", "wal.params", "wal.rocksmq", "wal.spark", "wal.timestamp", "wal.watchdog"),
+    *("wal.streams.msgstream", "wal.streams.params", "wal.streams.rocksmq", "wal.spark", "wal.timestamp", "wal.streams.watchdog"),
 )
 UNITS: Final = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
 

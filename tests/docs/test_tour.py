@@ -19,10 +19,10 @@ from typing import Any, Final
 import pytest
 
 import wal
-import wal.status
+import wal.operate.status
 from tests.docs.snippets import ROOT, blocks, matches, run
 from tests.processes import eventually
-from wal.cli.main import main
+from wal.operate.cli.main import main
 
 TOURS: Final = ("docs/howto/operate.md", "docs/howto/after-a-crash.md")
 _CONSOLE: Final = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

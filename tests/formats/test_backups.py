@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from wal import open_wal
-from wal.backup import backup, backups, restore, verify
-from wal.backup.backup import fetch
-from wal.backup.manifest import Manifest, decode_manifest, manifest_name
-from wal.backup.store import open_store
 from wal.errors import CorruptionError, FormatError
+from wal.operate.backup import backup, backups, restore, verify
+from wal.operate.backup.backup import fetch
+from wal.operate.backup.manifest import Manifest, decode_manifest, manifest_name
+from wal.operate.backup.store import open_store
 
 VERSIONS = (1, 2)
 PAYLOADS = [*(b'{"order": %d}' % number for number in range(20)), b"paid", b"shipped"]

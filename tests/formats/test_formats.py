@@ -11,9 +11,9 @@ import pytest
 
 from tests.probes import payloads
 from wal import Message, ProducerKey, bridge, open_wal
-from wal.cli.check import damage_in
 from wal.errors import FormatError
-from wal.files import META_NAME
+from wal.operate.cli.check import damage_in
+from wal.storage.files import META_NAME
 from wal.storage.journal.verify import Progress
 
 FOLDER = Path(__file__).parent

@@ -11,8 +11,8 @@ from tests.processes import eventually
 from wal.channels.directory import NEXT_KEY, PREFIX
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, CorruptionError
-from wal.kv import KVBase, MemoryKV
 from wal.node.directory_view import DirectoryView
+from wal.storage.kv import KVBase, MemoryKV
 
 
 def record(incarnation: int, pchannel: str = "p0") -> str:

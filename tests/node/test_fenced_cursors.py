@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.cursors.samples import cursor
+from tests.read.cursors.samples import cursor
 from wal.channels.pchannels import PREFIX, PChannelMeta, create_pchannel, encode, raise_term
 from wal.errors import ChannelFencedError, ChannelNotExistError
-from wal.kv import KVBase, MemoryKV
-from wal.kv.base import KVBatch
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.in_kv import FencedCursors
+from wal.storage.kv import KVBase, MemoryKV
+from wal.storage.kv.base import KVBatch
 
 
 class HeldKV(MemoryKV):

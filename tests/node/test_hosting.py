@@ -13,8 +13,8 @@ from wal import Message
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, ClosedError, UnmatchedChannelTermError
-from wal.local.log import LocalLog
 from wal.location import parse_location
+from wal.node.local.log import LocalLog
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kv.test_etcd import new_root
+from tests.storage.kv.test_etcd import new_root
 from wal.errors import SessionLostError
 from wal.node import session
 from wal.node.session import NodeSession

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.node.servers import Serving, serving
 from tests.outages.proxy import Proxy
+from tests.serve.servers import Serving, serving
 from wal import WALAccesser, open_wal
 from wal.network import PING_S
-from wal.node import server
 from wal.rpc.connection import Connection
 from wal.rpc.serving import server_options
+from wal.serve import server
 
 PING_TEST_S: Final = 1.0
 """After so many silent seconds a client pings. gRPC pings once a second at most."""

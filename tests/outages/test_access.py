@@ -9,13 +9,13 @@ from typing import Any, Unpack
 
 import pytest
 
-from tests.node.servers import Child, child, serving
+from tests.serve.servers import Child, child, serving
 from wal import Message, WALAccesser, open_wal
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError, WALError
 from wal.network import TlsFiles
-from wal.node.access import Access
 from wal.rpc.auth import Token
-from wal.secret import Secret
+from wal.runtime.secret import Secret
+from wal.serve.access import Access
 from wal.settings import SettingsOverrides
 
 HANG_S = 60.0

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.servers import Child
 from tests.outages.client import END
 from tests.outages.clients import Clients
 from tests.outages.judge import judge
 from tests.outages.report import Outcome, Report
 from tests.outages.rounds import SIDES, create_vchannels
+from tests.serve.servers import Child
 from wal import Message, open_wal
 
 ROUNDS = 1

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.node.servers import Serving
 from tests.outages.conftest import stored
 from tests.outages.proxy import Proxy
+from tests.serve.servers import Serving
 from wal import BroadcastMessage, Message, WALAccesser
 from wal.errors import SessionLostError, UnknownOutcomeError
-from wal.node import fence
+from wal.serve import fence
 
 ARRIVED_S = 5.0
 

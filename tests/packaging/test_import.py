@@ -16,11 +16,19 @@ import wal
 ROOT: Final = Path(__file__).parents[2]
 DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
 RARELY_NEEDED: Final = (
-    "wal.storage.pulsar", "wal.kv.etcd", "wal.network", "wal.storage.pulsar", "wal.rpc", "wal.spark", "wal.rocksmq", "urllib.request",
+    "wal.storage.pulsar", "wal.storage.kv.etcd", "wal.network", "wal.storage.pulsar", "wal.rpc", "wal.spark", "wal.streams.rocksmq", "urllib.request",
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
-ENGINE: Final = ("wal.local.log", "wal.local.read_only_log", "wal.storage.journal", "wal.storage.memory", "wal.kv", "sqlite3", "tomllib")
+ENGINE: Final = (
+    "wal.node.local.log",
+    "wal.node.local.read_only_log",
+    "wal.storage.journal",
+    "wal.storage.memory",
+    "wal.storage.kv",
+    "sqlite3",
+    "tomllib",
+)
 """The modules that are needed when a log is opened."""
 IN_MEMORY: Final = """\
 import asyncio
@@ -46,7 +54,7 @@ def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
 
 def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
     modules = loaded("import wal")
-    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.installation"}
+    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.runtime.installation"}
     assert of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules) == set()
 
 
@@ -90,5 +98,5 @@ def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
 
 
 def test_whichever_package_is_imported_first_finds_the_others() -> None:
-    for first in ("actors", "broadcaster", "wal.api.broadcast", "wal.local.log", "broadcaster.broadcaster", "wal.write"):
+    for first in ("actors", "broadcaster", "wal.api.broadcast", "wal.node.local.log", "broadcaster.broadcaster", "wal.write"):
         loaded(f"import {first}\nimport wal.bridge\nfrom broadcaster import Broadcast")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import wal.installation
+import wal.runtime.installation
 from tests.docs.snippets import ROOT
 from tests.processes import run_python
 
@@ -18,8 +18,8 @@ PROGRAM = """
 import asyncio, sys
 import wal
 from wal import bridge, open_wal
-from wal.cli.main import main
-from wal.installation import install_hint
+from wal.operate.cli.main import main
+from wal.runtime.installation import install_hint
 
 assert wal.__file__.startswith(sys.argv[1]), wal.__file__
 data = sys.argv[2]
@@ -57,5 +57,5 @@ def test_packed_program_needs_no_files_of_the_siblings(monkeypatch: pytest.Monke
     def packed(name: str) -> ModuleSpec:
         return ModuleSpec(name, PackedLoader(), origin=str(ROOT / name / "__init__.py"))
 
-    monkeypatch.setattr(wal.installation, "_find", packed)
-    wal.installation.check_siblings()
+    monkeypatch.setattr(wal.runtime.installation, "_find", packed)
+    wal.runtime.installation.check_siblings()

@@ -27,7 +27,7 @@ version = "0.3.1"
 [tool.hatch.build.targets.wheel]
 packages = ["{name}"]
 """
-USED = "import wal; from wal import open_wal, BroadcastMessage; import broadcaster; broadcaster.Broadcast; import wal.local.log"
+USED = "import wal; from wal import open_wal, BroadcastMessage; import broadcaster; broadcaster.Broadcast; import wal.node.local.log"
 
 
 def foreign(directory: Path, name: str) -> Path:

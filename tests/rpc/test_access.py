@@ -25,7 +25,7 @@ from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Right, Token, TokenCheck
 from wal.rpc.headers import token_header
 from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
 from wal.rpc.serving import add_handlers, listen
-from wal.secret import Secret
+from wal.runtime.secret import Secret
 
 
 async def test_token_lets_in_and_another_or_none_does_not() -> None:

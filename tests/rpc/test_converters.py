@@ -19,7 +19,6 @@ from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
 from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.node.consume import filters_from_proto, policy_from_proto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
@@ -28,6 +27,7 @@ from wal.rpc import converters as cursor_state
 from wal.rpc import converters as positions
 from wal.rpc import converters as reports
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
+from wal.serve.consume import filters_from_proto, policy_from_proto
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.idempotency.keys import ProducerInfo

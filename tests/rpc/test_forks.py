@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.servers import serving
+from tests.serve.servers import serving
 
 SETTING = "GRPC_ENABLE_FORK_SUPPORT"
 PROGRAM = """\

@@ -13,7 +13,7 @@ from wal.message.wire_pb2 import MessageID
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest, DeliverPolicy
 from wal.rpc.headers import consumer_header, consumer_in, producer_header, producer_in, token_header, token_in
-from wal.secret import Secret
+from wal.runtime.secret import Secret
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.backends.conformance import BackendConformance
-from tests.kv.conformance import KVConformance
 from tests.simulation.broker import Broker, SharedLogBackend
 from tests.simulation.etcd import ADDRESS, EtcdServer
 from tests.simulation.world import World
+from tests.storage.conformance import BackendConformance
+from tests.storage.kv.conformance import KVConformance
+from wal.channels.metadata import open_metadata
 from wal.storage.base import LogBackend
-from wal.storage.metadata import open_metadata
 
 SUITES: dict[str, type] = {"etcd": KVConformance, "broker": BackendConformance}
 

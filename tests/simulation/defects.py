@@ -18,11 +18,11 @@ from wal.client.outbox import Outbox
 from wal.coordinator.assigner import Assigner
 from wal.coordinator.assignments import Assignments
 from wal.coordinator.membership import Membership
-from wal.kv.etcd.election import LedKV
-from wal.kv.etcd.kv import EtcdKV, LeaderFence
 from wal.node.hosting import Hosting, _Place
-from wal.node.manager import NodeManager
 from wal.node.session import NodeSession
+from wal.serve.manager import NodeManager
+from wal.storage.kv.etcd.election import LedKV
+from wal.storage.kv.etcd.kv import EtcdKV, LeaderFence
 from wal.storage.memory import MemoryStore, StoredChannel
 from wal.timestamp import TimestampOracle
 from wal.write.copies import CopyTable

@@ -17,23 +17,23 @@ from typing import Any
 
 import grpc.aio
 
-import wal.cluster.opening
 import wal.network.endpoints
-import wal.node.server
 import wal.node.session
+import wal.operate.processes.opening
 import wal.read.cursors.in_kv
 import wal.read.cursors.service
 import wal.rpc.serving
+import wal.serve.server
 from actors import SystemClock
 from tests.simulation.broker import Broker, SharedLogBackend
 from tests.simulation.grpc_channel import Channel
 from tests.simulation.grpc_server import Server
 from tests.simulation.loop import SimulatedLoop, SimulatedPool, SimulatedThread, WorkerFuture, WorkerLock, running
 from tests.simulation.network import Network
-from wal.local.storage import Storage, Undo, _limits
+from wal.channels.metadata import open_metadata
 from wal.location import Location
+from wal.node.local.storage import Storage, Undo, _limits
 from wal.settings import Settings
-from wal.storage.metadata import open_metadata
 
 
 class _QuietWatch:
@@ -73,7 +73,7 @@ def install(loop: SimulatedLoop, network: Network, broker: Broker) -> None:
     pools = types.SimpleNamespace(**{**vars(concurrent.futures), "ThreadPoolExecutor": SimulatedPool})
     product.read.cursors.service.concurrent = types.SimpleNamespace(futures=pools)
     product.node.session.LoopThread = SimulatedThread
-    product.node.server.ProcessWatch = _QuietWatch
+    product.serve.server.ProcessWatch = _QuietWatch
     product.network.endpoints._keep_poller = lambda: None
     product.rpc.serving.check_free = _is_free
     library: Any = grpc.aio
@@ -90,7 +90,7 @@ def install(loop: SimulatedLoop, network: Network, broker: Broker) -> None:
         await backend.start()
         return Storage(backend, kv, limits=_limits(settings, backend), held=None)
 
-    product.cluster.opening.open_storage = open_storage
+    product.operate.processes.opening.open_storage = open_storage
 
 
 async def _is_free(_address: str) -> None:

@@ -1,6 +1,6 @@
 """EtcdServer: etcd as the product uses it: ranges, transactions with comparisons, leases, watches; one linearizable server.
 
-It speaks etcd's protocol over the simulated gRPC, so `wal.kv.etcd` runs as it is. What was committed survives a kill of its process: the
+It speaks etcd's protocol over the simulated gRPC, so `wal.storage.kv.etcd` runs as it is. What was committed survives a kill of its process: the
 data are the run's (`EtcdData`), as those of a quorum are. Leases begin anew with each start, as after an election. Every commit is shown to
 `on_commit`, in the moment in which it takes effect and before anybody is answered.
 
@@ -21,10 +21,10 @@ import msgspec
 
 from tests.simulation.grpc_server import Server
 from tests.simulation.loop import Process
-from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.requests import GRANT, KEEP_ALIVE, RANGE, REVOKE, TIME_TO_LIVE, TXN, WATCH
-from wal.kv.records import unsealed
 from wal.network import Method
+from wal.storage.kv.etcd.api import rpc_pb2 as rpc
+from wal.storage.kv.etcd.requests import GRANT, KEEP_ALIVE, RANGE, REVOKE, TIME_TO_LIVE, TXN, WATCH
+from wal.storage.kv.records import unsealed
 
 ADDRESS: Final = "etcd:2379"
 _Status = grpc.StatusCode

@@ -27,8 +27,8 @@ from wal.channels.pchannels import PREFIX as CLAIMS
 from wal.coordinator.assigner import PROGRESS_S, LeadingEndedError
 from wal.coordinator.assignments import AssignmentState
 from wal.coordinator.plan import REST_S
-from wal.kv.etcd.requests import RANGE
 from wal.rpc.methods import ASSIGN, ASSIGNMENT_DISCOVER
+from wal.storage.kv.etcd.requests import RANGE
 
 
 class Incident(msgspec.Struct, frozen=True):
@@ -241,7 +241,7 @@ async def watch_that_missed_a_death(run: Run) -> None:
 
 def _registered(run: Run) -> list[tuple[str, int]]:
     """Returns the nodes that etcd has records of, with their leases."""
-    prefix = b"wal/cluster/nodes/"
+    prefix = b"wal/operate/processes/nodes/"
     records = [version for key, version in run.world.data.current.items() if key.startswith(prefix)]
     return [(msgspec.json.decode(one.text)["address"].rpartition(":")[0], one.lease) for one in records]
 

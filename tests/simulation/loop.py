@@ -305,7 +305,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class SimulatedThread:
-    """An event loop in a thread of its own (`wal.loop_thread.LoopThread`), as a strand of the process that makes it."""
+    """An event loop in a thread of its own (`wal.runtime.loop_thread.LoopThread`), as a strand of the process that makes it."""
 
     def __init__(self) -> None:
         process = current_process()

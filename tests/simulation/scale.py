@@ -20,10 +20,10 @@ from tests.simulation.world import TTL_S, World
 from wal import Message, WALAccesser
 from wal.coordinator import assigner as assigning
 from wal.coordinator.plan import plan
-from wal.kv.etcd.api import rpc_pb2 as rpc
-from wal.kv.etcd.requests import WATCH
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
 from wal.settings import Settings
+from wal.storage.kv.etcd.api import rpc_pb2 as rpc
+from wal.storage.kv.etcd.requests import WATCH
 
 CLIENTS: Final = 3
 STEPS_MAX: Final = 60_000_000

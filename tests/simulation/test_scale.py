@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.simulation import apart
-from wal.kv.etcd.requests import RANGE, TXN
 from wal.rpc.methods import ASSIGN, REMOVE
+from wal.storage.kv.etcd.requests import RANGE, TXN
 
 HOLD_S = 0.05
 """The longest that one callback may hold the loop; measured in the soak alone, since it depends on the machine."""

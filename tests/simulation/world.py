@@ -18,11 +18,11 @@ from tests.simulation.etcd import ADDRESS, EtcdData, EtcdServer
 from tests.simulation.loop import Process, SimulatedLoop, current_process
 from tests.simulation.network import Network
 from wal import WALAccesser, open_wal
-from wal.cluster.coordinator import ClusterCoordinator
-from wal.cluster.leading import Leading
-from wal.cluster.node import ClusterNode
 from wal.errors import WALError
-from wal.node.access import Access
+from wal.operate.processes.coordinator import ClusterCoordinator
+from wal.operate.processes.leading import Leading
+from wal.operate.processes.node import ClusterNode
+from wal.serve.access import Access
 from wal.settings import Settings
 
 ROOT: Final = f"etcd://{ADDRESS}/wal"

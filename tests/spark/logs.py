@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.bridge.logs import message
+from tests.api.blocking.logs import message
 from wal import BroadcastMessage, bridge
 
 NAMES = ("orders", "payments", "returns", "ü")

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.pulsar.conftest import token_of
 from tests.spark.place import Place
+from tests.storage.pulsar.conftest import token_of
 from wal import Secret
 from wal.storage.pulsar.address import PulsarAddress
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.node.servers import ServerProcess, serving
+from tests.serve.servers import ServerProcess, serving
 from tests.spark.place import Place
-from wal.loop_thread import LoopThread
-from wal.node.access import Access
 from wal.rpc.auth import Token
-from wal.secret import Secret
+from wal.runtime.loop_thread import LoopThread
+from wal.runtime.secret import Secret
+from wal.serve.access import Access
 
 __all__ = ["ServedPlace", "ServerProcess", "served"]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.golden import inexact
+from tests.operate.cli.golden import inexact
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, MessageID
 from wal.spark.offsets import PChannelOffset, StreamOffset

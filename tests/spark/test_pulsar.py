@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pulsar.conftest import raw_client
 from tests.spark.pulsar_place import PulsarPlace as Place
 from tests.spark.queries import StreamQuery, batch, place_of, schema, source
 from tests.spark.test_reading_places import texts
+from tests.storage.pulsar.conftest import raw_client
 from wal import Message
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import FrameDraft, Record, encode_frame

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.bridging import until
+from tests.api.blocking.bridging import until
 from tests.spark.queries import batch
 from tests.spark.sink_tasks import Sink, held
 from tests.spark.writer import Writer, make_vchannels

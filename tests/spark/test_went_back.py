@@ -10,8 +10,8 @@ import pytest
 from tests.spark.queries import StreamQuery
 from tests.spark.test_stream import put, texts
 from wal import Message, bridge
-from wal.cli.main import main
 from wal.errors import LogWentBackError
+from wal.operate.cli.main import main
 
 
 @pytest.mark.parametrize("new", [1, 2, 40])

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable
 
 from wal.errors import StorageError
-from wal.kv import KVBase, KVBatch, KVStatistics, Watch
+from wal.storage.kv import KVBase, KVBatch, KVStatistics, Watch
 from wal.timestamp import Timer
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
 from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, StorageError, WouldBlockError
-from wal.kv import MemoryKV, SqliteKV
+from wal.storage.kv import MemoryKV, SqliteKV
 from wal.timestamp import COUNT_MAX, TICK_MAX, TimestampOracle, compose, parse
 
 KEY = "timestamp/limit"

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
-from wal.kv import MemoryKV
+from wal.storage.kv import MemoryKV
 from wal.timestamp import COUNT_MAX, TimestampOracle, parse
 from wal.timestamp.oracle import AHEAD_STEP_MS
 

@@ -40,7 +40,7 @@ from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import NAMES_MAX, READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
-from wal.ticks import check_tick, number_text
+from wal.timestamp.checks import check_tick, number_text
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from wal.consumers.consumer import Consumer, ConsumerStatistics
     from wal.engine import PChannelRetention, ReadableEngine, WritableEngine
     from wal.message.payloads import CodecOption, PayloadType, Upcast
-    from wal.secret import Secret
-    from wal.status.server import StatusServer
+    from wal.operate.status.server import StatusServer
+    from wal.runtime.secret import Secret
 
     _T = TypeVar("_T")
 
@@ -87,7 +87,7 @@ class WALAccesser:
         if nothing can listen there. Close it before the log.
         """
         from wal.location import parse_location
-        from wal.status.server import StatusServer
+        from wal.operate.status.server import StatusServer
 
         lifecycle = self._lifecycle
         writes = lifecycle.engine is not None

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.installation import install_hint
 from wal.message import MessageType
 from wal.read.columns import COLUMNS, NO_TXN, Piece, RowColumns
 from wal.read.frame_rows import counting
+from wal.runtime.installation import install_hint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from wal.loop_thread import LoopThread
+from wal.runtime.loop_thread import LoopThread
 
 _T = TypeVar("_T")
 

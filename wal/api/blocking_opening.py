@@ -14,7 +14,7 @@ from wal.api.blocking import BlockingWAL
 from wal.api.lifecycle import all_released
 from wal.api.opening import LogOpening, open_wal
 from wal.errors import InvalidArgumentError
-from wal.loop_thread import LoopThread
+from wal.runtime.loop_thread import LoopThread
 from wal.settings import Settings, SettingsOverrides
 
 

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from wal.api.factory import make_source
-from wal.backoff import Backoff
 from wal.channels.vchannels import check_vchannels
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.location import parse_location
@@ -29,11 +28,12 @@ from wal.read.progress import AttachRequest, BodyTurns, CursorRequest, Need, Pro
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.read.truncated import first_event, overtaken, shrinkage, went_back
+from wal.runtime.backoff import Backoff
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
 from wal.storage.search import run
-from wal.ticks import check_wait
+from wal.timestamp.checks import check_wait
 
 PAGE_BYTES: Final = 1024 * 1024
 """About this many bytes of the log are fetched at a time."""

@@ -19,12 +19,12 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from wal.api.blocking_calls import Twin
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.loop_thread import LoopThread
 from wal.message import ImmutableMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.progress import BodyTurns
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
-from wal.user_code import called, check_ran, shown
+from wal.runtime.loop_thread import LoopThread
+from wal.runtime.user_code import called, check_ran, shown
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

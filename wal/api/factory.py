@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wal.async_only import import_late
 from wal.location import Location, absolute_path, parse_kv
+from wal.runtime.async_only import import_late
 from wal.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ async def make_engine(location: Location, settings: Settings, *, read_only: bool
 
         return RemoteLog(location.servers, settings, read_only=read_only, wait_s=wait_s)
     if read_only:
-        await import_late("wal.local.read_only_log")
-        from wal.local.read_only_log import ReadOnlyLog
+        await import_late("wal.node.local.read_only_log")
+        from wal.node.local.read_only_log import ReadOnlyLog
 
         return ReadOnlyLog(location, settings, wait_s=wait_s)
-    await import_late("wal.local.log")
-    from wal.local.log import LocalLog
+    await import_late("wal.node.local.log")
+    from wal.node.local.log import LocalLog
 
     return LocalLog(location, settings, create=create)
 

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
-from wal.threads import in_thread
+from wal.runtime.threads import in_thread
 
 if TYPE_CHECKING:
     from wal.consumers.consumer import ConsumerRegistry

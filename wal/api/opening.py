@@ -13,12 +13,12 @@ from typing import Any, Final, Unpack
 from wal.api.accesser import WALAccesser
 from wal.api.factory import check_readable, make_engine, with_absolute_paths
 from wal.api.lifecycle import opening_failed
-from wal.async_only import AsyncOnly
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.location import parse_location
+from wal.runtime.async_only import AsyncOnly
+from wal.runtime.user_code import shielded
 from wal.settings import Settings, SettingsOverrides
-from wal.ticks import check_wait
-from wal.user_code import shielded
+from wal.timestamp.checks import check_wait
 
 _log: Final = logging.getLogger("wal")
 

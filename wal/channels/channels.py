@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHANNELS_MAX: Final = OWNERS_MAX
 """The most channels that one call creates or destroys. Their records and the counter of incarnations are one operation, of which every KV
-takes 128 parts and 1 MiB (`wal.kv.OPERATIONS_MAX`, `OPERATION_BYTES_MAX`)."""
+takes 128 parts and 1 MiB (`wal.storage.kv.OPERATIONS_MAX`, `OPERATION_BYTES_MAX`)."""
 
 
 class ChannelDescription(msgspec.Struct, frozen=True, gc=False):

@@ -1,9 +1,9 @@
 """The records of a cluster in etcd: which log it serves with which settings, its nodes, and what its operator has ordered.
 
     cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out. It is kept bare, with a
-                            checksum of its own, since earlier versions read the format there (`wal.kv.records`)
+                            checksum of its own, since earlier versions read the format there (`wal.storage.kv.records`)
     cluster/leader/…        the candidates of the coordinators' election; the value of each is its address
-    leader-mark             empty; each change of the leader puts it as well, see `wal.kv.etcd.LeaderFence`
+    leader-mark             empty; each change of the leader puts it as well, see `wal.storage.kv.etcd.LeaderFence`
     cluster/nodes/…         the live nodes, each under the number of its lease, with which etcd removes it
     cluster/drained/…       the nodes that get no pchannels, by the same number
     cluster/evicted/…       the nodes whose lease a leader revokes, by the same number, each with the lifetime of its lease in s
@@ -20,8 +20,8 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, KeyNotExistError
-from wal.kv import KVBase
 from wal.message import Natural
+from wal.storage.kv import KVBase
 
 LOG_KEY: Final = "cluster/log"
 LEADER: Final = "cluster/leader"

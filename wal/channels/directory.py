@@ -25,7 +25,7 @@ from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, 
 from wal.errors import CorruptionError, StorageError, WALError
 
 if TYPE_CHECKING:
-    from wal.kv import KVBase
+    from wal.storage.kv import KVBase
 
 
 PREFIX: Final = "vchannels/"

@@ -22,7 +22,7 @@ from wal.channels.directory import RecordCounter, VChannelDirectory
 from wal.channels.vchannel_map import MapPlace, VChannelMap, write_map
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import NoSpaceError, StorageError, WALError
-from wal.files import HeldDirectory
+from wal.storage.files import HeldDirectory
 
 PAUSE_MIN_S: Final = 0.01
 PAUSE_FACTOR: Final = 10

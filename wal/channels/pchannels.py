@@ -19,7 +19,7 @@ from wal.message import Natural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from wal.kv import KVBase
+    from wal.storage.kv import KVBase
 
 
 PREFIX: Final = "pchannels/"

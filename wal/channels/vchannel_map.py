@@ -28,8 +28,8 @@ import msgspec
 
 from wal.channels.vchannels import SHOWN_MAX, OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
-from wal.files import MAP_NAME, FileAccess
-from wal.files.system import sync_data, sync_path
+from wal.runtime.system import sync_data, sync_path
+from wal.storage.files import MAP_NAME, FileAccess
 
 _TEMPORARY: Final = "vchannels.tmp"
 _MAGIC: Final = b"WALV"

@@ -30,7 +30,7 @@ from wal.rpc.appends import columns_of, expected_to_proto, request_of
 from wal.rpc.converters import producers_from_proto
 from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
 from wal.settings import Settings
-from wal.ticks import check_tick
+from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext
 from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext

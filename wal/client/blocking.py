@@ -23,7 +23,6 @@ from wal.client.log import RemoteLog
 from wal.client.remote_log import MOVED
 from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError
 from wal.location import ServerLocation
-from wal.loop_thread import LoopThread
 from wal.message import FORM_JOURNAL, Lineage, LogPosition
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
@@ -53,6 +52,7 @@ from wal.rpc.methods import (
     SAVE_CURSOR,
     WEIGH_FRAMES,
 )
+from wal.runtime.loop_thread import LoopThread
 from wal.settings import Settings
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from wal.backoff import Backoff
 from wal.errors import UnknownError, WALError
 from wal.rpc.api import result_pb2
 from wal.rpc.converters import id_from_bytes
+from wal.runtime.backoff import Backoff
 
 DEFECTS_MAX: Final = 5
 """A task with this many defects within `DEFECTS_S` seconds is not started anew: what it meets does not pass."""

@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from wal.backoff import Backoff
 from wal.channels.cluster import LEADER
+from wal.channels.metadata import open_etcd
 from wal.errors import ClosedError, UnavailableError, WALError
 from wal.location import EtcdLocation
-from wal.storage.metadata import open_etcd
+from wal.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
-    from wal.kv.etcd import EtcdKV
+    from wal.storage.kv.etcd import EtcdKV
 
 WAIT_S: Final = 10.0
 """How long the opening waits for a coordinator at least."""

@@ -16,7 +16,6 @@ import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the fir
 import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
-from wal.async_only import import_late
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import KnownProducers, RemoteAppends
@@ -65,7 +64,8 @@ from wal.rpc.methods import (
     SAVE_CURSOR,
     TRUNCATE,
 )
-from wal.secret import Secret
+from wal.runtime.async_only import import_late
+from wal.runtime.secret import Secret
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.in_flight import InFlight

@@ -20,7 +20,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto
-from wal.ticks import check_tick
+from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.in_flight import InFlight

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import msgspec
 
-from wal.async_only import AsyncOnly
 from wal.consumers.delivery import DRAIN_S, Delivery, DeliveryState
 from wal.consumers.options import ConsumerOptions, check_drain
 from wal.consumers.session import ConsumerCounts, ConsumerSession
@@ -40,7 +39,8 @@ from wal.errors import (
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import counter, gauge
 from wal.read.options import named
-from wal.user_code import described, shielded, shown, text_of
+from wal.runtime.async_only import AsyncOnly
+from wal.runtime.user_code import described, shielded, shown, text_of
 
 if TYPE_CHECKING:
     from wal.engine import CursorHome, WritableEngine

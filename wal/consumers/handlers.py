@@ -37,7 +37,7 @@ from wal.consumers.plan import RELEASED, Dead, Failed, Outcome, Rejected, Releas
 from wal.consumers.table import Deliveries
 from wal.errors import HandlerFailedError, InvalidTransactionStateError, PayloadError
 from wal.message import Message
-from wal.user_code import called, check_ran, described, shown
+from wal.runtime.user_code import called, check_ran, described, shown
 
 CHUNK: Final = 64
 """The bodies that are handled one after the other before a task looks how long it has not yielded."""

@@ -19,7 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
 from wal.message.payloads import PayloadType
 from wal.read.cursors.cursor import CursorKey, check_cursor
-from wal.user_code import check_runs, shown
+from wal.runtime.user_code import check_runs, shown
 
 CONCURRENCY_MAX: Final = 1024
 """The most handlers of a consumer that run at a time."""

@@ -41,7 +41,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import Reached, ReadOptions
 from wal.read.scanner import Scanner
-from wal.user_code import described, shown
+from wal.runtime.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:

@@ -5,5 +5,5 @@ The `Coordinator` has the records. `VChannels` alone gives a name its incarnatio
 
 The leader of a cluster has more: `Membership`, the nodes that live and how they are; the tables `assignments`, which node has which
 pchannel in which term, and `plan`, what moves where; the `Assigner`, which carries that out by `NodeCalls`; and the halves of directory and
-broadcaster that reach the nodes (`nodes`, `copies`). `wal/cluster/leading.py` puts them together.
+broadcaster that reach the nodes (`nodes`, `copies`). `wal/operate/processes/leading.py` puts them together.
 """

@@ -28,7 +28,6 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
-from wal.backoff import Backoff
 from wal.channels.cluster import EVICTED, TICKS, evicted_key, ticks_key
 from wal.channels.pchannels import PREFIX, PChannelMeta, encode
 from wal.coordinator.assignments import Assignments, AssignmentState, Change, Holder, Node
@@ -36,7 +35,8 @@ from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
 from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnknownOutcomeError, UnmatchedChannelTermError, WALError
-from wal.kv import KVBase
+from wal.runtime.backoff import Backoff
+from wal.storage.kv import KVBase
 from wal.timestamp import LOGICAL_BITS
 from wal.timestamp.oracle import SavedLimit
 

@@ -4,7 +4,7 @@ Owns the records of pchannels and their terms, the directory of vchannels and ch
 in other processes, the broadcaster, and the ids that clients allocate. It writes no frame: the nodes have the pchannels. It calls them as a
 `VChannelHost`, where the actors of vchannels begin and end, and as an `AppendOperator`, which appends the copies of broadcasts.
 
-How a log opens, and who calls: `wal/local/log.py` has `load` read every record, and create the pchannels that the settings add (first the
+How a log opens, and who calls: `wal/node/local/log.py` has `load` read every record, and create the pchannels that the settings add (first the
 place of the log, then the record, so that a record never names a log that is not there). Then, for each pchannel, `raise_term` makes its
 term durable by compare-and-swap, and a node may open it in that term. Last comes `start_broadcasts`, once all copies that are in the logs
 can be asked for: the broadcaster completes what earlier openings left unfinished. A close goes the other way round.
@@ -25,6 +25,7 @@ from broadcaster.broadcast import Broadcast
 from broadcaster.operator import AppendOperator
 from wal.channels.directory import VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.metadata import BROADCAST_ROOT
 from wal.channels.pchannels import (
     PChannelMeta,
     check_count,
@@ -39,10 +40,9 @@ from wal.channels.vchannel_map import MapPlace
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.vchannels import VChannels
 from wal.errors import CorruptionError, UnavailableError, WALError
-from wal.files import HeldDirectory
-from wal.kv import KVBase
 from wal.settings import Settings
-from wal.storage.metadata import BROADCAST_ROOT
+from wal.storage.files import HeldDirectory
+from wal.storage.kv import KVBase
 
 DIRECTORY_INBOX_MAX = 1 << 20
 """Changes of vchannels that wait to be saved; the bound on bytes in flight is reached first."""

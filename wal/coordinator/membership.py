@@ -20,13 +20,13 @@ from typing import Final
 
 import msgspec
 
-from wal.backoff import Backoff
 from wal.channels.cluster import DRAINED, FORMAT, LOG_KEY, NODES, PAUSED, ClusterRecord, NodeRecord, encode, node_from
 from wal.coordinator.assignments import Node
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import NodeView
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
-from wal.kv import KVBase
+from wal.runtime.backoff import Backoff
+from wal.storage.kv import KVBase
 
 STATUS_PAUSE_S: Final = 1.0
 RELIST_S: Final = 60.0

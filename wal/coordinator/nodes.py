@@ -14,7 +14,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from wal.backoff import Backoff
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.assigner import Assigner
 from wal.coordinator.assignments import AssignmentState, Node
@@ -30,6 +29,7 @@ from wal.errors import (
     WALError,
 )
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.runtime.backoff import Backoff
 
 WAIT_S: Final = 30.0
 """How long a call waits for a pchannel that is assigned to nobody."""

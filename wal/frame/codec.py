@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError
-from wal.installation import install_hint
+from wal.runtime.installation import install_hint
 
 LEVEL: Final = 1
 BODY_BYTES_MIN: Final = 512

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
-from wal.installation import install_hint
+from wal.runtime.installation import install_hint
 
 try:
     from wal.message import wire_pb2

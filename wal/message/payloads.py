@@ -17,7 +17,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, PayloadError
 from wal.message.message import ImmutableMessage
-from wal.user_code import described
+from wal.runtime.user_code import described
 
 VERSION_PROPERTY: Final = "payload_version"
 """The property that has the version of a payload's type, a decimal number."""

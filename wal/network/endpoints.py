@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import grpc
 import grpc.aio
 
-from wal.backoff import Backoff
+from wal.runtime.backoff import Backoff
 
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     # An answer may be larger than gRPC's default of 4 MiB: a transaction of etcd reads 128 values of up to 1.5 MiB, and frames have 4.5.

@@ -21,7 +21,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.network.endpoints import Endpoints
-from wal.threads import in_thread
+from wal.runtime.threads import in_thread
 
 _FAULTS: Final = {
     "CERTIFICATE_VERIFY_FAILED": (
@@ -93,7 +93,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
         """Raises InvalidArgumentError for files that no server can use. gRPC would only say that it cannot listen."""
-        from wal.files.system import file_of  # clients have no such files, and load nothing of the room
+        from wal.runtime.system import file_of  # clients have no such files, and load nothing of the room
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:

@@ -30,7 +30,7 @@ from wal.message import (
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn, SavesCursors
 from wal.settings import Settings
-from wal.ticks import check_tick
+from wal.timestamp.checks import check_tick
 from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import LETTER_BYTES, bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels

@@ -28,6 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from actors import ActorError, Clock, Timer
+from wal.channels.metadata import HOME_ROOT
 from wal.channels.pchannels import raise_format
 from wal.errors import (
     ChannelFencedError,
@@ -39,14 +40,13 @@ from wal.errors import (
     WALError,
     closed_log,
 )
-from wal.kv import KVBase
 from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import file_name
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import CursorStatus, cursor_status
 from wal.read.cursors.store import CursorStore, DamagedCursor, adopted, below_earliest
-from wal.storage.metadata import HOME_ROOT
+from wal.storage.kv import KVBase
 from wal.write.cursor_table import BROUGHT, CursorChange, CursorRecord, CursorTable
 from wal.write.cursor_writes import CursorOperation, save_after
 from wal.write.pchannel import PChannel

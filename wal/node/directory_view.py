@@ -18,11 +18,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from wal.backoff import Backoff
 from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, ClosedError, KeyNotExistError, WALError
-from wal.kv import KVBase, WatchEvent
+from wal.runtime.backoff import Backoff
+from wal.storage.kv import KVBase, WatchEvent
 
 RELIST_S: Final = 60.0
 """How often all records are read anew, whatever the watch brought."""

@@ -19,12 +19,12 @@ from actors import Actor, ActorError, ActorFailedError, ActorSystem, Clock, Grou
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, hand_over_checkpoint, load_checkpoint, load_compression, save_checkpoint
 from wal.errors import ChannelFencedError, ClosedError, StorageError, UnmatchedChannelTermError, WALError
 from wal.frame import Compressor, RunName
-from wal.kv import KVBase
-from wal.node.wall_time import WallTime
+from wal.node.retention.wall_time import WallTime
 from wal.read.lease import OWN, Lease
+from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend, PChannelLog
-from wal.threads import in_thread
+from wal.storage.kv import KVBase
 from wal.timestamp import TimestampOracle
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable

@@ -15,25 +15,25 @@ from broadcaster.message import BroadcasterStatistics
 from wal.channels.pchannels import PChannelMeta
 from wal.engine import InboxStatistics, LogStatistics
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
-from wal.kv import KVBase
 from wal.message import MessageID, ScheduledMessage
 from wal.node.appends import LocalAppends
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
 from wal.node.cursor_homes import CursorHomes
 from wal.node.hosting import Hosting
-from wal.node.retention import RetentionKeeper
+from wal.node.retention.keeper import RetentionKeeper
+from wal.node.retention.policy import RetentionBounds
+from wal.node.retention.wall_time import WallTime
 from wal.node.routes import KnownVChannels, Routes
-from wal.node.wall_time import WallTime
 from wal.read.cursors.cursor import REDRIVE, CursorKey
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import CursorStore
 from wal.read.lease import OWN, Lease
 from wal.read.options import named
-from wal.retention.policy import RetentionBounds
+from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend
-from wal.threads import in_thread
+from wal.storage.kv import KVBase
 from wal.timestamp import TimestampOracle
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import compose, to_datetime

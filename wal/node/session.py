@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from wal.channels.metadata import open_metadata
 from wal.errors import SessionLostError, WALError
-from wal.kv.etcd import EtcdKV, EtcdSession
-from wal.loop_thread import LoopThread
-from wal.secret import Secret
-from wal.storage.metadata import open_metadata
-from wal.threads import in_thread
+from wal.runtime.loop_thread import LoopThread
+from wal.runtime.secret import Secret
+from wal.runtime.threads import in_thread
+from wal.storage.kv.etcd import EtcdKV, EtcdSession
 
 TTL_S: Final = 10.0
 """The lifetime of a node's session: it outlives an election of etcd's."""

@@ -11,7 +11,7 @@ from wal.frame import Record
 from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext, encode_properties
 from wal.node.routes import Routes, tell
 from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.ticks import check_tick
+from wal.timestamp.checks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key

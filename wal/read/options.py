@@ -17,7 +17,7 @@ import msgspec
 from wal.errors import InvalidArgumentError, shortened
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
-from wal.ticks import check_tick, number_text
+from wal.timestamp.checks import check_tick, number_text
 
 READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
 """The text of the error for a caller that names no vchannel."""

@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
+from wal.channels.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
 from wal.channels.pchannels import PChannelMeta, load_pchannels
 from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
-from wal.kv import KVBase
 from wal.location import PulsarLocation, parse_kv
-from wal.loop_thread import LoopThread
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.in_kv import CursorsBesideWriter
 from wal.read.cursors.store import CursorStore
 from wal.read.read_only_core import ReadOnlySource
-from wal.secret import Secret
+from wal.runtime.loop_thread import LoopThread
+from wal.runtime.secret import Secret
 from wal.settings import Settings
-from wal.storage.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
+from wal.storage.kv import KVBase
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend

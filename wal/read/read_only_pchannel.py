@@ -18,9 +18,9 @@ from actors import Clock
 from wal.errors import ClosedError, UnknownError, WALError
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
+from wal.runtime.threads import in_thread
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
-from wal.threads import in_thread
 
 _T = TypeVar("_T")
 LOOK_MIN_S: Final = 0.001

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
 import msgspec
 
 from actors import Actor
-from wal.async_only import AsyncOnly
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.read.assembly import NO_MESSAGES, MessagePage
@@ -28,7 +27,8 @@ from wal.read.cursors.service import CursorUse
 from wal.read.loop import Attach, ReadLoop
 from wal.read.options import ReadOptions, ReadPosition, named
 from wal.read.progress import BodyTurns
-from wal.user_code import check_ran, check_runs, shielded, shown
+from wal.runtime.async_only import AsyncOnly
+from wal.runtime.user_code import check_ran, check_runs, shielded, shown
 
 
 class ScannerStatistics(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from wal.backoff import Backoff
 from wal.channels.vchannel_map import MapPlace, VChannelMaps, VChannelView
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.location import Location
 from wal.read.cursors.files import CursorFiles
 from wal.read.read_only_core import ReadOnlySource
+from wal.runtime.backoff import Backoff
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog, absence

@@ -5,7 +5,7 @@ these messages and back. `codes.py` does so for errors. `connection.py` is the c
 addresses, each with a deadline. `serving.py` and `auth.py` are the server's side. The room knows neither clients nor servers.
 """
 
-from wal.installation import install_hint, missing_package
+from wal.runtime.installation import install_hint, missing_package
 
 try:
     import google.protobuf  # noqa: F401

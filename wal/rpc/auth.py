@@ -89,7 +89,7 @@ from wal.rpc.methods import (
     WEIGH_FRAMES,
 )
 from wal.rpc.serving import Behavior, wrapped
-from wal.secret import Secret
+from wal.runtime.secret import Secret
 
 
 class Right(enum.Enum):

@@ -10,7 +10,7 @@ never opened again here: its owner knows what is lost.
 
 A change that was given up without an answer is not executed any more once a later call of `read`, `repeat` or `write` was answered: changes
 carry the session of this connection and a number, which grows with each that is given up, and a server executes none with an old number
-(`wal.node.fence`).
+(`wal.serve.fence`).
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so that one which is not read holds up no other.
@@ -30,7 +30,6 @@ from weakref import WeakSet
 import grpc
 import grpc.aio
 
-from wal.backoff import Backoff
 from wal.errors import (
     ClosedError,
     FormatError,
@@ -46,7 +45,8 @@ from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.codes import error_in
 from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
 from wal.rpc.methods import NODE_STATES
-from wal.secret import Secret
+from wal.runtime.backoff import Backoff
+from wal.runtime.secret import Secret
 
 Response = TypeVar("Response")
 

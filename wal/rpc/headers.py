@@ -1,7 +1,7 @@
 """The metadata of a call: what a stream of Milvus' protocol is created with, a client's token, the log that it opened, and its session.
 
 A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
-token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.node.fence`), and on a
+token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.serve.fence`), and on a
 stream it says which client is connected. `log-id: ID`, hexadecimal, is the log that the client opened: a server that has another one
 refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless the connection has TLS.
 """
@@ -36,7 +36,7 @@ from wal.rpc.methods import (
     SCHEDULE,
     TRUNCATE,
 )
-from wal.secret import Secret
+from wal.runtime.secret import Secret
 
 Header = tuple[str, str]
 Metadata = Iterable[tuple[str, str | bytes]]

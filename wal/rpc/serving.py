@@ -29,7 +29,7 @@ from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
-from wal.threads import in_thread
+from wal.runtime.threads import in_thread
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 """The largest request by default: a transaction has at most 4 MiB by default, a frame 4.5."""

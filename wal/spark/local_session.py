@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from wal.api.arrow import load_pyarrow
 from wal.errors import InvalidArgumentError
-from wal.installation import install_hint
+from wal.runtime.installation import install_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ from wal.location import (
     parse_location,
     with_password,
 )
-from wal.secret import Secret, shown
+from wal.runtime.secret import Secret, shown
 
 _KINDS: Final = ("path", "address", "service.url")
 _OF_PULSAR: Final = ("kv", "kv.password", "admin.url", "token", "tls.authority")

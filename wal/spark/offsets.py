@@ -20,7 +20,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
-from wal.ticks import TICK_MAX, whole_number
+from wal.timestamp.checks import TICK_MAX, whole_number
 
 VERSION: Final = 1
 

@@ -1,7 +1,7 @@
 """The interface of a log and of a backend: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
 
 A backend knows frames; it does not know the meaning of vchannels, transactions or readers. Journal segments, memory and Pulsar messages
-hold the same frames; one conformance suite (tests/backends/conformance.py) checks the same guarantees for all backends:
+hold the same frames; one conformance suite (tests/storage/conformance.py) checks the same guarantees for all backends:
 
 * A frame is durable when `done` is called without an error: synced to disk, or acknowledged by the broker.
 * There is one writer per term: after `open` with a higher term, an append in a lower term is never written or acknowledged, not even

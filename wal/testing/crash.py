@@ -259,7 +259,7 @@ def _watch(moments: _Moments) -> None:
 
 def _watch_journals(moments: _Moments, disks: list[PowerCutDisk], job: _Job) -> None:
     """Has the syncs of frames count as moments, and for a power cut puts each journal on a disk of `disks`."""
-    from wal.local import storage
+    from wal.node.local import storage
     from wal.storage.journal.backend import JournalBackend
     from wal.storage.journal.disk import JournalFile
     from wal.storage.journal.writer import ThreadPath

@@ -52,8 +52,8 @@ def wal_log(wal_clock: VirtualClock) -> Iterator[Log]:
     it. Leases, delays and retention pass by `wal_clock` alone.
     """
     from wal.api.accesser import Log
-    from wal.local.log import LocalLog
     from wal.location import parse_location
+    from wal.node.local.log import LocalLog
     from wal.settings import Settings
 
     async def make() -> LocalLog:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, KeyNotExistError, WouldBlockError
+from wal.runtime.user_code import shielded
 from wal.timestamp.clock import MonotonicClock, SystemClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
-from wal.user_code import shielded
 
 if TYPE_CHECKING:
-    from wal.kv import KVBase
+    from wal.storage.kv import KVBase
 
 
 MERGED_MAX: Final = 10_000

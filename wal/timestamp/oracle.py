@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
+from wal.runtime.user_code import shielded
 from wal.timestamp.clock import SystemClock, Timer, WallClock
 from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
-from wal.user_code import shielded
 
 if TYPE_CHECKING:
-    from wal.kv import KVBase
+    from wal.storage.kv import KVBase
 
 
 _STARTS_MAX: Final = 64

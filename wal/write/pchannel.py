@@ -18,7 +18,7 @@ handed over was certainly not written; readers end with the error, and no tick i
 * **the metadata**, when no tick can be saved at the end, and a defect in this code (`poisoned`).
 
 A lost **connection** of a client does not reach the pchannel: what it sent is written, and the client asks again on a new one, or gives
-an UnknownOutcomeError to its caller (`wal/client/producer.py`); a change that it has given up meanwhile is refused (`wal/node/fence.py`).
+an UnknownOutcomeError to its caller (`wal/client/producer.py`); a change that it has given up meanwhile is refused (`wal/serve/fence.py`).
 A lost connection of the backend to Pulsar is repaired by its writer (`wal/storage/pulsar/repair.py`), or ends as a failed storage.
 """
 

@@ -39,8 +39,8 @@ from wal.message import Origin
 from wal.read.figures import Histogram
 from wal.read.last_events import LastEvents
 from wal.read.lease import Lease, lost_lease
+from wal.runtime.threads import in_thread
 from wal.storage.base import REFUSALS, PChannelLog
-from wal.threads import in_thread
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
 from wal.write.operations import Append, KeyedAppend

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from wal.backoff import Backoff
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, StorageError, WALError, closed_log
 from wal.frame import FrameView
 from wal.read.last_events import LastEvents
+from wal.runtime.backoff import Backoff
+from wal.runtime.threads import in_thread
 from wal.storage.base import PChannelLog
 from wal.storage.state_table import Live, StateTable
-from wal.threads import in_thread
 from wal.write.copies import CopyTable
 from wal.write.cursor_table import CursorTable
 from wal.write.idempotency.table import IdempotencyTable

@@ -37,14 +37,14 @@ from typing import Annotated, Final
 import google_crc32c
 import msgspec
 
-from wal.backoff import Backoff
 from wal.errors import CorruptionError, FormatError, NoSpaceError, StorageError, WALError, WouldBlockError
-from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
-from wal.files.descriptors import open_file
-from wal.files.system import sync_data, sync_file
 from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.store import CursorStore, DamagedCursor
+from wal.runtime.backoff import Backoff
+from wal.runtime.descriptors import open_file
+from wal.runtime.system import sync_data, sync_file
+from wal.storage.files import CURSORS_LOCK_NAME, FORMAT_NAME, FileAccess, FileLock, HeldDirectory
 
 CURSOR_SUFFIX: Final = ".cursor"
 _SHOWN_MAX: Final = 60

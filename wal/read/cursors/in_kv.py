@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from wal.channels.metadata import CURSOR_ROOT
 from wal.channels.pchannels import PREFIX, PChannelMeta, encode
 from wal.errors import (
     ChannelFencedError,
@@ -34,11 +35,10 @@ from wal.errors import (
     WALError,
     WouldBlockError,
 )
-from wal.kv import KVBase
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.files import decode_cursor, encode_cursor, file_name, file_prefix
 from wal.read.cursors.store import LOCK_TIMEOUT_S, CursorStore, DamagedCursor, stale
-from wal.storage.metadata import CURSOR_ROOT
+from wal.storage.kv import KVBase
 
 
 class LockedByThreads(CursorStore):

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.files.descriptors import open_file, write_file
+from wal.runtime.descriptors import open_file, write_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wal.errors import InvalidArgumentError, UnknownError
+from wal.runtime.user_code import described
 from wal.spark.foreach.batch import Batch
 from wal.spark.foreach.decoding import Decode, Decoding
 from wal.spark.foreach.offset_log import entry_of_batch
@@ -22,7 +23,6 @@ from wal.spark.frame_source import source_of
 from wal.spark.local_session import require_pyspark
 from wal.spark.location import SparkLocation
 from wal.spark.options import ChannelChoice
-from wal.user_code import described
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

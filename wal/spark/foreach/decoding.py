@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID
-from wal.user_code import described
+from wal.runtime.user_code import described
 
 if TYPE_CHECKING:
     import pyarrow as pa

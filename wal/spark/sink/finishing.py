@@ -17,13 +17,13 @@ import msgspec
 from wal.api.accesser import WALAccesser
 from wal.api.opening import open_wal
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.loop_thread import LoopThread
+from wal.runtime.loop_thread import LoopThread
+from wal.runtime.threads import in_thread
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import PublishingLock, check_topics
 from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.publishing import Publisher
-from wal.threads import in_thread
 
 _log: Final = logging.getLogger("wal.spark")
 

@@ -31,9 +31,9 @@ from typing import Final
 import google_crc32c
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
-from wal.files import PRIVATE
-from wal.files.system import sync_file, sync_path
+from wal.runtime.system import sync_file, sync_path
 from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
+from wal.storage.files import PRIVATE
 
 SINK_NAME: Final = "spark"
 """The folder's name."""

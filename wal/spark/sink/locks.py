@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from wal.errors import FormatError, LockedError
-from wal.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
-from wal.files.system import is_foreign
+from wal.runtime.system import is_foreign
 from wal.spark.frame_source import opened, source_of
 from wal.spark.location import SparkLocation
 from wal.spark.sink.folder import SINK_NAME, SinkFolder, make_directory, storing
 from wal.spark.sink.options import SinkOptions
+from wal.storage.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
 
 _POLL_S: Final = 0.005
 _GONE_S: Final = 1.0

@@ -18,11 +18,11 @@ from wal.api.accesser import WALAccesser
 from wal.api.txn import Txn
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult
+from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import Manifest, is_producer_of
 from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
-from wal.threads import in_thread
 from wal.write.idempotency.keys import ProducerKey
 
 WINDOW: Final = 64

@@ -21,12 +21,12 @@ import msgspec
 import pyarrow as pa
 
 from wal.errors import CorruptionError
-from wal.files import PRIVATE
-from wal.files.system import sync_file, sync_path
 from wal.message import Message, MessageType
+from wal.runtime.system import sync_file, sync_path
 from wal.spark.sink.folder import make_directory, storing, write_all
 from wal.spark.sink.manifest import StagedFile
 from wal.spark.sink.rows import ChunkBounds, RowReader, cut
+from wal.storage.files import PRIVATE
 
 STAGED_SUFFIX: Final = ".staged"
 _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)

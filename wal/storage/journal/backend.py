@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import ClassVar, Final, TypeVar, get_args
 
 from wal.errors import ClosedError, InvalidArgumentError, NoSpaceError, StorageError
-from wal.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
-from wal.files.system import warn_of_weaknesses
 from wal.message import FORM_JOURNAL, Lineage
+from wal.runtime.system import warn_of_weaknesses
+from wal.runtime.threads import in_thread
 from wal.storage.base import LogBackend
+from wal.storage.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, raise_format, save_lineage
 from wal.storage.journal.disk import Disk
@@ -28,7 +29,6 @@ from wal.storage.journal.preparer import NO_SPACE
 from wal.storage.journal.read_only_journal import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
 from wal.storage.journal.writer import WritePath
-from wal.threads import in_thread
 
 _T = TypeVar("_T")
 

@@ -22,8 +22,8 @@ from typing import Final
 import google_crc32c
 
 from wal.errors import CorruptionError, NoSpaceError, StorageError
-from wal.files.links import is_shared
 from wal.message import Lineage
+from wal.storage.files.links import is_shared
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.preparer import NO_SPACE

@@ -31,9 +31,9 @@ import google_crc32c
 import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, LogWentBackError, WALError
-from wal.files import FileLock
-from wal.files.descriptors import map_file, open_file
-from wal.files.links import check_only_name
+from wal.runtime.descriptors import map_file, open_file
+from wal.storage.files import FileLock
+from wal.storage.files.links import check_only_name
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import SECTOR_BYTES
 

@@ -40,10 +40,10 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError
-from wal.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
-from wal.files.links import check_only_name
-from wal.files.system import is_foreign
 from wal.message import Lineage, Restore
+from wal.runtime.system import is_foreign
+from wal.storage.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, PRIVATE, FileAccess, FileLock, LockHolder
+from wal.storage.files.links import check_only_name
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from wal.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
-from wal.files.descriptors import open_file
-from wal.files.links import is_shared
-from wal.files.system import allocate, direct_flag, sync_data, sync_file
+from wal.runtime.descriptors import open_file
+from wal.runtime.system import allocate, direct_flag, sync_data, sync_file
+from wal.storage.files import PRIVATE, FileAccess, HeldDirectory, free_bytes
+from wal.storage.files.links import is_shared
 from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.linux_aio import AsyncWrite, syncs_writes
 

@@ -21,7 +21,7 @@ import threading
 import weakref
 from typing import Final
 
-from wal.files.descriptors import above_streams
+from wal.runtime.descriptors import above_streams
 
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """The numbers of io_setup, io_destroy, io_getevents and io_submit (asm/unistd.h), on machines where a long has 64 bits."""

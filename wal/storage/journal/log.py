@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from wal.errors import ChannelFencedError, ClosedError, CorruptionError, InvalidArgumentError, StorageError, WALError
-from wal.files import HeldDirectory
-from wal.files.links import is_shared
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
 from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread
+from wal.storage.files import HeldDirectory
+from wal.storage.files.links import is_shared
 from wal.storage.journal.checkpoint import CheckpointFiles
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from wal.errors import StorageError, WALError
-from wal.files import HeldDirectory
 from wal.frame import RECOVERED, EncodedFrame
+from wal.storage.files import HeldDirectory
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import IndexPart, SegmentIndex, index_name

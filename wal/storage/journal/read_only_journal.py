@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError, WALError
-from wal.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.frame import RunName
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
+from wal.storage.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.storage.journal.checkpoint import load_checkpoint, newest_checkpoint
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
 from wal.storage.journal.directory import check_format, load_lineage

@@ -27,9 +27,9 @@ from typing import Final
 import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError
-from wal.files.links import check_only_name
 from wal.message import Lineage
 from wal.storage.base import LogState
+from wal.storage.files.links import check_only_name
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.storage.journal.directory import load_lineage
 from wal.storage.journal.disk import Disk, JournalFile

@@ -23,9 +23,9 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, StorageError, WALError
-from wal.files import FORMAT_NAME, MAP_NAME
 from wal.frame import FrameHeader, FrameView
 from wal.message import Lineage
+from wal.storage.files import FORMAT_NAME, MAP_NAME
 from wal.storage.journal.checkpoint import load_checkpoint
 from wal.storage.journal.control import CONTROL_BYTES, CONTROL_NAME, FENCE_NAME, ControlRecord, ControlView
 from wal.storage.journal.directory import check_format, load_lineage

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.secret import Secret
+from wal.runtime.secret import Secret
 
 ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443

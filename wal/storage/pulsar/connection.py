@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.files.descriptors import pipe
-from wal.installation import install_hint
+from wal.runtime.descriptors import pipe
+from wal.runtime.installation import install_hint
+from wal.runtime.threads import in_thread
 from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, position_of
-from wal.threads import in_thread
 
 if TYPE_CHECKING:
     import pulsar

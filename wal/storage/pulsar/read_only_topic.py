@@ -17,10 +17,10 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final, TypeVar
 
-from wal.backoff import Backoff
 from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
 from wal.frame import RunName
 from wal.message import FORM_PULSAR, Lineage, LogPosition, Origin
+from wal.runtime.backoff import Backoff
 from wal.storage import search
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
 from wal.storage.pulsar.address import ledger_of, position_of, text_of

@@ -17,7 +17,7 @@ import enum
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from wal.backoff import Backoff
+from wal.runtime.backoff import Backoff
 
 
 class WriterState(enum.Enum):

@@ -1,0 +1,245 @@
+"""A client that begins in the middle of a move, or while no coordinator leads, waits as one that was there before: it gets no error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.client.test_nodes import Coordinator, server, without_pchannels
+from tests.rpc.server import until
+from tests.serve.servers import connected, serving
+from wal import BroadcastMessage, Message, WALAccesser, bridge, open_wal
+from wal.errors import ChannelNotExistError, NotLeaderError, UnavailableError, WALError
+from wal.network import Method
+from wal.operate.processes.standalone import all_handlers
+from wal.rpc.api import cluster_pb2, pchannel_calls_pb2
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.methods import (
+    APPEND_BROADCAST,
+    ASSIGNMENT_DISCOVER,
+    CONSUME,
+    CREATE_VCHANNEL,
+    GET_LATEST_TICK,
+    GET_MOMENT,
+    LIST_BROADCASTS,
+    LIST_CURSORS,
+    LIST_VCHANNELS,
+    LOAD_CURSOR,
+    PRODUCE,
+    WATCH_VCHANNELS,
+)
+from wal.rpc.serving import Draining
+from wal.serve.hosted import Hosted
+from wal.serve.server import States
+from wal.settings import ServerBounds
+from wal.spark.frame_source import LogSource
+from wal.spark.options import ChannelChoice
+
+TRIES = 5
+"""Attempts whose pauses take longer than the news of a move."""
+
+
+class Refusing:
+    """A handler that refuses calls with this error, and hands them to the next handler once `over` says so."""
+
+    def __init__(self, error: Callable[[], WALError], handler: Callable[..., Any] | None = None, *, over: Callable[[], bool]) -> None:
+        self.refused = 0
+        self._error = error
+        self._handler = handler
+        self._over = over
+
+    async def answer(self, *arguments: Any) -> Any:
+        self._check()
+        assert self._handler is not None
+        return await self._handler(*arguments)
+
+    async def responses(self, *arguments: Any) -> AsyncIterator[Any]:
+        self._check()
+        assert self._handler is not None
+        async for response in self._handler(*arguments):
+            yield response
+
+    def _check(self) -> None:
+        if not self._over():
+            self.refused += 1
+            raise self._error()
+
+
+def no_leader() -> WALError:
+    return NotLeaderError("this coordinator does not lead: none leads at the moment")
+
+
+def on_no_node() -> WALError:
+    return UnavailableError("the pchannel is on no node")
+
+
+async def read(log: WALAccesser, _address: str) -> object:
+    async with log.read("v", cursor="mine", follow=False) as scanner:
+        return [body.payload async for message in scanner for body in message.bodies()]
+
+
+async def append(log: WALAccesser, _address: str) -> object:
+    return await log.raw_append(Message("v", b"2"))
+
+
+async def commit(log: WALAccesser, _address: str) -> object:
+    async with log.txn("v") as txn:
+        await txn.append(Message("v", b"2"))
+    return txn
+
+
+async def ask(log: WALAccesser, _address: str) -> object:
+    return await log.latest_tick("v")
+
+
+async def list_cursors(log: WALAccesser, _address: str) -> object:
+    return await log.cursors() == []
+
+
+async def iterate(_log: WALAccesser, address: str) -> object:
+    def payloads() -> list[bytes]:
+        with bridge.iterate(f"wal://{address}", "v", follow=False) as messages:
+            return [message.payload for message in messages]
+
+    return await asyncio.to_thread(payloads) == [b"1"]
+
+
+async def append_blocking(_log: WALAccesser, address: str) -> object:
+    def appended() -> object:
+        with bridge.blocking(f"wal://{address}") as log:
+            return log.raw_append(Message("v", b"2"))
+
+    return await asyncio.to_thread(appended)
+
+
+async def plan_a_batch(_log: WALAccesser, address: str) -> object:
+    """Does what the driver and a task of Spark do for one batch."""
+
+    def rows() -> int:
+        logs = LogSource(f"wal://{address}").open()
+        try:
+            end = logs.moment("p1").durable_end
+            weights = logs.weights("p1", 0, end, ChannelChoice(names=("v",)))
+            pages = [logs.page("p1", weight.position, weight.next_position, frozenset({"v"}), 1 << 20) for weight in weights]
+            return sum(len(page.frames) for page in pages)
+        finally:
+            logs.close()
+
+    return await asyncio.to_thread(rows) == 1
+
+
+Call = Callable[[WALAccesser, str], Awaitable[object]]
+CALLS: dict[Call, tuple[Method[Any, Any], ...]] = {
+    read: (GET_MOMENT, LOAD_CURSOR),
+    append: (PRODUCE,),
+    commit: (PRODUCE,),
+    ask: (GET_LATEST_TICK,),
+    list_cursors: (LIST_CURSORS,),
+    iterate: (GET_MOMENT,),
+    append_blocking: (PRODUCE,),
+    plan_a_batch: (GET_MOMENT,),
+}
+
+
+async def call_in_a_move(
+    call: Call, asked: Callable[[], int], *, nowhere: dict[Any, Any] | None = None, empty: Callable[[Any], Any] | None = None
+) -> None:
+    """Has a client begin, and make this call, while p1 is nowhere, where the coordinator has these handlers for it, or at a server that
+    does not have it, whose handlers `empty` wraps. When that was asked often enough, p1 is at its node."""
+    async with serving(pchannels=2) as node, contextlib.AsyncExitStack() as opened:
+        async with open_wal(f"wal://{node.address}") as log:
+            await log.create_vchannel("v", pchannel="p1")
+            await log.raw_append(Message("v", b"1"))
+        coordinator, places = Coordinator(), {"p0": node.address}
+        if empty is not None:
+            served = all_handlers(node.log, Hosted({}), Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
+            served |= {method: empty(served[method]) for method in CALLS[call]}
+            places["p1"] = await opened.enter_async_context(server(served))
+        coordinator.tell(1, places)
+        served = {**without_pchannels(node), **(nowhere or {}), ASSIGNMENT_DISCOVER: coordinator.discover}
+        async with server(served) as address, open_wal(f"wal://{address}") as log:
+            calling = asyncio.ensure_future(call(log, address))
+            await until(lambda: asked() >= TRIES or calling.done())
+            assert not calling.done(), "the move has not ended"
+            coordinator.tell(2, {"p0": node.address, "p1": node.address}, term=2)
+            assert await calling
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_call_for_a_pchannel_that_no_server_has_waits(call: Call) -> None:
+    """The coordinator, which is asked as long as none has it, has no pchannels."""
+    refusing = Refusing(on_no_node, over=lambda: False)
+    nowhere = dict.fromkeys((*CALLS[call], CONSUME), refusing.answer)
+    await call_in_a_move(call, lambda: refusing.refused, nowhere=nowhere)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_call_to_a_node_that_was_just_started_again_waits(call: Call) -> None:
+    """It has none of the pchannels that it had, and the coordinator does not know of that yet."""
+    asked = 0
+
+    def counting(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            return handler(*arguments)
+
+        return called
+
+    await call_in_a_move(call, lambda: asked, empty=counting)
+
+
+async def test_vchannel_that_does_not_exist_is_refused_where_its_pchannel_is() -> None:
+    async with serving(pchannels=1, create_vchannels=False) as node:
+        coordinator = Coordinator()
+        coordinator.tell(1, {"p0": node.address})
+        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        async with server(handlers) as address, open_wal(f"wal://{address}") as log:
+            engine: Any = log._lifecycle.engine
+            request = pchannel_calls_pb2.VChannelRequest(pchannel=PChannelInfo(name="p0"), vchannel="nothing")
+            with pytest.raises(ChannelNotExistError, match="'nothing' does not exist"):
+                await engine._nodes.read("p0", GET_LATEST_TICK, request, "asking")
+
+
+async def test_call_waits_for_a_leader_longer_than_its_deadline() -> None:
+    async with serving(pchannels=1) as node:
+        handlers = without_pchannels(node)
+        reading = Refusing(no_leader, handlers[LIST_VCHANNELS], over=lambda: reading.refused >= TRIES)
+        writing = Refusing(no_leader, handlers[CREATE_VCHANNEL], over=lambda: writing.refused >= TRIES)
+        handlers |= {LIST_VCHANNELS: reading.answer, CREATE_VCHANNEL: writing.answer}
+        async with server(handlers) as address, connected(address, timeout_s=0.1) as connection:
+            await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
+            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="v"), "creating")
+        assert (reading.refused, writing.refused) == (TRIES, TRIES)
+
+
+async def test_log_is_opened_while_the_leader_changes() -> None:
+    """The one that described the log leads no more when it is asked for the vchannels."""
+    async with serving(pchannels=1) as node:
+        coordinator = Coordinator()
+        coordinator.tell(1, {"p0": node.address})
+        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        watching = Refusing(no_leader, handlers[WATCH_VCHANNELS], over=lambda: watching.refused >= 2)
+        handlers[WATCH_VCHANNELS] = watching.responses
+        async with server(handlers) as address, open_wal(f"wal://{address}") as log:
+            await log.raw_append(Message("v", b"1"))
+        assert watching.refused == 2
+
+
+async def test_broadcast_waits_for_the_broadcaster_of_a_new_leader() -> None:
+    async with serving(pchannels=1) as node:
+        coordinator = Coordinator()
+        coordinator.tell(1, {"p0": node.address})
+        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        refusing = Refusing(on_no_node, handlers[APPEND_BROADCAST], over=lambda: refusing.refused >= 2)
+        listing = Refusing(on_no_node, handlers[LIST_BROADCASTS], over=lambda: listing.refused >= 2)
+        handlers |= {APPEND_BROADCAST: refusing.answer, LIST_BROADCASTS: listing.answer}
+        async with server(handlers) as address, open_wal(f"wal://{address}") as log:
+            sent = await log.broadcast().append(BroadcastMessage(vchannels=["a", "b"], payload=b"1", needs_ack=False))
+            assert set(sent.append_results) == {"a", "b"}
+            assert await log.broadcast().tasks() == []
+        assert (refusing.refused, listing.refused) == (2, 2)

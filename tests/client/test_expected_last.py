@@ -1,0 +1,140 @@
+"""Appends on a condition over the network: retries after an unknown outcome, a server that is killed, and one that judges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.serve.servers import Child, Serving, connected, serving
+from tests.serve.test_produce import assigned, opened, outcomes
+from wal import Message, MessageID, WALAccesser, open_wal
+from wal.errors import ConflictError, InvalidArgumentError, UnknownOutcomeError
+from wal.message import AppendResult
+from wal.rpc.api import append_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import columns_of
+from wal.serve.log_service import LogService
+
+KILLS = 3
+ACKED = 60
+
+
+async def test_chains_through_kills_of_the_server(server: Child, data_dir: object) -> None:
+    """Two writers of one vchannel go through kills of the server: each decides by `.last`, and nothing is written twice or over another."""
+    current, acked = server, dict[bytes, MessageID]()
+    unknown: set[bytes] = set()
+    stopping = asyncio.Event()
+
+    async def write(log: WALAccesser, name: str, *, keyed: bool) -> None:
+        last, number = await log.last("orders"), 0
+        while not stopping.is_set():
+            payload = b"%s-%d" % (name.encode(), number)
+            key = payload.decode() if keyed else None
+            try:
+                result = await log.raw_append(Message("orders", payload), expected_last=last, idempotency_key=key)
+            except ConflictError as conflict:
+                assert conflict.last != last
+                last = conflict.last
+            except UnknownOutcomeError:
+                assert not keyed
+                unknown.add(payload)
+                last, number = await log.last("orders"), number + 1
+            else:
+                assert result.message_id is not None
+                acked[payload] = last = result.message_id
+                number += 1
+
+    async with open_wal(f"wal://{server.address}") as log, open_wal(f"wal://{server.address}") as other:
+        await log.create_vchannel("orders")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write(log, "keyed", keyed=True))
+            group.create_task(write(other, "plain", keyed=False))
+            for _ in range(KILLS):
+                before = len(acked)
+                while len(acked) < before + ACKED:
+                    await asyncio.sleep(0.01)
+                await current.kill()
+                current = await Child.start(str(data_dir), listen=server.address)
+            before = len(acked)
+            while len(acked) < before + ACKED:
+                await asyncio.sleep(0.01)
+            stopping.set()
+        async with log.read("orders", follow=False) as scanner:
+            stored = {message.payload: message.message_id async for message in scanner}
+        assert len(stored) == len({*stored.values()})
+        assert acked.items() <= stored.items()
+        assert set(stored) - set(acked) <= unknown
+        assert await log.last("orders") == list(stored.values())[-1]
+    await current.stop()
+
+
+async def test_retry_after_an_unknown_outcome(served: Serving) -> None:
+    """The client that sent the append is gone; another one sends it again, with its key and with what it expected then."""
+    message = Message("orders", b"1")
+    async with open_wal(f"wal://{served.address}") as log:
+        future = log.append_nowait(message, expected_last=None, idempotency_key="once")
+        first = await future
+        await log.raw_append(Message("orders", b"2"), expected_last=first.message_id)
+    async with open_wal(f"wal://{served.address}") as log:
+        again = await log.raw_append(message, expected_last=None, idempotency_key="once")
+        assert (again.duplicate, again.message_id) == (True, first.message_id)
+        with pytest.raises(ConflictError) as caught:
+            await log.raw_append(message, expected_last=None, idempotency_key="another")
+        assert caught.value.last == await log.last("orders")
+
+
+async def test_server_that_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of an older version would ignore the condition: the client refuses before it sends anything."""
+    describe = LogService._describe
+
+    async def older(self: LogService, request: Any, context: object) -> Any:
+        description = await describe(self, request, context)
+        description.ClearField("judges_expected_last")
+        return description
+
+    monkeypatch.setattr(LogService, "_describe", older)
+    async with serving() as served, open_wal(f"wal://{served.address}") as log:
+        for call in (
+            log.raw_append(Message("orders", b"1"), expected_last=None),
+            log.append_txn("orders", [b"1"], expected_last=None),
+            log.txn("orders", expected_last=None),
+        ):
+            with pytest.raises(InvalidArgumentError, match="upgrade the server"):
+                await call
+        await log.raw_append(Message("orders", b"1"))
+
+
+async def test_hostile_expectations(served: Serving) -> None:
+    """A server answers expectations that contradict their request, and goes on."""
+    async with open_wal(f"wal://{served.address}") as log:
+        last = (await log.raw_append(Message("orders", b"1"))).message_id
+        (place,) = [info.pchannel for info in await log.vchannels() if info.name == "orders"]
+    one, two = columns_of([Message("orders", b"2")]), columns_of([Message("orders", b"2")] * 2)
+    expected = append_pb2.ExpectedLast(vchannel="orders", last=bytes(last or b""))
+    other, broken = append_pb2.ExpectedLast(vchannel="other"), append_pb2.ExpectedLast(vchannel="orders", last=b"\x01")
+    requests = [
+        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=two, expected_last=expected)),
+        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=one, expected_last=other)),
+        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=one, expected_last=broken)),
+        *[
+            proto.ProduceRequest(
+                append_txn=append_pb2.AppendTxnRequest(request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong)
+            )
+            for wrong in ([other], [broken], [expected, expected])
+        ],
+    ]
+    async with connected(served.address) as connection:
+        assignments = [await assigned(connection, number) for number in range(3)]
+        stream = await opened(connection, next(one for one in assignments if one.name == place))
+        for request in requests:
+            await stream.write(request)
+            count = 2 if request.HasField("append") and request.append.messages == two else 1
+            for outcome in (await outcomes(stream, count)).values():
+                assert isinstance(outcome, InvalidArgumentError)
+        stream.cancel()
+    async with open_wal(f"wal://{served.address}") as log:
+        assert await log.last("orders") == last
+        result = await log.raw_append(Message("orders", b"2"), expected_last=last)
+        assert isinstance(result, AppendResult)

@@ -1,1 +1,0 @@
-"""Tests of wal/inspect/: the rows that an operator sees."""

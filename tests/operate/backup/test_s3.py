@@ -1,0 +1,63 @@
+"""Backups in a real S3 server, in a soak: an object is created once, one of two writers is refused, and what is restored is the log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import SOAK
+from tests.operate.backup.test_backup import check_restored, fill
+from tests.servers.cache import MissingServerError
+from tests.servers.s3 import S3Server
+from wal import open_wal
+from wal.errors import LockedError, StorageError
+from wal.operate.backup import Manifest, backup, backups, forget, verify, verify_whole
+from wal.operate.backup.manifest import PREFIX
+from wal.operate.backup.store import ObjectExistsError, open_store
+
+pytestmark = pytest.mark.skipif(not SOAK, reason="building an S3 server takes minutes: SOAK=1 does")
+
+
+async def test_backups_lie_in_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    try:
+        server = await asyncio.to_thread(S3Server)
+    except MissingServerError as error:
+        pytest.skip(str(error))
+    for name, value in server.client_environment.items():
+        monkeypatch.setenv(name, value)
+    await asyncio.to_thread(server.start)
+    try:
+        store = await asyncio.to_thread(open_store, f"{server.url}-conformance")
+        await asyncio.to_thread(store.create, f"{PREFIX}1", b"first")
+        with pytest.raises(ObjectExistsError):
+            await asyncio.to_thread(store.create, f"{PREFIX}1", b"second")
+        assert await asyncio.to_thread(store.get, f"{PREFIX}1", 5) == b"first"
+        assert list(await asyncio.to_thread(store.names, PREFIX)) == [f"{PREFIX}1"]
+        for _ in range(2):
+            await asyncio.to_thread(store.delete, f"{PREFIX}1")
+        with pytest.raises(FileNotFoundError):
+            await asyncio.to_thread(store.get, f"{PREFIX}1", 5)
+
+        data = tmp_path / "data"
+        async with open_wal(data) as log:
+            await fill(log)
+            results = await asyncio.gather(*(backup(str(data), server.url) for _ in range(8)), return_exceptions=True)
+            made = [result.number for result in results if isinstance(result, Manifest)]
+            assert made
+            assert len(set(made)) == len(made)
+            assert all(isinstance(result, Manifest | LockedError) for result in results), results
+            await fill(log)
+            await backup(str(data), server.url)
+        assert await verify(server.url) == []
+        assert await verify_whole(server.url) == []
+        count = len(await backups(server.url))
+        assert len(await forget(server.url, keep=1)) == count - 1
+        await check_restored(data, server.url, tmp_path / "restored")
+        await asyncio.to_thread(server.kill)
+        with pytest.raises(StorageError, match="cannot be"):
+            await backup(str(data), server.url)
+    finally:
+        await asyncio.to_thread(server.__exit__)

@@ -1,0 +1,138 @@
+"""The incident of milvus#53368: a node that stood still for longer than its lease, and whose pchannels others have, wakes up.
+
+It has connections, streams and requests from before. It acknowledges, answers and delivers nothing of them, and what was sent to it is in
+no log. Clients have moved long before: a scanner within two seconds of the moment at which its pchannel is elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from tests.operate.cluster.processes import TTL_S, Cluster
+from tests.operate.cluster.workload import Workload
+from tests.processes import eventually
+from tests.serve.test_produce import append, opened
+from wal import Message, WALAccesser, open_wal
+from wal.errors import WALError
+from wal.message import AppendResult
+from wal.rpc.api import append_pb2, frames_pb2, pchannel_calls_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.appends import Outcome, outcomes_from_proto
+from wal.rpc.connection import Connection
+from wal.rpc.headers import consumer_header
+from wal.rpc.methods import CONSUME, GET_LATEST_TICK, GET_MOMENT
+from wal.timestamp import compose
+
+PATIENT_S = 300.0
+"""The connections of the test outlive the time in which the node stands still."""
+SCANNERS_S = 2.0
+
+
+class Held:
+    """Streams to a node and requests that it has not answered when it stops."""
+
+    def __init__(self, connection: Connection, info: PChannelInfo, vchannel: str) -> None:
+        self.produced: list[Outcome] = []
+        """What was acknowledged on the open stream."""
+        self.newest_tick = 0
+        """The newest tick that was promised on the open stream."""
+        self._connection = connection
+        self._info = info
+        self._vchannel = vchannel
+        self._reading: list[asyncio.Task[None]] = []
+        self._asking: list[asyncio.Future[Any]] = []
+
+    async def open(self, incarnation: int) -> None:
+        self._stream = await opened(self._connection, self._info)
+        request = proto.CreateConsumerRequest(
+            pchannel=self._info, frames=frames_pb2.FrameSelection(incarnation=incarnation, tail_only=True)
+        )
+        consuming = await self._connection.stream(CONSUME, "following", headers=[consumer_header(request)])
+        self._reading = [asyncio.ensure_future(self._take_outcomes()), asyncio.ensure_future(self._take_tails(consuming))]
+        await eventually(lambda: self.newest_tick)
+
+    async def ask(self) -> None:
+        """Sends what the node will find when it wakes up."""
+        await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
+        begin = append_pb2.BeginTxnRequest(request_id=2, vchannels=[self._vchannel])
+        await self._stream.write(proto.ProduceRequest(begin_txn=begin))
+        of_vchannel = pchannel_calls_pb2.VChannelRequest(pchannel=self._info, vchannel=self._vchannel)
+        of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
+        # Once: nobody else answers it.
+        self._asking = [
+            asyncio.ensure_future(self._connection.write(GET_LATEST_TICK, of_vchannel, "asking", timeout_s=PATIENT_S)),
+            asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=PATIENT_S)),
+        ]
+
+    async def ended(self) -> list[Any]:
+        """Returns the answers of the calls, once everything has ended; the connection is stopped."""
+        await asyncio.gather(*self._reading)
+        return await asyncio.gather(*self._asking, return_exceptions=True)
+
+    async def _take_outcomes(self) -> None:
+        try:
+            while (response := await self._stream.read()) is not None:
+                outcomes = [outcome for _, outcome in outcomes_from_proto(response.outcomes)]
+                self.produced += [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+                assert not response.outcomes.begun, "it has begun a transaction"
+        except WALError:
+            pass  # the stream ended with an error
+
+    async def _take_tails(self, stream: Any) -> None:
+        try:
+            while (response := await stream.read()) is not None:
+                for tail in (response.frames.tail, response.create.tail):
+                    self.newest_tick = max(self.newest_tick, tail.promised_tick)
+        except WALError:
+            pass
+
+
+async def next_of(log: WALAccesser, vchannel: str, scanner: Any) -> float:
+    """Returns how long a message takes from its acknowledgement to the scanner that followed the vchannel before."""
+    result = await log.raw_append(Message(vchannel, b"elsewhere"))
+    began = time.monotonic()
+    async for message in scanner:
+        if message.message_id == result.message_id:
+            break
+    return time.monotonic() - began
+
+
+async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
+    await cluster.start()
+    async with open_wal(cluster.root) as log, log.read("quiet") as scanner:
+        work = Workload(log)
+        work.start()
+        await work.progress()
+        first = await log.raw_append(Message("quiet", b"before"))
+        assert (await anext(scanner)).message_id == first.message_id
+        pchannel = first.message_id.pchannel
+        placed = next(each for each in (await cluster.settled())["pchannels"] if each["pchannel"] == pchannel)
+        node = await cluster.owner(pchannel)
+        connection = await Connection.open([node.address], ping_s=PATIENT_S)
+        try:
+            held = Held(connection, PChannelInfo(name=pchannel, term=placed["term"]), "quiet")
+            await held.open(first.message_id.incarnation)
+            await asyncio.to_thread(node.stop)
+            frozen_tick = compose(int((time.time() + 1.0) * 1000), 0)  # it stands still for longer than this second
+            await held.ask()
+            assert await work.progress() <= TTL_S + 15.0
+            await cluster.settled(nodes=2)
+            assert await next_of(log, "quiet", scanner) <= SCANNERS_S
+            node.cont()
+            await eventually(lambda: node.exit_code() is not None or held.newest_tick > frozen_tick)
+            assert node.exit_code() == 3
+            connection.stop()  # a call that the node refused as it ended waits for another one at its address
+            for answer in await held.ended():
+                assert isinstance(answer, WALError), answer
+            assert held.produced == []
+            assert 0 < held.newest_tick <= frozen_tick
+        finally:
+            await connection.close()
+        await work.progress()
+        await work.stop()
+        await work.judge()
+        async with log.read("quiet", follow=False) as everything:
+            assert [message.payload async for message in everything] == [b"before", b"elsewhere"]

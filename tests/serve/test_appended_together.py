@@ -1,0 +1,106 @@
+"""The plain messages of one request, which are appended together, have the same results as messages that are appended one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serve.servers import Serving, connected, serving
+from tests.serve.test_produce import append, opened, outcomes, stored
+from wal import Message
+from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.frame import EncodedFrame
+from wal.message import AppendResult, MessageID, Origin
+from wal.node.appends import BULK_RECORDS, LocalAppends
+from wal.rpc.connection import Connection
+from wal.rpc.converters import range_of, results_of
+from wal.write.operations import Together
+
+COUNT = 2 * BULK_RECORDS + 100
+
+
+def test_message_of_results_is_that_of_each() -> None:
+    together = Together(Origin("p3", 7, 5_000, 1), 12, 900, 3)
+    ids = [MessageID("p3", 7, 5_000, index, 1) for index in (12, 13, 14)]
+    expected = [AppendResult(message_id, 900 + at, message_id) for at, message_id in enumerate(ids)]
+    assert list(together) == expected
+    assert list(results_of(range_of(40, together))) == list(enumerate(expected, 40))
+
+
+async def test_many_messages_in_order(served: Serving, connection: Connection, monkeypatch: object) -> None:
+    taken: list[int] = []
+    append_together = LocalAppends.append_together
+
+    def counted(self: LocalAppends, name: str, payloads: list[bytes]) -> object:
+        taken.append(len(payloads))
+        return append_together(self, name, payloads)
+
+    monkeypatch.setattr(LocalAppends, "append_together", counted)  # type: ignore[attr-defined]
+    await served.log.create_vchannel("orders", None)
+    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    stream = await opened(connection)
+    await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(COUNT)]))
+    await stream.write(append(COUNT + 1, Message("orders", b"last", properties={"who": "me"})))
+    found = await outcomes(stream, COUNT + 1)
+    assert taken == [COUNT]
+    results = [found[number] for number in range(1, COUNT + 2)]
+    assert all(isinstance(result, AppendResult) for result in results)
+    ids: list[Any] = [result.message_id for result in results if isinstance(result, AppendResult)]
+    assert ids == sorted(set(ids))
+    assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(COUNT)), b"last"]
+
+
+async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
+    async with serving(message_bytes_max=1000) as served, connected(served.address) as connection:
+        await served.log.create_vchannel("orders", None)
+        stream = await opened(connection)
+        await stream.write(append(1, *[Message("orders", bytes(size)) for size in (10, 1001, 20)]))
+        found = await outcomes(stream, 3)
+        assert isinstance(found[2], InvalidArgumentError)
+        assert list(map(len, await stored(served, "orders"))) == [10, 20]
+
+
+async def test_large_request_is_no_larger_frame(served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""
+    await served.log.create_vchannel("orders", None)
+    lengths: list[int] = []
+    for pchannel in served.log.node.pchannels.values():
+        write = pchannel.log.append
+
+        def counted(frame: EncodedFrame, settled: Any, write: Any = write) -> None:
+            lengths.append(frame.length)
+            write(frame, settled)
+
+        monkeypatch.setattr(pchannel.log, "append", counted)
+    group_bytes = served.log.node.pchannels["p0"].log.group_bytes
+    stream = await opened(connection)
+    await stream.write(append(1, *[Message("orders", bytes(1_000_000))] * 7))
+    found = await outcomes(stream, 7)
+    assert all(isinstance(outcome, AppendResult) for outcome in found.values())
+    assert max(lengths) <= group_bytes
+
+
+async def test_more_than_has_room_waits_for_it() -> None:
+    async with serving(in_flight_bytes_max=10_000) as served, connected(served.address) as connection:
+        await served.log.create_vchannel("orders", None)
+        stream = await opened(connection)
+        for first in range(0, 300, 100):
+            await stream.write(append(first + 1, *[Message("orders", bytes(90))] * 100))
+        found = await outcomes(stream, 300)
+        assert all(isinstance(outcome, AppendResult) for outcome in found.values())
+        assert len(await stored(served, "orders")) == 300
+        assert served.log.node.in_flight.size == 0
+
+
+async def test_each_message_for_a_dropped_vchannel_is_an_error(served: Serving, connection: Connection) -> None:
+    await served.log.create_vchannel("orders", None)
+    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    vchannel = served.log.node.routes.actors["orders"]
+    stream = await opened(connection)
+    vchannel.closed = lambda: ChannelNotExistError("vchannel 'orders' was dropped")
+    await stream.write(append(5, *[Message("orders", b"late")] * 3))
+    found = await outcomes(stream, 3)
+    assert sorted(found) == [5, 6, 7]
+    assert all(isinstance(outcome, ChannelNotExistError) for outcome in found.values())
+    assert served.log.node.in_flight.size == 0

@@ -1,0 +1,104 @@
+"""Consume with the tail: what feeds a remote pchannel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serve.servers import Serving
+from tests.serve.test_produce import assigned
+from wal.errors import ClosedError, InvalidArgumentError, WALError
+from wal.message import Message
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.frames_pb2 import AwaitTickRequest, FrameSelection
+from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
+from wal.rpc.connection import Connection
+from wal.rpc.converters import position_from_proto
+from wal.rpc.headers import consumer_header
+from wal.rpc.methods import CONSUME
+
+
+class Feed:
+    """One stream of the tail, and the last tail that it has sent."""
+
+    def __init__(self, stream: Any, tail: TailState) -> None:
+        self.stream = stream
+        self.tail = tail
+
+    @classmethod
+    async def open(cls, connection: Connection, *, info: PChannelInfo | None = None, **selection: Any) -> Feed:
+        frames = FrameSelection(**{"tail_only": True, **selection})
+        created = proto.CreateConsumerRequest(pchannel=info or await assigned(connection), frames=frames)
+        stream = await connection.stream(CONSUME, "feeding", headers=[consumer_header(created)])
+        first = await stream.read()
+        assert first is not None
+        assert first.create.HasField("log")
+        return cls(stream, first.create.tail)
+
+    async def update(self) -> None:
+        response = await self.stream.read()
+        assert response is not None
+        self.tail = response.frames.tail
+
+
+async def put(served: Serving, *messages: Message) -> None:
+    for message in messages:
+        await served.log.appends.append_waiting(message, 0)
+
+
+async def test_tail_follows_the_log(served: Serving, connection: Connection) -> None:
+    feed = await Feed.open(connection)
+    (pchannel,) = served.log.node.pchannels.values()
+    for _ in range(3):
+        await put(served, Message("orders", b"x"))
+        while position_from_proto(feed.tail.durable_end) < pchannel.tail.durable_end:
+            await feed.update()
+        assert feed.tail.HasField("newest")
+        assert feed.tail.promised_tick <= pchannel.tail.promised_tick
+
+
+async def test_awaited_tick_is_promised_at_once(served: Serving, connection: Connection) -> None:
+    feed = await Feed.open(connection)
+    for _ in range(3):
+        await put(served, Message("orders", b"x"))
+        tick = await served.log.allocate_time_tick()
+        await feed.stream.write(proto.ConsumeRequest(await_tick=AwaitTickRequest(time_tick=tick)))
+        while feed.tail.promised_tick < tick:
+            await feed.update()
+
+
+async def test_close_handshake(connection: Connection) -> None:
+    feed = await Feed.open(connection)
+    await feed.stream.write(proto.ConsumeRequest(close=proto.CloseConsumerRequest()))
+    responses = []
+    while (response := await feed.stream.read()) is not None:
+        responses.append(response.WhichOneof("response"))
+    assert responses[-1] == "close"
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"), [({"incarnation": 5}, "are of another log"), ({"tail_only": False}, "read the frames with ReadFrames")]
+)
+async def test_wrong_selection_is_an_error(connection: Connection, selection: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        await Feed.open(connection, **selection)
+
+
+async def test_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, connection: Connection) -> None:
+    failed = await Feed.open(connection)
+    (pchannel,) = served.log.node.pchannels.values()
+    pchannel.fail(ClosedError("this log was closed in the middle"))
+    with pytest.raises(ClosedError, match="in the middle"):
+        while True:
+            await failed.update()
+
+
+async def test_stopping_node_ends_the_feed(served: Serving, connection: Connection) -> None:
+    feed = await Feed.open(connection)
+    await served.node.close()
+    with pytest.raises(WALError, match="is being stopped"):
+        while True:
+            await feed.update()
+    (pchannel,) = served.log.node.pchannels.values()
+    assert not pchannel.readers

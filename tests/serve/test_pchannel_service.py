@@ -1,0 +1,321 @@
+"""PChannelService: ticks, truncation, retention, statistics, producers and cursors of a pchannel, asked over the network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.serve.servers import Serving, connected, serving
+from wal.channels.vchannels import place
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError, WouldBlockError
+from wal.message import AppendResult, Message, MessageID
+from wal.network import Method
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.rpc import converters as reports
+from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.converters import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
+from wal.rpc.methods import (
+    COUNT_BYTES,
+    DELETE_CURSORS,
+    FIND_EVENT_BELOW,
+    FIND_TICK,
+    FORGET_PRODUCER,
+    GET_LATEST_TICK,
+    GET_MOMENT,
+    GET_RETENTION,
+    GET_STATISTICS,
+    LIST_CURSORS,
+    LIST_PRODUCERS,
+    LOAD_CURSOR,
+    SAVE_CURSOR,
+    TRUNCATE,
+    WEIGH_FRAMES,
+)
+from wal.write.idempotency.keys import ProducerKey
+from wal.write.pchannel import PChannel
+
+KEY = CursorKey("reader", ("a",))
+CALLS: list[tuple[Method[Any, Any], Any]] = [
+    (GET_LATEST_TICK, proto.VChannelRequest),
+    (TRUNCATE, proto.TruncateRequest),
+    (GET_RETENTION, proto.PChannelRequest),
+    (GET_STATISTICS, proto.PChannelRequest),
+    (LIST_PRODUCERS, proto.PChannelRequest),
+    (FORGET_PRODUCER, proto.ForgetProducerRequest),
+    (LOAD_CURSOR, proto.LoadCursorRequest),
+    (SAVE_CURSOR, proto.SaveCursorRequest),
+    (LIST_CURSORS, proto.PChannelRequest),
+    (DELETE_CURSORS, proto.DeleteCursorsRequest),
+    (GET_MOMENT, proto.PChannelRequest),
+    (WEIGH_FRAMES, proto.WeighFramesRequest),
+    (FIND_TICK, proto.FindTickRequest),
+    (FIND_EVENT_BELOW, proto.FindEventBelowRequest),
+    (COUNT_BYTES, proto.ExtentRequest),
+]
+
+
+async def ask(connection: Connection, method: Method[Any, Any], request: Any) -> Any:
+    return await connection.write(method, request, "asking")
+
+
+async def append(served: Serving, name: str = "a", payload: bytes = b"x" * 1_000) -> AppendResult:
+    return await served.log.appends.append_waiting(Message(name, payload), 0)
+
+
+def only(served: Serving) -> PChannel:
+    """Returns the only pchannel of a log."""
+    (pchannel,) = served.log.node.pchannels.values()
+    return pchannel
+
+
+def info(served: Serving) -> PChannelInfo:
+    return PChannelInfo(name=only(served).channel, term=only(served).log.term)
+
+
+def request_for(served: Serving) -> proto.PChannelRequest:
+    return proto.PChannelRequest(pchannel=info(served))
+
+
+@pytest.mark.parametrize(("method", "kind"), CALLS)
+async def test_pchannel_that_is_not_here_is_refused(served: Serving, connection: Connection, method: Method[Any, Any], kind: Any) -> None:
+    term = only(served).log.term
+    with pytest.raises(ChannelNotExistError, match="'elsewhere' is not on this node"):
+        await ask(connection, method, kind(pchannel=PChannelInfo(name="elsewhere", term=term)))
+    with pytest.raises(UnmatchedChannelTermError, match=f"in term {term}, not {term + 1}"):
+        await ask(connection, method, kind(pchannel=PChannelInfo(name=only(served).channel, term=term + 1)))
+
+
+async def test_latest_tick_covers_what_was_written() -> None:
+    async with serving(pchannels=2) as served, connected(served.address) as connection:
+        pchannels = list(served.log.node.pchannels)
+        here = place("a", pchannels)
+        other = next(name for name in pchannels if name != here)
+
+        async def tick(name: str, pchannel: str) -> int:
+            request = proto.VChannelRequest(pchannel=PChannelInfo(name=pchannel), vchannel=name)
+            return int((await ask(connection, GET_LATEST_TICK, request)).time_tick)
+
+        assert await tick("a", here) == served.log.node.pchannels[here].promised.tick
+        written = await append(served, "a")
+        assert written.time_tick <= await tick("a", here) == served.log.node.pchannels[here].promised.tick
+        with pytest.raises(InvalidArgumentError, match=f"'a' is on pchannel {here}, not on {other}"):
+            await tick("a", other)
+        with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
+            await tick("", here)
+    async with serving(create_vchannels=False) as served, connected(served.address) as connection:
+        with pytest.raises(ChannelNotExistError, match="'a' does not exist"):
+            await ask(connection, GET_LATEST_TICK, proto.VChannelRequest(pchannel=info(served), vchannel="a"))
+
+
+async def test_log_is_truncated_up_to_an_id(served: Serving, connection: Connection) -> None:
+    results = [await append(served) for _ in range(5)]
+    request = proto.TruncateRequest(pchannel=info(served), up_to={"id": bytes(results[2].message_id)})
+    await ask(connection, TRUNCATE, request)
+    await ask(connection, TRUNCATE, request)
+    assert only(served).log.earliest == (results[2].message_id.position, results[2].message_id.index + 1)
+    retention = reports.retention_from_proto(await ask(connection, GET_RETENTION, request_for(served)))
+    assert [retention] == await served.log.retention_report()
+    assert retention.earliest == results[3].message_id
+
+
+@pytest.mark.parametrize("what", ["no id", "above the end", "other pchannel", "other incarnation"])
+async def test_id_that_cannot_be_truncated_to_is_refused(served: Serving, connection: Connection, what: str) -> None:
+    at = (await append(served)).message_id
+    up_to, words = {
+        "no id": (b"", "up_to: "),
+        "above the end": (bytes(msgspec_replace(at, position=1 << 40)), "above the durable end"),
+        "other pchannel": (bytes(msgspec_replace(at, pchannel="p-2")), "is of pchannel p-2, and the request is for"),
+        "other incarnation": (bytes(msgspec_replace(at, incarnation=5)), "another incarnation"),
+    }[what]
+    with pytest.raises(InvalidArgumentError, match=words):
+        await ask(connection, TRUNCATE, proto.TruncateRequest(pchannel=info(served), up_to={"id": up_to}))
+    assert only(served).log.earliest == (0, 0)
+
+
+def msgspec_replace(message_id: MessageID, **changes: Any) -> MessageID:
+    fields: dict[str, Any] = {
+        "pchannel": message_id.pchannel,
+        "incarnation": message_id.incarnation,
+        "position": message_id.position,
+        "index": message_id.index,
+        "form": message_id.form,
+    }
+    return MessageID(**{**fields, **changes})
+
+
+async def test_pchannel_reports_what_it_did() -> None:
+    async with serving(pchannels=2, retention_s=500.0) as served, connected(served.address) as connection:
+        await append(served, "a")
+        await append(served, "b")
+        for name, pchannel in served.log.node.pchannels.items():
+            request = proto.PChannelRequest(pchannel=PChannelInfo(name=name))
+            counts = await ask(connection, GET_STATISTICS, request)
+            now = reports.statistics_to_proto(pchannel.statistics())
+            for aged in ("promise", "checkpoint_age_s"):
+                assert getattr(counts, aged) <= getattr(now, aged)
+                setattr(now, aged, getattr(counts, aged))
+            assert counts == now
+            retention = reports.retention_from_proto(await ask(connection, GET_RETENTION, request))
+            assert (retention.pchannel, retention.age_max_s) == (name, 500.0)
+
+
+async def test_producers_are_listed_and_forgotten(served: Serving, connection: Connection) -> None:
+    for sequence in range(3):
+        await served.log.appends.append_keyed_waiting(Message("a", b"x"), 0, ProducerKey("loader", sequence))
+    answer = await ask(connection, LIST_PRODUCERS, request_for(served))
+    listed = reports.producers_from_proto(answer)
+    assert [(one.name, one.vchannels, one.last_sequence) for one in listed] == [("loader", ("a",), 2)]
+    await ask(connection, FORGET_PRODUCER, proto.ForgetProducerRequest(pchannel=info(served), name="loader"))
+    assert await served.log.appends.producers() == []
+    with pytest.raises(InvalidArgumentError, match="producer 'loader' is not known"):
+        await ask(connection, FORGET_PRODUCER, proto.ForgetProducerRequest(pchannel=info(served), name="loader"))
+
+
+async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
+    async with serving(pchannels=2) as served, connected(served.address) as connection:
+        one, other = served.log.node.pchannels
+        for name, pchannel in (("a", one), ("b", other)):
+            await served.log.create_vchannel(name, pchannel)
+            await served.log.appends.append_keyed_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
+        request = proto.ForgetProducerRequest(pchannel=PChannelInfo(name=one), name="loader")
+        await ask(connection, FORGET_PRODUCER, request)
+        assert [info.vchannels for info in await served.log.appends.producers()] == [("b",)]
+
+
+# -- cursors
+
+
+def cursor(served: Serving, at: AppendResult, **changes: Any) -> Cursor:
+    """Returns the cursor of a reader that has read up to here."""
+    incarnation = served.log.node.routes.incarnation("a")
+    position, index = at.message_id.position, at.message_id.index
+    made = Cursor(
+        KEY,
+        (incarnation,),
+        only(served).channel,
+        only(served).log.incarnation,
+        (position, index + 1),
+        (position, index),
+        at.time_tick,
+        0.0,
+        only(served).form,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+async def save(served: Serving, connection: Connection, given: Cursor, **options: Any) -> bool:
+    request = proto.SaveCursorRequest(pchannel=info(served), cursor=cursor_to_proto(given), **options)
+    return bool((await ask(connection, SAVE_CURSOR, request)).saved)
+
+
+async def load(served: Serving, connection: Connection) -> Cursor | None:
+    request = proto.LoadCursorRequest(pchannel=info(served), key=key_to_proto(KEY))
+    answer = await ask(connection, LOAD_CURSOR, request)
+    return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
+
+
+@pytest.mark.parametrize("where", ["memory", "journal"])
+async def test_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) -> None:
+    async with serving("memory:" if where == "memory" else data_dir) as served, connected(served.address) as connection:
+        results = [await append(served) for _ in range(3)]
+        assert await load(served, connection) is None
+        assert await save(served, connection, cursor(served, results[1], stale="a client does not decide that"))
+        saved = await load(served, connection)
+        assert saved is not None
+        assert saved.saved_at > 1e9
+        assert msgspec.structs.replace(saved, saved_at=0.0) == cursor(served, results[1])
+        assert saved == await served.log.cursors.load(KEY, pchannel=only(served).channel)
+
+        assert not await save(served, connection, cursor(served, results[0]), forward_only=True)
+        assert await save(served, connection, cursor(served, results[2]), forward_only=True)
+        listed = await ask(connection, LIST_CURSORS, request_for(served))
+        assert list(map(info_from_proto, listed.cursors)) == await served.log.cursors.infos()
+        assert listed.cursors[0].event.id == bytes(results[2].message_id)
+
+        request = proto.DeleteCursorsRequest(pchannel=info(served), name=KEY.name, vchannels={"names": ["b"]})
+        await ask(connection, DELETE_CURSORS, request)
+        assert await load(served, connection) is not None
+        request.vchannels.names[:] = ["a"]
+        await ask(connection, DELETE_CURSORS, request)
+        assert await load(served, connection) is None
+        await save(served, connection, cursor(served, results[2]))
+        await ask(connection, DELETE_CURSORS, proto.DeleteCursorsRequest(pchannel=info(served), name=KEY.name))
+        assert await load(served, connection) is None
+
+
+async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
+    async with serving(pchannels=2) as served, connected(served.address) as connection:
+        one, other = served.log.node.pchannels.values()
+        await served.log.create_vchannel("a", one.channel)
+        at = await append(served)
+        incarnation = served.log.node.routes.incarnation("a")
+        position = (at.message_id.position, at.message_id.index)
+        made = Cursor(KEY, (incarnation,), one.channel, one.log.incarnation, position, None, 0, 0.0)
+        here = PChannelInfo(name=one.channel)
+        await ask(connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=here, cursor=cursor_to_proto(made)))
+        assert len((await ask(connection, LIST_CURSORS, proto.PChannelRequest(pchannel=here))).cursors) == 1
+        elsewhere = PChannelInfo(name=other.channel)
+        assert not (await ask(connection, LIST_CURSORS, proto.PChannelRequest(pchannel=elsewhere))).cursors
+        with pytest.raises(InvalidArgumentError, match="save a position that was read from this log"):
+            await ask(connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=elsewhere, cursor=cursor_to_proto(made)))
+
+
+async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
+    results = [await append(served) for _ in range(3)]
+    await served.log.truncate(results[1].message_id)
+    with pytest.raises(TruncatedError, match="cannot be saved at"):
+        await save(served, connection, cursor(served, results[0]))
+    assert await load(served, connection) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"incarnation": 5}, "save a position that was read from this log"),
+        ({"pchannel": "p-2"}, "save a position that was read from this log"),
+        ({"form": 2}, "save a position that was read from this log"),
+        ({"start": (1 << 40, 0)}, "above its durable end"),
+        ({"event": (1 << 100, 0)}, "above its durable end"),
+        ({"incarnations": (77,)}, "an incarnation of a vchannel that does not exist yet"),
+        ({"incarnations": (1, 2)}, "has 2 incarnations: one for each of its 1"),
+        ({"key": CursorKey("", ("a",))}, "needs a name"),
+        ({"key": CursorKey("_own", ("a",))}, "begins with '_'"),
+        ({"key": CursorKey("x" * 256, ("a",))}, "256 bytes long: at most 255"),
+        ({"key": CursorKey("reader", ("\0",))}, "control characters"),
+    ],
+)
+async def test_bad_cursor_is_refused(served: Serving, connection: Connection, changes: dict[str, Any], words: str) -> None:
+    at = await append(served)
+    with pytest.raises(InvalidArgumentError, match=words):
+        await save(served, connection, cursor(served, at, **changes))
+    for waited_s in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgumentError, match="is not a time"):
+            await save(served, connection, cursor(served, at), waited_s=waited_s)
+    assert await served.log.cursors.infos() == []
+
+
+async def test_cursor_without_vchannels_or_name_is_refused(served: Serving, connection: Connection) -> None:
+    with pytest.raises(InvalidArgumentError, match="needs a name and at least one vchannel"):
+        await ask(connection, LOAD_CURSOR, proto.LoadCursorRequest(pchannel=info(served)))
+    with pytest.raises(InvalidArgumentError, match="cursor is empty"):
+        await ask(connection, DELETE_CURSORS, proto.DeleteCursorsRequest(pchannel=info(served)))
+    request = proto.DeleteCursorsRequest(pchannel=info(served), name="x", vchannels={})
+    with pytest.raises(InvalidArgumentError, match="has no vchannels"):
+        await ask(connection, DELETE_CURSORS, request)
+
+
+async def test_save_that_has_waited_too_long_does_not_wait_longer(served: Serving, connection: Connection) -> None:
+    at = await append(served)
+    store = served.log.cursors.store
+    await asyncio.to_thread(store.acquire, 1.0)
+    try:
+        with pytest.raises(WouldBlockError):
+            await save(served, connection, cursor(served, at), waited_s=60.0)
+    finally:
+        store.release()
+    assert await save(served, connection, cursor(served, at), waited_s=60.0)

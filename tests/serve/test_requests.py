@@ -1,0 +1,43 @@
+"""Requests that a client sends on a stream that has ended take no memory from the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import grpc.aio
+
+from tests.serve.bad_input.test_bad_input import resident
+from tests.serve.servers import Child
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.headers import producer_header
+from wal.rpc.methods import PRODUCE
+
+REQUEST_BYTES: Final = 60_000
+"""Less than the 65,535 bytes that HTTP/2 lets a client send on a stream before the server takes anything, so that all of it arrives."""
+STREAMS: Final = 500
+
+
+async def test_requests_after_the_close_take_no_memory(server: Child) -> None:
+    late = proto.ProduceRequest()
+    late.produce.message.payload = bytes(REQUEST_BYTES)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for _ in range(STREAMS // 5):
+            await send_after_the_close(channel, late)
+        before = resident(server.process.pid)
+        for _ in range(STREAMS):
+            await send_after_the_close(channel, late)
+        assert resident(server.process.pid) - before < REQUEST_BYTES * STREAMS // 3
+
+
+async def send_after_the_close(channel: grpc.aio.Channel, late: proto.ProduceRequest) -> None:
+    header = producer_header(proto.CreateProducerRequest(pchannel=PChannelInfo(name="p0")))
+    call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())(metadata=[header])
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server may be faster
+        await call.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+        await call.write(late)
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass

@@ -1,0 +1,236 @@
+"""No request holds everybody: what a large one needs is counted by turns of the loop, never timed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message as Proto
+
+from actors.group import RUNS_A_TURN
+from tests.serve.servers import Serving, connected, serving
+from tests.serve.test_produce import opened, outcomes
+from wal.coordinator.vchannels import VChannels
+from wal.errors import InvalidArgumentError
+from wal.message import AppendResult, Message, encode_properties
+from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.appends import columns_of, outcomes_from_proto
+from wal.rpc.connection import Connection
+from wal.rpc.methods import APPEND_BROADCAST, DELETE_CURSORS, DESCRIBE_CHANNELS, DESTORY_CHANNELS, LIST_VCHANNELS, LOCATE_VCHANNELS
+from wal.rpc.serving import ENTRIES_MAX, SLICE
+from wal.write.vchannel import VChannel
+
+MANY = 4 * SLICE
+
+
+class Turns:
+    """Counts calls of methods by the turn of the loop in which they are made."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.calls: Counter[int] = Counter()
+
+    @contextlib.contextmanager
+    def counted(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        method: Callable[..., Any] = getattr(owner, name)
+
+        def call(*values: Any, **named: Any) -> Any:
+            self.calls[self.turn] += 1
+            return method(*values, **named)
+
+        handle: asyncio.Handle
+
+        def following() -> None:
+            nonlocal handle
+            self.turn += 1
+            handle = loop.call_soon(following)
+
+        handle = loop.call_soon(following)
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, call)
+            try:
+                yield
+            finally:
+                handle.cancel()
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+async def ask(connection: Connection, method: Any, request: Proto) -> Any:
+    return await connection.write(method, request, "asking", timeout_s=60.0)
+
+
+async def answer(stream: Any, **request: Any) -> BaseException | None:
+    """Returns the error of a request on a Produce stream, whose number is 1, or None."""
+    await stream.write(proto.ProduceRequest(**request))
+    response = await stream.read()
+    if response.outcomes.begun:
+        return None
+    ((_, outcome),) = outcomes_from_proto(response.outcomes)
+    return outcome if isinstance(outcome, BaseException) else None
+
+
+async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served, connected(served.address) as connection:
+        with turns.counted(monkeypatch, VChannels, "create_nowait"):
+            names = [f"located-{number}" for number in range(MANY)]
+            answered = await ask(connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True))
+            assert [state.name for state in answered.vchannels] == names
+            assert all(state.incarnation for state in answered.vchannels)
+            stream = await opened(connection)
+            begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=[f"begun-{number}" for number in range(MANY)])
+            assert await answer(stream, begin_txn=begin) is None
+            messages = [Message(f"appended-{number}", b"") for number in range(MANY)]
+            append = append_pb2.AppendRequest(first_request_id=1, messages=columns_of(messages))
+            await stream.write(proto.ProduceRequest(append=append))
+            assert all(isinstance(one, AppendResult) for one in (await outcomes(stream, MANY)).values())
+        assert sum(turns.calls.values()) == 3 * MANY
+        assert max(turns.calls.values()) <= SLICE
+
+
+@pytest.mark.parametrize("properties", [{}, {"a": "b"}], ids=["plain", "with properties"])
+async def test_appends_are_executed_in_slices(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection, properties: dict[str, str]
+) -> None:
+    stream = await opened(connection)
+    await served.log.create_vchannel("orders", None)
+    messages = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4 * MANY))
+    if properties:
+        one = encode_properties(properties)
+        messages.properties_lengths, messages.properties = struct.pack("<I", len(one)) * MANY, one * MANY
+    else:
+        messages.types = struct.pack("<I", 2) * MANY  # otherwise they are appended together, as 1 operation
+    with turns.counted(monkeypatch, type(served.log.appends), "append"):
+        await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=messages)))
+        assert len(await outcomes(stream, MANY)) == MANY
+    assert sum(turns.calls.values()) == MANY
+    assert max(turns.calls.values()) <= SLICE
+
+
+async def test_transaction_that_is_refused_creates_nothing(served: Serving, connection: Connection) -> None:
+    stream = await opened(connection)
+    bodies_max = served.log.settings.txn_bodies_max
+    many = [f"v{number}" for number in range(bodies_max + 1)]
+    begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=many)
+    txn = append_pb2.AppendTxnRequest(request_id=1, vchannels=many, bodies=columns_of([Message("v0", b"")]))
+    for refused in (await answer(stream, begin_txn=begin), await answer(stream, append_txn=txn)):
+        assert isinstance(refused, InvalidArgumentError)
+        assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
+    with pytest.raises(InvalidArgumentError, match="which bounds its vchannels"):
+        await served.log.appends.begin_txn(tuple(many), 10.0, None)
+    assert not served.log.coordinator.vchannels.records
+
+
+async def test_transaction_without_room_creates_nothing() -> None:
+    async with serving(vchannels_max=10) as served, connected(served.address) as connection:
+        stream = await opened(connection)
+        begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=[f"v{number}" for number in range(11)])
+        refused = await answer(stream, begin_txn=begin)
+        assert isinstance(refused, InvalidArgumentError)
+        assert "'v0' and 10 others would be 1 more than vchannels_max=10" in str(refused)
+        assert not served.log.coordinator.vchannels.records
+        request = cluster_pb2.LocateVChannelsRequest(names=begin.vchannels, create=True)
+        with pytest.raises(InvalidArgumentError, match="1 more than vchannels_max=10"):
+            await ask(connection, LOCATE_VCHANNELS, request)
+        assert not served.log.coordinator.vchannels.records
+
+
+async def test_transaction_over_pchannels_creates_nothing() -> None:
+    async with serving(pchannels=2) as served:
+        names = tuple(f"v{number}" for number in range(16))
+        for call in (
+            lambda: served.log.appends.begin_txn(names, 10.0, None),
+            lambda: served.log.appends.send_txn(names, [Message("v0", b"")], 0, None),
+        ):
+            with pytest.raises(InvalidArgumentError, match="and 6 others"):
+                await call()
+        assert not served.log.coordinator.vchannels.records
+
+
+async def test_too_many_entries_are_counted_before_they_are_read(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection
+) -> None:
+    stream = await opened(connection)
+    millions = [""] * 1_000_000
+    info = pchannel_calls_pb2.DeleteCursorsRequest(name="x")
+    info.pchannel.name = "wal-0"
+    info.vchannels.names.extend(millions)
+    requests: list[tuple[Any, Proto]] = [
+        (LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=millions)),
+        (DESTORY_CHANNELS, cluster_pb2.ChannelNames(names=millions)),
+        (DESCRIBE_CHANNELS, cluster_pb2.ChannelNames(names=millions)),
+        (APPEND_BROADCAST, cluster_pb2.AppendBroadcastRequest(vchannels=millions)),
+        (DELETE_CURSORS, info),
+    ]
+    for method, request in requests:
+        with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
+            await ask(connection, method, request)
+    await stream.write(proto.ProduceRequest(begin_txn=append_pb2.BeginTxnRequest(request_id=1, vchannels=millions)))
+    with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
+        await stream.read()
+
+
+async def test_request_of_too_many_messages_makes_none(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr("wal.rpc.appends.Message", lambda *values, **named: made.append(values))
+    stream = await opened(connection)
+    million = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4_000_000))
+    await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=million)))
+    with pytest.raises(InvalidArgumentError, match="1000000 messages, at most 65536"):
+        await stream.read()
+    stream = await opened(connection)
+    txn = append_pb2.AppendTxnRequest(request_id=1, vchannels=["orders"], bodies=million)
+    refused = await answer(stream, append_txn=txn)
+    assert isinstance(refused, InvalidArgumentError)
+    assert "1000000 bodies is over txn_bodies_max=4096" in str(refused)
+    assert not made
+
+
+async def test_message_of_many_properties_is_refused_undecoded(connection: Connection) -> None:
+    stream = await opened(connection)
+    stored = encode_properties({f"{number:x}": "" for number in range(16_385)})
+    columns = append_pb2.MessageColumns(
+        vchannels=["orders"], payload_lengths=bytes(4), properties_lengths=struct.pack("<I", len(stored)), properties=stored
+    )
+    refused = await answer(stream, append=append_pb2.AppendRequest(first_request_id=1, messages=columns))
+    assert isinstance(refused, InvalidArgumentError)
+    assert "16385 properties, and at most 16384" in str(refused)
+
+
+async def test_list_of_many_vchannels_is_encoded_in_slices(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection
+) -> None:
+    names = [f"v{number}" for number in range(MANY)]
+    await ask(connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True))
+    with turns.counted(monkeypatch, cluster_pb2.VChannelStates, "SerializeToString"):
+        listed = await ask(connection, LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest())
+    assert [state.name for state in listed.vchannels] == names
+    assert len(turns.calls) >= MANY // SLICE
+
+
+async def test_waiting_appends_are_taken_in_turns(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        log = served.log
+        for number in range(2):
+            await log.create_vchannel(f"v{number}", None)
+        group = next(iter(log.node.pchannels.values())).actor_group
+        group.pause()
+        count = 2 * RUNS_A_TURN + 1
+        futures = [log.appends.append(Message(f"v{number % 2}", b""), 0) for number in range(count)]
+        with turns.counted(monkeypatch, VChannel, "receive"):
+            group.resume()
+            results = await asyncio.gather(*[future for future in futures if future is not None])
+        ticks = [result.time_tick for result in results]
+        assert len(ticks) == count
+        assert ticks == sorted(ticks)  # the order is that of the calls
+        assert max(turns.calls.values()) == RUNS_A_TURN

@@ -1,0 +1,197 @@
+"""Each constructor refuses a wrong value with an error that names the field and the value, and marshal refuses one that was assigned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wal.errors import InvalidArgumentError
+from wal.streams.msgstream import (
+    CreateCollectionMsg,
+    CreatePartitionMsg,
+    DeleteMsg,
+    DropCollectionMsg,
+    DropPartitionMsg,
+    InsertMsg,
+    MsgPack,
+    MsgPosition,
+    MsgType,
+    OpaqueMsg,
+    TimeTickMsg,
+    TsMsg,
+)
+
+GOOD: list[tuple[type[TsMsg], dict[str, Any]]] = [
+    (InsertMsg, {"timestamps": [1], "row_ids": [2], "row_data": [b""]}),
+    (DeleteMsg, {"timestamps": [1], "primary_keys": [2]}),
+    (TimeTickMsg, {"timestamp": 1}),
+    (CreateCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
+    (DropCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
+    (CreatePartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
+    (DropPartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
+    (OpaqueMsg, {"msg_type": MsgType.FLUSH}),
+]
+SIGNED = [(1 << 63, InvalidArgumentError), (-(1 << 63) - 1, InvalidArgumentError), (1.5, TypeError), ("1", TypeError)]
+UNSIGNED = [(1 << 64, InvalidArgumentError), (-1, InvalidArgumentError), (1.5, TypeError), (None, TypeError)]
+BASE: dict[str, list[tuple[Any, type[Exception]]]] = {
+    "id": SIGNED,
+    "source_id": SIGNED,
+    "target_id": SIGNED,
+    "timestamp": UNSIGNED,
+    "hash_keys": [
+        ([1 << 32], InvalidArgumentError),
+        ([-1], InvalidArgumentError),
+        (["a"], TypeError),
+        ([1.0], TypeError),
+        ("12", TypeError),
+        (b"12", TypeError),
+        (7, TypeError),
+        (None, TypeError),
+    ],
+    "trace_ctx": [
+        (None, TypeError),
+        ([("a", "b")], TypeError),
+        ({1: "b"}, TypeError),
+        ({"a": 1}, TypeError),
+        ({"a": "\ud800"}, InvalidArgumentError),
+    ],
+}
+ROWS: dict[str, list[tuple[Any, type[Exception]]]] = {
+    "timestamps": [
+        ([], InvalidArgumentError),
+        ([1, 2], InvalidArgumentError),
+        ([-1], InvalidArgumentError),
+        ([1 << 64], InvalidArgumentError),
+        (["1"], TypeError),
+        (None, TypeError),
+        ("1", TypeError),
+        (1, TypeError),
+    ],
+    "collection_id": SIGNED,
+    "partition_id": SIGNED,
+    "hash_keys": [([1, 2], InvalidArgumentError)],
+}
+NAMES: list[tuple[Any, type[Exception]]] = [("", InvalidArgumentError), (None, TypeError), (b"a", TypeError)]
+COLUMN = [([], InvalidArgumentError), ([1, 2], InvalidArgumentError), (None, TypeError), (["1"], TypeError)]
+IDS = [*COLUMN, ([1 << 63], InvalidArgumentError)]
+COLLECTION: dict[str, list[tuple[Any, type[Exception]]]] = {"collection_id": SIGNED, "collection_name": NAMES}
+PARTITION = COLLECTION | {"partition_id": SIGNED, "partition_name": NAMES}
+OWN: dict[type[TsMsg], dict[str, list[tuple[Any, type[Exception]]]]] = {
+    InsertMsg: ROWS
+    | {
+        "row_ids": IDS,
+        "row_data": [([], InvalidArgumentError), ([b"", b""], InvalidArgumentError), (["a"], TypeError), (b"a", TypeError), (3, TypeError)],
+    },
+    DeleteMsg: ROWS | {"primary_keys": IDS},
+    TimeTickMsg: {},
+    CreateCollectionMsg: COLLECTION | {"schema": [(None, TypeError), ("a", TypeError)]},
+    DropCollectionMsg: COLLECTION,
+    CreatePartitionMsg: PARTITION,
+    DropPartitionMsg: PARTITION,
+    OpaqueMsg: {
+        "msg_type": [
+            (0, InvalidArgumentError),
+            (MsgType.UNDEFINED, InvalidArgumentError),
+            (-1, InvalidArgumentError),
+            (1 << 31, InvalidArgumentError),
+            ("FLUSH", TypeError),
+            (None, TypeError),
+        ],
+        "body": [("a", TypeError), (None, TypeError), (bytearray(b"a"), TypeError)],
+    },
+}
+CASES = [
+    (kind, good, field, value, error)
+    for kind, good in GOOD
+    for field, wrongs in (*BASE.items(), *OWN[kind].items())
+    for value, error in wrongs
+]
+
+
+@pytest.mark.parametrize(("kind", "good"), GOOD, ids=[kind.__name__ for kind, _ in GOOD])
+def test_good_values_are_accepted(kind: type[TsMsg], good: dict[str, Any]) -> None:
+    message = kind(**good)
+    assert kind.unmarshal(message.marshal()) == message
+
+
+def test_constructor_refuses_wrong_values_by_name(subtests: pytest.Subtests) -> None:
+    for kind, good, field, value, error in CASES:
+        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]}"):
+            with pytest.raises(error) as raised:
+                kind(**good | {field: value})
+            assert type(raised.value) is error
+            text = str(raised.value)
+            assert field in text or "rows" in text, text
+
+
+def test_marshal_refuses_wrong_values_assigned_later(subtests: pytest.Subtests) -> None:
+    for kind, good, field, value, error in CASES:
+        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]}"):
+            message = kind(**good)
+            setattr(message, field, value)
+            with pytest.raises(error):
+                message.marshal()
+
+
+def test_wrong_number_in_a_long_column_is_named_by_its_index() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"row_ids\[99\]"):
+        InsertMsg([1] * 100, [*range(99), 1 << 63], [b""] * 100)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 64])
+def test_set_ts_is_checked(wrong: int) -> None:
+    message = TimeTickMsg(1)
+    with pytest.raises(InvalidArgumentError, match=str(wrong)):
+        message.set_ts(wrong)
+    with pytest.raises(TypeError):
+        message.set_trace_ctx({"a": 1})  # type: ignore[dict-item]
+    assert message == TimeTickMsg(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"channel_name": ""}, InvalidArgumentError),
+        ({"channel_name": None}, TypeError),
+        ({"msg_id": "text"}, TypeError),
+        ({"msg_id": None}, TypeError),
+        ({"msg_group": None}, TypeError),
+        ({"timestamp": -1}, InvalidArgumentError),
+        ({"timestamp": 1 << 64}, InvalidArgumentError),
+        ({"timestamp": "1"}, TypeError),
+    ],
+)
+def test_position_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
+    (name,) = fields
+    with pytest.raises(error, match=name):
+        MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
+
+
+def test_positions_are_values() -> None:
+    assert {MsgPosition("a", b"1"), MsgPosition("a", b"1")} == {MsgPosition("a", b"1")}
+    with pytest.raises(AttributeError):
+        MsgPosition("a", b"1").timestamp = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"msgs": None}, TypeError),
+        ({"msgs": b"text"}, TypeError),
+        ({"msgs": [b"bytes"]}, TypeError),
+        ({"begin_ts": 5, "end_ts": 4}, InvalidArgumentError),
+        ({"begin_ts": "5"}, TypeError),
+        ({"end_ts": 1 << 64}, InvalidArgumentError),
+    ],
+)
+def test_pack_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="|".join(fields)):
+        MsgPack(**{"msgs": []} | fields)
+
+
+def test_pack_has_the_interval_of_its_messages() -> None:
+    pack = MsgPack([InsertMsg([3, 9], [1, 2], [b"", b""]), TimeTickMsg(5)])
+    assert (pack.begin_ts, pack.end_ts) == (3, 9)
+    assert (MsgPack([]).begin_ts, MsgPack([]).end_ts) == (0, 0)
+    assert (MsgPack([], 3, 4).begin_ts, MsgPack([], 3, 4).end_ts) == (3, 4)

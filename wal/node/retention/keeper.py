@@ -1,0 +1,378 @@
+"""RetentionKeeper: carries out retention, and every other truncation.
+
+Owns: the turn, about every second and whenever an extent was sealed, in which it marks cursors over their bounds as stale, deletes
+those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time. It holds the lock on
+the cursors from reading them until the new earliest event is stored, so that no truncation passes a cursor that is saved meanwhile.
+
+It never waits long for that lock: a process that was stopped while holding the lock delays retention, with a warning, but no append. A
+failure in a turn is logged once as a warning, and the next turn retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from actors import Clock
+from wal.engine import PChannelRetention
+from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
+from wal.message import MessageID
+from wal.node.retention.policy import AGREED_S, DRIFT_MAX_S, Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.node.retention.report import report_of
+from wal.node.retention.wall_time import WallTime
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.service import CursorService
+from wal.read.cursors.status import CursorStatus, LogView, cursor_status
+from wal.read.cursors.store import DamagedCursor
+from wal.storage.base import Extent
+from wal.write.pchannel import PChannel
+
+_T = TypeVar("_T")
+TURN_S: Final = 1.0
+LOCK_TIMEOUT_S: Final = 5.0
+OPENING_LOCK_TIMEOUT_S: Final = 1.0
+_EXTENTS_MAX: Final = 16
+"""The most extents that are dropped at a time, so that a save of a cursor meanwhile does not wait for long."""
+_log: Final = logging.getLogger("wal.retention")
+
+
+class RetentionKeeper:
+    """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
+
+    def __init__(
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock, wall: WallTime
+    ) -> None:
+        self.bounds = bounds
+        self._pchannels = pchannels
+        self._service = cursors
+        self._clock = clock
+        self._wall = wall
+        self._sealed_since: dict[str, dict[int, float]] = {}
+        """By pchannel, the end of each sealed extent, and the elapsed time at which it was first seen."""
+        self._saved_since: dict[CursorKey, tuple[float, float]] = {}
+        """The newest save of each cursor, and the elapsed time at which it was first seen."""
+        self._lock = asyncio.Lock()
+        self._warned: set[str] = set()
+        """The logged warnings whose cause has not ended."""
+        self._sealed = False
+        self._woken: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Marks the cursors that became stale while the log was closed, and begins its turns, if any bound is set."""
+        if self.bounds.of_cursors:
+            await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
+            self._service.judge = self.judge
+        if self.bounds.of_cursors or self.bounds.of_logs:
+            for pchannel in self._pchannels.values():
+                self.watch(pchannel)
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
+
+    def watch(self, pchannel: PChannel) -> None:
+        """Looks at a pchannel that was opened whenever one of its extents is sealed."""
+        if self.bounds.of_cursors or self.bounds.of_logs:
+            pchannel.log.sealed = self._extent_sealed
+
+    async def close(self) -> None:
+        """Ends its turns, and waits for the work in progress. Idempotent."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+
+    async def settled(self) -> None:
+        """Returns when no truncation is under way that had begun before: a pchannel that has gone by then is not truncated any more."""
+        async with self._lock:
+            pass
+
+    async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        """Does the work that is due. Never raises for a failure: it logs a warning, and the next turn retries."""
+        await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
+
+    async def judge(self) -> None:
+        """Only marks the cursors that are over a bound. Never raises for a failure."""
+
+        async def mark() -> bool:
+            now_s = self._look()
+            if await self._has_stale(now_s):
+                async with self._service.held(LOCK_TIMEOUT_S) as cursors:
+                    view = await self._service.view_for(cursors)
+                    cursors = await self._mark_homed(cursors, view, now_s)
+                    await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
+            return False
+
+        await self._whole(self._guarded(mark))
+
+    async def truncate(self, message_id: MessageID) -> None:
+        """Truncates the pchannel of this id up to its event, inclusive. A truncation past a pin is refused as a whole, with an error that
+        names the holders."""
+        pchannel = self._pchannels[message_id.pchannel]
+        up_to = await pchannel.end_of(message_id)
+        if up_to is None:
+            return
+
+        async def unless_pinned() -> None:
+            async with self._lock, self._service.held() as cursors:
+                view = await self._service.view_for(cursors)
+                pins = [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]
+                if pins:
+                    raise InvalidArgumentError(_refusal(message_id, pins))
+                await self._truncate(pchannel, up_to, cursors)
+
+        await self._whole(unless_pinned())
+        await self._make_room([pchannel])
+
+    async def report(self, pchannels: Iterable[PChannel] | None = None) -> list[PChannelRetention]:
+        """Returns the state of the log of each of these pchannels (None: all)."""
+        drift_s = None if self._look() is not None else self._wall.drift_s
+        cursors = await self._service.run(self._service.store.load_all)
+        view = await self._service.view_for(cursors)
+        return [
+            await report_of(
+                pchannel,
+                _pins(cursors, view, pchannel),
+                self.bounds,
+                extents=pchannel.log.extents(),
+                checkpointed=pchannel.log.checkpointed,
+                clock_drift_s=drift_s,
+            )
+            for pchannel in (self._pchannels.values() if pchannels is None else pchannels)
+        ]
+
+    # -- the turns
+
+    async def _guarded(self, step: Callable[[], Awaitable[bool]]) -> None:
+        """Runs steps until one returns False, or the keeper is closing."""
+        try:
+            async with self._lock:
+                while await step() and not self._closing:
+                    pass
+        except ClosedError:
+            pass
+        except WouldBlockError as error:
+            self._warn("lock", "retention waits: %s", error)
+        except WALError as error:
+            self._warn("failure", "retention failed and will be tried again: %s", error)
+        except Exception:
+            _log.exception("retention failed and will be tried again")
+        else:
+            self._warned -= {"lock", "failure"}
+
+    async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Finishes the work even if its caller is cancelled: the lock must be held until the threads under it are done."""
+        task = asyncio.get_running_loop().create_task(work, name="retention, under way")
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have been cancelled
+
+    async def _run(self) -> None:
+        while True:
+            if not self._sealed:
+                self._woken = asyncio.get_running_loop().create_future()
+                timer = self._clock.call_later(TURN_S, self._wake)
+                try:
+                    await self._woken
+                finally:
+                    timer.cancel()
+            self._sealed = False
+            await self.turn()
+
+    def _extent_sealed(self) -> None:
+        self._sealed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def _step(self, lock_timeout_s: float) -> bool:
+        """Does a part of a turn; returns whether more can be dropped now."""
+        now_s = self._look()
+        if not self._is_due(now_s) and not await self._has_stale(now_s):
+            self._warned = {episode for episode in self._warned if not episode.startswith(("held", "stale", "unsaved"))}
+            return False
+        truncated: list[PChannel] = []
+        more = False
+        async with self._service.held(lock_timeout_s) as cursors:
+            view = await self._service.view_for(cursors)
+            cursors = await self._mark_homed(cursors, view, now_s)
+            cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
+            for name, pchannel in list(self._pchannels.items()):
+                drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
+                if drop_plan.end is not None:
+                    await self._truncate(pchannel, (drop_plan.end, 0), cursors)
+                    truncated.append(pchannel)
+                    more = more or drop_plan.end != drop_plan.wanted
+                if drop_plan.holders:
+                    self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
+                else:
+                    self._warned.discard(f"held {name}")
+        await self._make_room(truncated)
+        return more
+
+    def _look(self) -> float | None:
+        """Returns the wall time, or None while it cannot be trusted."""
+        if (now_s := self._wall.look()) is not None:
+            self._warned.discard("clocks")
+            return now_s
+        self._warn(
+            "clocks",
+            "the wall clock has moved %+.0f s against elapsed time (more than %g s): nothing is dropped for an age by this clock, and no "
+            "cursor turns stale for one, until it is back, has agreed with elapsed time for %g s, or is synchronised with a time server",
+            self._wall.drift_s,
+            DRIFT_MAX_S,
+            AGREED_S,
+        )
+        return None
+
+    def _note_saves(self, cursors: Iterable[Cursor | DamagedCursor]) -> None:
+        """Notes which saves of cursors are new."""
+        elapsed, before = self._wall.elapsed(), self._saved_since
+        self._saved_since = {}
+        for cursor in cursors:
+            if isinstance(cursor, Cursor):
+                saved_at, since = before.get(cursor.key, (None, elapsed))
+                self._saved_since[cursor.key] = cursor.saved_at, since if saved_at == cursor.saved_at else elapsed
+
+    def _is_due(self, now_s: float | None) -> bool:
+        """Returns whether any part of a log would be dropped if there were no pins."""
+        return self.bounds.of_logs and any(self._plan(pchannel, (), now_s).wanted is not None for pchannel in self._pchannels.values())
+
+    def _plan(self, pchannel: PChannel, pins: Iterable[Pin], now_s: float | None) -> Plan:
+        extents, elapsed = self._extents(pchannel), self._wall.elapsed()
+        before = self._sealed_since.get(pchannel.channel, {})
+        since = {extent.end: before.get(extent.end, elapsed) for extent in extents if extent.sealed}
+        self._sealed_since[pchannel.channel] = since
+        return plan(
+            extents,
+            self.bounds,
+            pins,
+            earliest=pchannel.log.earliest,
+            now_s=now_s,
+            extents_max=_EXTENTS_MAX,
+            kept_s=lambda extent: elapsed - since[extent.end],
+        )
+
+    async def _has_stale(self, now_s: float | None) -> bool:
+        """Returns whether any cursor is over its bound and not marked yet."""
+        if not self.bounds.of_cursors:
+            return False
+        cursors = self._current(await self._service.run(self._service.store.load_all))
+        self._note_saves(cursors)
+        view = await self._service.view_for(cursors)
+        return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
+
+    def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
+        if cursor_status(cursor, view) is not CursorStatus.LIVE:
+            return ""
+        saved_at, since = self._saved_since.get(cursor.key, (None, 0.0))
+        kept_s = self._wall.elapsed() - since if saved_at == cursor.saved_at else 0.0
+        return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s, kept_s=kept_s)
+
+    def _current(self, cursors: list[Cursor | DamagedCursor]) -> list[Cursor | DamagedCursor]:
+        """Returns stored cursors, those that move with transactions as their homes have them."""
+        return cursors if self._service.homes is None else self._service.homes.current(cursors)
+
+    async def _mark_homed(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
+        """Marks those over a bound that move with transactions, at their homes, and returns all with their copies as they are then.
+
+        It holds the lock. Best effort, as `_change`.
+        """
+        if (homes := self._service.homes) is None:
+            return cursors
+        marked: list[Cursor | DamagedCursor] = []
+        for copy, cursor in zip(cursors, homes.current(cursors), strict=True):
+            if isinstance(copy, Cursor) and isinstance(cursor, Cursor) and copy.home and (why := self._turned_stale(cursor, view, now_s)):
+                stale: Cursor | None = None
+                try:
+                    if (stale := await homes.mark_stale(copy.key, why)) is not None:
+                        await self._service.run_held(partial(self._service.store.put, stale))
+                except WALError as error:
+                    self._warn(f"unsaved {copy.key}", "that %s holds the log no longer could not be stored: %s", copy.key, error)
+                    stale = msgspec.structs.replace(copy, stale=why)
+                if stale is not None:
+                    self._warn(f"stale {copy.key}", "%s is stale and holds the log no longer: %s", copy.key, why)
+                    copy = stale
+            marked.append(copy)
+        return marked
+
+    def _sweep(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
+        """Marks cursors over a bound, deletes those of dropped vchannels, and returns the rest. Runs in a thread, under the lock."""
+        left: list[Cursor | DamagedCursor] = []
+        for cursor in cursors:
+            if isinstance(cursor, Cursor) and not cursor.home:
+                if cursor_status(cursor, view) is CursorStatus.DROPPED:
+                    self._change(cursor, None)
+                    continue
+                if why := self._turned_stale(cursor, view, now_s):
+                    stale = msgspec.structs.replace(cursor, stale=why)
+                    self._change(cursor, stale)
+                    self._warn(f"stale {cursor}", "%s is stale and holds the log no longer: %s", cursor.key, why)
+                    left.append(stale)
+                    continue
+            left.append(cursor)
+        return left
+
+    def _change(self, cursor: Cursor, changed: Cursor | None) -> None:
+        """Changes a cursor. Best effort: a cursor that cannot be updated (disk full) does not block freeing space.
+
+        Its reader finds the log truncated past it, or loses nothing.
+        """
+        try:
+            self._service.store.change(cursor, changed)
+        except WALError as error:
+            self._warn(f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error)
+
+    async def _truncate(self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]) -> None:
+        """Truncates, under the lock. The cursors that it relies on are synced first, so that a power cut cannot undo them but keep the
+        truncation."""
+        if cursors:
+            await self._service.run_held(self._service.store.sync)
+        await pchannel.log.truncate(*up_to)
+
+    async def _make_room(self, pchannels: list[PChannel]) -> None:
+        for pchannel in pchannels:
+            if pchannel.checkpointer is not None:
+                await pchannel.checkpointer.make_room()
+
+    def _extents(self, pchannel: PChannel) -> list[Extent]:
+        return [] if pchannel.fault is not None else pchannel.log.extents()
+
+    def _warn(self, episode: str, text: str, *values: object) -> None:
+        """Logs a warning once per episode."""
+        if episode not in self._warned:
+            self._warned.add(episode)
+            _log.warning(text, *values, extra={"wal_event": "retention", "wal_episode": episode})
+
+
+def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:
+    """Returns the pins of this pchannel's log: those of cursors, and of unfinished broadcasts."""
+    return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
+
+
+def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
+    pins.sort(key=lambda pin: pin.position)
+    shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
+    remedies = []
+    if any(pin.kind != "broadcast" for pin in pins):
+        remedies.append("let their readers save a later position, or delete_cursor(…) them")
+    if any(pin.kind == "broadcast" for pin in pins):
+        remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")
+    return f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, {'; '.join(remedies)}"
+
+
+_SHOWN_MAX: Final = 10

@@ -1,0 +1,45 @@
+"""WallTime: the wall clock of this process, and how far it can be trusted.
+
+Owns the watch over the wall clock. The timer of the pchannels looks at it, and so does whatever is about to act on an age or a time of day:
+retention, cursors that are too old, messages that wait for their time. Ticks do not ask it: they ascend whatever the clock does.
+"""
+
+from __future__ import annotations
+
+from actors import Clock
+from wal.node.retention.policy import ClockWatch
+
+
+class WallTime:
+    """The wall time by this clock, which is trusted at first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._watch = ClockWatch(wall=clock.wall(), monotonic=clock.elapsed())
+
+    @property
+    def drift_s(self) -> float:
+        """Returns how far the wall clock was ahead of the trusted one at the last look."""
+        return self._watch.drift_s
+
+    def look(self) -> float | None:
+        """Returns the wall time in seconds, or None while it cannot be trusted."""
+        clock, watch = self._clock, self._watch
+        wall, elapsed = clock.wall(), clock.elapsed()
+        if watch.look(wall=wall, monotonic=elapsed) or (
+            clock.synchronised() and watch.look(wall=wall, monotonic=elapsed, synchronised=True)
+        ):
+            return wall
+        return None
+
+    def elapsed(self) -> float:
+        """Returns seconds that never step, and that pass while the machine is suspended as well."""
+        return self._clock.elapsed()
+
+    def due_ms(self) -> int:
+        """Returns the time up to which messages are due, in milliseconds since 1970.
+
+        It is the wall time or, after a jump ahead, the earlier one that is trusted: the clock may come back.
+        """
+        self.look()
+        return int(1000 * min(self._clock.wall(), self._watch.trusted(self._clock.elapsed())))

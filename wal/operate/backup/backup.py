@@ -1,0 +1,279 @@
+"""Backup: copies what is durable in a journal to a store, beside its writer, and looks after the copies.
+
+`rounds.py` makes a backup, or one after the other. This file has the calls of users: they make backups, list them, read them again and
+forget them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+import msgspec
+
+from broadcaster.records import read_records
+from wal.channels.directory import PREFIX as VCHANNELS
+from wal.channels.directory import record_from
+from wal.channels.metadata import BROADCAST_ROOT
+from wal.channels.pchannels import checkpoint_records
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.frame.codec import expand, load_zstd
+from wal.location import Location, parse_location
+from wal.operate.backup.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
+from wal.operate.backup.rounds import Progress, Rounds
+from wal.operate.backup.store import Store, age_s, open_store
+from wal.read.cursors.files import CURSORS_NAME, decode_cursor, file_name
+from wal.runtime.threads import in_thread
+from wal.storage.journal.layout import SegmentHeader
+
+_GRACE_S: Final = 3600.0
+"""Objects without a manifest that are younger may belong to a backup that is being made."""
+
+
+async def backup(location: str, target: str, *, progress: Progress | None = None) -> Manifest:
+    """Makes a backup of the journal at `location` in the store at `target`, and returns its manifest.
+
+    What is damaged in the segments that it reads is copied as it is, and named in the manifest.
+
+    `progress` is called in other threads, with the objects that were put so far. Raises InvalidArgumentError for a log that is no
+    journal, or if the target has backups of another log; LockedError if another process has made a backup there meanwhile; NoSpaceError and
+    StorageError of the target. Without the last step, the manifest, no earlier backup is changed; another attempt goes on where it ended.
+    """
+    directory = journal_path(location)
+
+    def make() -> Manifest:
+        with closing(Rounds(directory, open_store(target), progress)) as rounds:
+            return rounds.make()
+
+    return await in_thread(make)
+
+
+async def follow(
+    location: str, target: str, *, interval_s: float = 1.0, keep: int | None = None, progress: Progress | None = None
+) -> AsyncIterator[Manifest]:
+    """Makes a backup every `interval_s` (seconds) and yields each, until the caller ends the iteration. Raises as `backup` does.
+
+    With `keep` it forgets all but the newest ones after each, as `forget` does.
+    """
+    if keep is not None:
+        _check_keep(keep)
+    directory = journal_path(location)
+    rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
+    kept: _Kept | None = None
+    try:
+        while True:
+            begun = time.monotonic()
+            manifest = await in_thread(rounds.make)
+            yield manifest
+            if keep is not None and kept is not None:
+                kept.add(manifest)
+                await in_thread(kept.shrink, keep)
+            elif keep is not None:
+                _, kept = await in_thread(_forget, rounds.store, keep)
+            await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - begun)))
+    finally:
+        await in_thread(rounds.close)
+
+
+async def backups(target: str) -> list[Manifest]:
+    """Returns the manifests of all backups at `target`, oldest first, without those that are damaged: `verify` names them.
+
+    Raises FormatError if there is none, or one of a newer version, CorruptionError if all are damaged.
+    """
+    return await in_thread(lambda: _backups(open_store(target)))
+
+
+async def verify(target: str) -> list[str]:
+    """Reads every object of all backups at `target`; returns a sentence for each that is missing or damaged, and for each part of the log
+    that was damaged when it was copied."""
+    return await in_thread(lambda: _verify(open_store(target)))
+
+
+async def forget(target: str, *, keep: int) -> list[int]:
+    """Removes all backups but the newest `keep`, and what only they need; returns the numbers of those that were removed."""
+    _check_keep(keep)
+    return (await in_thread(lambda: _forget(open_store(target), keep)))[0]
+
+
+def journal_path(location: str) -> Path:
+    """Returns the directory of the journal at this location; raises InvalidArgumentError for any other log."""
+    parsed: Location = parse_location(location)
+    if parsed.path is None:
+        raise InvalidArgumentError(f"{location} is no journal: only the directory of a journal is backed up and restored")
+    return parsed.path
+
+
+def manifests(store: Store) -> tuple[list[Manifest], dict[int, CorruptionError]]:
+    """Returns the backups in the store, oldest first, and by number why others cannot be read. Raises FormatError for a newer version."""
+    readable: list[Manifest] = []
+    damaged: dict[int, CorruptionError] = {}
+    for number, name in numbered(store.names(PREFIX)):
+        try:
+            readable.append(load_manifest(store, name))
+        except CorruptionError as error:
+            damaged[number] = error
+    return readable, damaged
+
+
+def load_manifest(store: Store, name: str) -> Manifest:
+    """Returns the manifest of this name. Raises FormatError for a newer version, CorruptionError if it is damaged."""
+    return decode_manifest(name, store.get(name, BYTES_MAX))
+
+
+def fetch(store: Store, chunk: Chunk) -> bytes:
+    """Returns the bytes of a chunk. Raises CorruptionError if they are missing or damaged."""
+    is_compressed = chunk.name.endswith(".zst")
+    try:
+        data = store.get(chunk.name, chunk.size + (chunk.size // 128 + 1024 if is_compressed else 0))  # zstd may add less than that
+        if is_compressed:
+            data = expand(load_zstd(), data, chunk.size)
+    except FileNotFoundError:
+        raise _damaged(store, chunk, "it is missing") from None
+    except CorruptionError as error:
+        raise _damaged(store, chunk, str(error)) from error
+    if len(data) != chunk.size or google_crc32c.value(data) != chunk.crc:
+        raise _damaged(store, chunk, f"it has {len(data)} bytes and CRC32C {google_crc32c.value(data):#010x}")
+    return data
+
+
+def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
+    """Returns the metadata of a backup. Raises CorruptionError if they are missing or damaged."""
+    data = fetch(store, manifest.metadata)
+    try:
+        metadata = msgspec.json.decode(data, type=dict[str, str])
+        checkpoint_records(metadata)
+        for key, value in metadata.items():
+            if key.startswith(VCHANNELS):
+                record_from(key, value)
+        root = f"{BROADCAST_ROOT}/"
+        broadcasts = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
+        read_records(list(broadcasts), list(broadcasts.values()))
+    except (msgspec.DecodeError, RecursionError, ValueError, CorruptionError) as error:
+        raise _damaged(store, manifest.metadata, str(error)) from error
+    return metadata
+
+
+def check_header(store: Store, segment: SegmentCopy, data: bytes) -> None:
+    """Raises CorruptionError unless these bytes, the first chunk of a segment, begin the segment that the manifest says."""
+    try:
+        header = SegmentHeader.unpack(data)
+        if (header.generation, header.base, header.size) != (segment.generation, segment.base, segment.size):
+            raise CorruptionError("it is the beginning of another segment than the manifest says")
+    except (CorruptionError, FormatError) as error:
+        raise _damaged(store, segment.chunks[0], str(error)) from error
+
+
+def check_cursor(store: Store, file: str, chunk: Chunk, data: bytes) -> None:
+    """Raises CorruptionError if these bytes are a cursor that belongs in another file. Those that were damaged in the log pass."""
+    try:
+        name = file_name(decode_cursor(data).key)
+    except (CorruptionError, FormatError):
+        return
+    if file != f"{CURSORS_NAME}/{name}":
+        raise _damaged(store, chunk, f"it is the cursor in {name}, and the manifest says {file}")
+
+
+def _damaged(store: Store, chunk: Chunk, what: str) -> CorruptionError:
+    expected = f"{chunk.size} bytes with CRC32C {chunk.crc:#010x}"
+    path = f"{store.place}/{chunk.name}"
+    return CorruptionError(f"{path} is damaged: {what}; expected {expected}", path=path, offset=0, expected=expected)
+
+
+def _backups(store: Store) -> list[Manifest]:
+    readable, damaged = manifests(store)
+    if damaged and not readable:
+        raise max(damaged.items())[1]
+    if not readable:
+        raise FormatError(f"{store.place} holds no backup")
+    return readable
+
+
+def _verify(store: Store) -> list[str]:
+    readable, damaged = manifests(store)
+    if not readable and not damaged:
+        raise FormatError(f"{store.place} holds no backup")
+    findings = [f"backup {number}: {error}" for number, error in damaged.items()]
+    checked: set[tuple[str, str | int]] = set()
+    damage = {part: manifest.number for manifest in reversed(readable) for part in manifest.damage}
+    findings += [f"backup {number}: the log was damaged when it was copied, {part}" for part, number in damage.items()]
+    for manifest in readable:
+        parts = [segment for pchannel in manifest.pchannels.values() for segment in pchannel.segments]
+        firsts = {segment.chunks[0].name: segment for segment in parts if segment.chunks}
+        files = {chunk.name: file for file, chunk in manifest.files.items()}
+        for chunk in manifest.chunks():
+            segment, file = firsts.get(chunk.name), files.get(chunk.name, "")
+            if (key := (chunk.name, file if segment is None else segment.size)) not in checked:
+                checked.add(key)
+                try:
+                    if chunk.name == manifest.metadata.name:
+                        fetch_metadata(store, manifest)
+                        continue
+                    data = fetch(store, chunk)
+                    if segment is not None:
+                        check_header(store, segment, data)
+                    elif file:
+                        check_cursor(store, file, chunk, data)
+                except CorruptionError as error:
+                    findings.append(f"backup {manifest.number}: {error}")
+    return findings
+
+
+def _check_keep(keep: int) -> None:
+    if isinstance(keep, bool) or not isinstance(keep, int):
+        raise TypeError(f"keep is an int, not {type(keep).__name__}")
+    if keep < 1:
+        raise InvalidArgumentError(f"keep={keep} would remove every backup: give at least 1")
+
+
+class _Kept:
+    """The backups in a store, oldest first, and how many of them need each object."""
+
+    def __init__(self, store: Store, found: Iterable[Manifest]) -> None:
+        self.uses: Counter[str] = Counter()
+        self._store = store
+        self._manifests: deque[Manifest] = deque()
+        for manifest in found:
+            self.add(manifest)
+
+    def add(self, manifest: Manifest) -> None:
+        self._manifests.append(manifest)
+        self.uses.update({chunk.name for chunk in manifest.chunks()})
+
+    def shrink(self, count: int, *, objects: bool = True) -> list[int]:
+        """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of those that were removed."""
+        gone = []
+        while len(self._manifests) > count:
+            manifest = self._manifests.popleft()
+            gone.append(manifest.number)
+            self._store.delete(manifest_name(manifest.number))
+            for name in {chunk.name for chunk in manifest.chunks()}:
+                self.uses[name] -= 1
+                if not self.uses[name]:
+                    del self.uses[name]
+                    if objects:
+                        self._store.delete(name)
+        return gone
+
+
+def _forget(store: Store, keep: int) -> tuple[list[int], _Kept | None]:
+    """Removes all but the newest backups; returns the numbers of those that were removed, and what is left (None: some is damaged)."""
+    found, damaged = manifests(store)
+    if not found and not damaged:
+        raise FormatError(f"{store.place} holds no backup: nothing was forgotten")
+    # What a damaged manifest needs is not known. Those older than all that is kept go, and while there is another one, no object does.
+    for number in [number for number in damaged if found and number < found[-keep:][0].number]:
+        store.delete(manifest_name(number))
+        del damaged[number]
+    kept = _Kept(store, found)
+    gone = kept.shrink(keep, objects=not damaged)
+    if gone and not damaged:
+        for name, put_at_s in store.names(OBJECTS).items():
+            if name not in kept.uses and age_s(put_at_s) > _GRACE_S:
+                store.delete(name)
+    return gone, None if damaged else kept

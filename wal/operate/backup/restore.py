@@ -1,0 +1,304 @@
+"""Restore: makes a journal of a backup, and marks it as restored, so that readers learn what it has not.
+
+The log is put together in a directory beside its place, opened once, and renamed to its place in the last step: an interruption leaves
+the place as it was. Where the place is an empty directory, a mount point for example, that directory is inside it, and another attempt
+removes what an interruption left. Nothing is written over a log.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wal.channels.metadata import save_metadata
+from wal.channels.pchannels import checkpoint_records
+from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
+from wal.location import parse_location
+from wal.node.local.restored import mark_restored
+from wal.operate.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
+from wal.operate.backup.manifest import Chunk, Manifest, PChannelCopy
+from wal.operate.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan
+from wal.operate.backup.store import Store, open_store
+from wal.runtime.descriptors import open_file, write_file
+from wal.runtime.system import is_foreign, sync_path
+from wal.runtime.threads import in_thread
+from wal.settings import Settings
+from wal.storage.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, META_NAME, PRIVATE, FileAccess, FileLock
+from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, ControlPage, ControlRecord
+from wal.storage.journal.directory import claim_format
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.layout import segment_name
+from wal.storage.journal.read_only_journal import ReadOnlyJournal
+from wal.storage.kv import SqliteKV
+
+_MARK: Final = ".restoring.lock"
+_BUILDING: Final = ".restoring"
+_META_FILES: Final = frozenset((META_NAME, f"{META_NAME}-wal", f"{META_NAME}-shm", f"{META_NAME}-reserve"))
+_PRIVATE_FILES: Final = _META_FILES | {LOCK_NAME, CURSORS_LOCK_NAME, FENCE_NAME}
+_PARTS: Final = _META_FILES | {_MARK, _BUILDING, LOCK_NAME, CURSORS_LOCK_NAME, "pchannels", "cursors"}
+"""What a restore that did not end may have left in its place."""
+
+
+async def restore(target: str, location: str, *, up_to: int | None = None, if_absent: bool = False) -> Manifest | None:
+    """Makes the journal at `location` of the backups at `target`: the log as it was at the tick `up_to` (None: of the newest backup).
+
+    Above the newest backup that is the log of that one, at its tick. Returns the manifest of the backup that was used, with the tick up to
+    which the log is restored. That is below `up_to` where one frame has events on both sides of it together with records of the log itself,
+    such as the cursor of a transaction, and where the log was restored between two backups: then it is the tick of the earlier one.
+
+    The place must be missing or empty; with `if_absent` a journal that is there already is left as it is, and None is returned. An empty
+    directory keeps its owner, and its group may read what is restored if it may read the directory, and others may not.
+
+    Raises FormatError for a place that is taken and for a target without a backup, InvalidArgumentError if no backup reaches back to
+    `up_to`, CorruptionError for a damaged backup, NoSpaceError without room, LockedError while another process restores to this place.
+    Whatever it raises, the place is as it was.
+    """
+    directory, store = journal_path(location), await in_thread(open_store, target)
+    if not await in_thread(_is_free, directory, if_absent):
+        return None
+    chosen = _chosen(*await in_thread(manifests, store), store, up_to)
+    site = await in_thread(_site, directory)
+    try:
+        metadata, tick = await in_thread(_build, site.building, site.access, store, chosen)
+        kv = await SqliteKV.open(site.building / META_NAME)
+        try:
+            await save_metadata(kv, metadata)
+        finally:
+            await kv.close()
+        await mark_restored(parse_location(str(site.building)), Settings())
+        await in_thread(site.finish)
+    finally:
+        await in_thread(site.close)
+    return msgspec.structs.replace(chosen.top, tick=tick)
+
+
+async def verify_whole(target: str) -> list[str]:
+    """Reads every object of all backups, restores the newest one to a temporary place, and reads every frame of it.
+
+    Returns a sentence for what is missing or damaged. Raises as `restore` does, NoSpaceError for example.
+    """
+    findings = await verify(target)
+    if findings:
+        return findings
+    folder = await in_thread(tempfile.mkdtemp, prefix="wal-verify-")
+    try:
+        manifest = await restore(target, f"{folder}/log")
+        assert manifest is not None
+        await in_thread(_read_all, Path(folder, "log"), manifest)
+    except CorruptionError as error:
+        findings.append(str(error))
+    finally:
+        await in_thread(shutil.rmtree, folder, True)
+    return findings
+
+
+def _read_all(directory: Path, manifest: Manifest) -> None:
+    """Reads every frame of a restored log. Raises CorruptionError for damage, and for a log that does not reach as far as the backup."""
+    with closing(ReadOnlyJournal(directory)) as journal:
+        for name, pchannel in manifest.pchannels.items():
+            with closing(journal.open(name)) as log:
+                end = log.reach().durable_end
+                for _ in log.frames(log.earliest[0], end, 16 << 20):
+                    pass
+                if end < pchannel.end:
+                    raise CorruptionError(f"pchannel {name} of backup {manifest.number} ends at {end}", expected=f"{pchannel.end}")
+
+
+def _is_free(directory: Path, if_absent: bool) -> bool:
+    if not directory.exists():
+        return True
+    names = (
+        {path.name for path in directory.iterdir() if path.name in _PARTS or not is_foreign(path.name)}
+        if directory.is_dir()
+        else {str(directory)}
+    )
+    if FORMAT_NAME in names:
+        if if_absent:
+            return False
+    elif not names or (_MARK in names and names <= _PARTS):
+        return True
+    raise FormatError(f"{directory} is not empty: nothing was restored; name a directory that is missing or empty")
+
+
+def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: Store, up_to: int | None) -> Plan:
+    if damaged and up_to is None and (not found or max(damaged) > found[-1].number):
+        remedy = f"restore up to {moment_of(found[-1].tick)} for the one before" if found else "there is no other one"
+        raise CorruptionError(
+            f"the newest backup at {store.place} cannot be read: {damaged[max(damaged)]}; {remedy}", expected="a manifest"
+        )
+    if not found:
+        raise FormatError(f"{store.place} holds no backup: name where `wal backup` put one")
+    return plan(found, up_to, store.place)
+
+
+def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tuple[dict[str, str], int]:
+    """Writes the files of the journal, and returns its metadata and its tick. Blocks."""
+    disk = Disk()
+    disk.access = access
+    top, base = chosen.top, chosen.base
+    metadata = fetch_metadata(store, top)
+    try:
+        claim_format(disk, building)
+        for name, pchannel in chosen.pchannels().items():
+            folder = building / "pchannels" / name
+            folder.mkdir(parents=True)
+            _write_pchannel(disk, folder, store, top.tick, pchannel)
+        tick, at_tick = top.tick, None
+        if chosen.tick is not None or len(top.pchannels) > 1:  # of several pchannels, one may lack a copy of a broadcast
+            before = {} if base is None else fetch_metadata(store, base)
+            records = {name: before if base is not None and name in base.pchannels else metadata for name in top.pchannels}
+            saved = {name: checkpoint_records(texts).get(name) for name, texts in records.items()}
+            begins = {name: 0 if record is None else record.position for name, record in saved.items()}
+            at_tick = cut_journal(building, disk, chosen, begins)
+            tick, metadata = at_tick.tick, metadata_at(chosen, at_tick, before, metadata)
+        files = {} if base is None else {file: _cursor(store, file, chunk) for file, chunk in base.files.items()}
+        for file, chunk in top.files.items():
+            data = _cursor(store, file, chunk)
+            if base is None or (at_tick is not None and cursor_at(data, at_tick)):
+                files[file] = data
+        for file, data in files.items():
+            path = building / file
+            path.parent.mkdir(exist_ok=True)
+            write_file(path, data)
+    except OSError as error:
+        raise _failed(building, error) from error
+    return metadata, tick
+
+
+def _cursor(store: Store, file: str, chunk: Chunk) -> bytes:
+    data = fetch(store, chunk)
+    check_cursor(store, file, chunk, data)
+    return data
+
+
+def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel: PChannelCopy) -> None:
+    for segment in pchannel.segments:
+        with open(folder / segment_name(segment.base), "xb", opener=open_file) as file:
+            for chunk in segment.chunks:
+                data = fetch(store, chunk)
+                if chunk is segment.chunks[0]:
+                    check_header(store, segment, data)
+                file.write(data)
+            file.truncate(segment.size)
+    for name, chunk in pchannel.files.items():
+        write_file(folder / name, fetch(store, chunk))
+    record = ControlRecord(pchannel.incarnation, pchannel.term, pchannel.end, pchannel.earliest, tick, pchannel.limit, closed=True)
+    ControlPage.create(disk, folder / CONTROL_NAME, record)
+
+
+def _site(directory: Path) -> _Site:
+    """Returns where a log for this directory is put together."""
+    try:
+        return _InsideSite(directory) if directory.is_dir() else _BesideSite(directory)
+    except OSError as error:
+        raise _failed(directory, error) from error
+
+
+class _Site:
+    """Where a log is put together, until `finish` puts it in its place. `close` leaves nothing there but the finished log."""
+
+    building: Path
+    access: FileAccess
+
+    def finish(self) -> None:
+        """Puts the log in its place, durably. Raises FormatError if somebody else made something there meanwhile."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Removes what is left of the building."""
+        shutil.rmtree(self.building, ignore_errors=True)
+
+    def _sync(self) -> None:
+        """Gives all files their access and syncs them."""
+        for folder, _, files in os.walk(self.building):
+            for path in (*(Path(folder, file) for file in files), Path(folder)):
+                (self.access.private if path.name in _PRIVATE_FILES else self.access).give(path)
+                sync_path(path)
+
+
+class _BesideSite(_Site):
+    """A directory beside a place that is missing: it is renamed to its place."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        self.building = Path(tempfile.mkdtemp(prefix=f"{directory.name}.restoring-", dir=directory.parent))
+        self.access = PRIVATE
+        self._directory = directory
+
+    def finish(self) -> None:
+        self._sync()
+        try:
+            self.building.rename(self._directory)  # replaces an empty directory, and no other
+        except OSError as error:
+            raise FormatError(
+                f"{self._directory} was made by somebody else meanwhile, and is left as it is: {error.strerror or error}"
+            ) from error
+        sync_path(self._directory.parent)
+
+
+class _InsideSite(_Site):
+    """A directory inside a place that is empty: what is in it is moved up, FORMAT last, which makes it a journal.
+
+    Nothing can be renamed to a place that is a mount point, and a directory that an administrator has made keeps its owner. The lock on the
+    file `_MARK` is held meanwhile; that file shows that whatever a killed restore left there can be removed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.building = directory / _BUILDING
+        self.access = FileAccess.like(directory)
+        self._directory = directory
+        self._lock = FileLock.open(directory / _MARK, self.access)
+        if not self._lock.try_lock():
+            self._lock.close()
+            raise LockedError(f"another process restores a log to {directory}: wait for it, or name another directory", pid=None)
+        try:
+            _is_free(directory, if_absent=False)  # what was looked at before the lock was taken may have changed
+            self._clear()
+            self.building.mkdir(mode=0o700)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def finish(self) -> None:
+        self._sync()
+        self.access.give(self._directory)
+        try:
+            for name in sorted(os.listdir(self.building), key=lambda name: name == FORMAT_NAME):
+                if name == FORMAT_NAME:
+                    sync_path(self._directory)
+                os.rename(self.building / name, self._directory / name)
+        except OSError as error:
+            raise _failed(self._directory, error) from error
+        sync_path(self._directory)
+
+    def close(self) -> None:
+        try:
+            super().close()
+            if not (self._directory / FORMAT_NAME).exists():
+                self._clear()
+        finally:
+            self._unlock()
+
+    def _unlock(self) -> None:
+        try:
+            (self._directory / _MARK).unlink(missing_ok=True)
+        finally:
+            self._lock.close()
+
+    def _clear(self) -> None:
+        """Removes what a restore left here that did not end."""
+        for name in _PARTS - {_MARK}:
+            path = self._directory / name
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _failed(path: Path, error: OSError) -> StorageError | NoSpaceError:
+    kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    return kind(f"{path} cannot be written: {error.strerror}")

@@ -1,0 +1,434 @@
+"""Rounds: the backups of one journal in one store, made one after the other, each of what is new.
+
+What makes a backup complete at one tick: the metadata are read once before the ends of the pchannels, and once after. Checkpoints are
+those of the first reading, so what they cover is below the ends. Vchannels and the limit of ticks are those of the second, so everything
+in the log is known. Broadcasts are those of both, since one that ended in between may have copies above the tick. The tick is the
+smallest promised one of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile,
+all of this begins again; the files that it replaces most often, checkpoints and cursors, are read first.
+
+What a round costs: the bytes that are new are read once, and their frames checked on the way, as `wal verify` does; several threads
+compress and put them. Between two rounds the journal stays open, and what the store holds is known from the last manifest. So a round lists
+nothing, and reads no index twice. It takes no lock, and writes nothing in the directory of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+
+from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, WALError
+from wal.frame.codec import load_zstd
+from wal.operate.backup.manifest import (
+    BYTES_MAX,
+    METADATA,
+    OBJECTS,
+    PREFIX,
+    Chunk,
+    DamagedPart,
+    Manifest,
+    PChannelCopy,
+    SegmentCopy,
+    decode_manifest,
+    manifest_name,
+    numbered,
+    part_of_cursor,
+    part_of_file,
+    part_of_segment,
+)
+from wal.operate.backup.point import first_above
+from wal.operate.backup.store import ObjectExistsError, Store
+from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
+from wal.storage.files import META_NAME
+from wal.storage.journal.checkpoint import checkpoint_name
+from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
+from wal.storage.journal.directory import LINEAGE_NAME
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, Envelope, SegmentHeader, segment_name
+from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
+from wal.storage.journal.segments import open_shared, read_header, segment_bases
+from wal.storage.journal.verify import check_frames
+from wal.storage.kv import RecordsBeside
+
+CHUNK_BYTES: Final = 16 << 20
+_AT_ONCE: Final = 4
+"""The objects that are compressed and put side by side."""
+_LEVEL: Final = 1
+_SAMPLE_BYTES: Final = 16 << 10
+_SAMPLES: Final = 4
+_WORTH: Final = 0.95
+"""A chunk whose samples do not become smaller than this is put as it is: compressing it would cost more than putting it."""
+_TRIES: Final = 20
+_CHECKPOINTS: Final = ("pchannels/", "checkpoints/")
+_BROADCASTS: Final = "broadcasts/"
+
+_log: Final = logging.getLogger("wal.backup")
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Rounds:
+    """The backups of the journal in `directory`. One thread at a time calls, but any may call `close`, which ends what is under way."""
+
+    def __init__(self, directory: Path, store: Store, progress: Progress | None) -> None:
+        self.store: Store = store
+        self._directory = directory
+        self._newest: Manifest | None = None
+        self._number = 0
+        self._logs: dict[str, ReadOnlyJournalLog] = {}
+        self._journal: ReadOnlyJournal | None = None
+        self._metadata = RecordsBeside(directory / META_NAME)
+        self._objects = _Objects(store, progress)
+        self._damage: list[DamagedPart] = []
+        self._making = threading.Lock()
+
+    def make(self) -> Manifest:
+        """Makes one more backup. Raises as `wal.operate.backup.backup` does."""
+        with self._making:
+            if self._number == 0:
+                names = numbered(self.store.names(PREFIX))
+                if not names:
+                    self.store.check()
+                self._newest = _readable(self.store, names)
+                self._number = names[-1][0] if names else 0
+                self._objects.there = set(self.store.names(OBJECTS))
+            manifest = self._tried()
+            try:
+                self.store.create(manifest_name(manifest.number), manifest.encode())
+            except ObjectExistsError:
+                raise LockedError(
+                    f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there",
+                    pid=None,
+                ) from None
+            self._newest, self._number = manifest, manifest.number
+            self._objects.there = {chunk.name for chunk in manifest.chunks()}
+            return manifest
+
+    def close(self) -> None:
+        """Ends a backup that is being made, and closes the journal. Idempotent."""
+        self._objects.close()
+        with self._making:
+            self._close_journal()
+
+    def _tried(self) -> Manifest:
+        tried = 0
+        while True:
+            opened = self._journal is None
+            self._damage = []
+            try:
+                return self._attempt(self._open_logs())
+            except (FileNotFoundError, TruncatedError, CorruptionError) as error:
+                tried += 1
+                self._close_journal()
+                if tried == _TRIES and isinstance(error, FileNotFoundError) and not isinstance(error, _Behind):
+                    raise CorruptionError(f"{error.filename} is missing, and the log needs it", path=error.filename) from error
+                if tried == _TRIES:
+                    raise
+                time.sleep(0.01 * (tried - 1))
+            except WALError:
+                self._close_journal()
+                if opened:
+                    raise  # otherwise the log was recreated or restored, or its directory replaced, since the last round
+            finally:
+                self._objects.settle()
+
+    def _open_logs(self) -> dict[str, ReadOnlyJournalLog]:
+        if self._journal is None:
+            self._journal = ReadOnlyJournal(self._directory)
+        for name in self._journal.pchannels():
+            if name not in self._logs:
+                self._logs[name] = self._journal.open(name)
+        if not self._logs:
+            raise FormatError(f"{self._directory} holds no log yet: it is made by opening it for writing")
+        return self._logs
+
+    def _close_journal(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _attempt(self, logs: dict[str, ReadOnlyJournalLog]) -> Manifest:
+        self._check_log(next(iter(logs.values())))
+        before = self._metadata.load()
+        states = {name: log.reach() for name, log in logs.items()}
+        after = self._metadata.load()
+        metadata = {key: value for key, value in after.items() if not key.startswith(_CHECKPOINTS)}
+        metadata |= {key: value for key, value in before.items() if key.startswith(_CHECKPOINTS)}
+        metadata |= {key: value for key, value in before.items() if key.startswith(_BROADCASTS) and key not in after}
+        if set(names_in(metadata)) != logs.keys():
+            raise _Behind("a pchannel is being created")
+        tick = min(state.promised_tick for state in states.values())
+        checkpoints = dict.fromkeys(logs, CheckpointRecord(0, 0)) | checkpoint_records(metadata)  # without one, recovery reads all
+        records = {name: self._record(name, log) for name, log in logs.items()}
+        own_files = {name: self._own_files(log, checkpoints[name].state) for name, log in logs.items()}
+        cursors = self._cursors()
+        pchannels = {}
+        for name, log in logs.items():
+            record, checkpoint = records[name], checkpoints[name].position
+            end, _ = first_above(log, tick, states[name].durable_end)
+            if max(record.earliest[0], checkpoint) > end:
+                raise _Behind(f"the recovery of pchannel {name} begins above tick {tick}")
+            segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
+            files = {file: chunk.result() for file, chunk in own_files[name].items()}
+            pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
+        return Manifest(
+            number=self._number + 1,
+            tick=tick,
+            at_s=time.time(),
+            pchannels=pchannels,
+            files={file: chunk.result() for file, chunk in cursors.items()},
+            metadata=self._put(msgspec.json.encode(metadata), METADATA).result(),
+            damage=tuple(self._damage),
+        )
+
+    def _check_log(self, log: ReadOnlyJournalLog) -> None:
+        """Raises InvalidArgumentError if the store has backups of another log."""
+        lives = {log.incarnation, *(restore.parent for restore in log.lineage.restores)}
+        if self._newest is not None and self._newest.log_id not in lives:
+            raise InvalidArgumentError(f"{self.store.place} has backups of another log than {self._directory}: name another target")
+
+    def _record(self, name: str, log: ReadOnlyJournalLog) -> ControlRecord:
+        with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
+            record = control.load()
+        if record.incarnation != log.incarnation:
+            raise _Behind("the log was marked as restored meanwhile")
+        return record
+
+    def _pchannel(self, name: str) -> Path:
+        return self._directory / "pchannels" / name
+
+    def _own_files(self, log: ReadOnlyJournalLog, state: int | None) -> dict[str, Future[Chunk]]:
+        """Puts the checkpoint and the lineage of a pchannel."""
+        files = [] if state is None else [checkpoint_name(state)]
+        if state is not None:
+            with self._naming(f"pchannels/{log.pchannel}/{files[0]}"):
+                log.checkpoint_state(state)
+        if (log.directory / LINEAGE_NAME).exists():
+            files.append(LINEAGE_NAME)  # it was checked when the log was opened
+        return {file: self._put((log.directory / file).read_bytes(), part_of_file(log.pchannel, file)) for file in files}
+
+    def _cursors(self) -> dict[str, Future[Chunk]]:
+        """Puts the saved cursors."""
+        files: dict[str, Future[Chunk]] = {}
+        for path in sorted((self._directory / CURSORS_NAME).glob(f"*{CURSOR_SUFFIX}")):
+            file, data = f"{CURSORS_NAME}/{path.name}", path.read_bytes()
+            with self._naming(file):
+                decode_cursor(data)
+            files[file] = self._put(data, part_of_cursor(file))
+        return files
+
+    @contextlib.contextmanager
+    def _naming(self, file: str) -> Iterator[None]:
+        """Notes the damage that is found in a file of the log."""
+        try:
+            yield
+        except CorruptionError as error:
+            self._damage.append(DamagedPart(file, error.offset or 0, str(error)))
+
+    def _segments(self, name: str, record: ControlRecord, start: int, end: int) -> tuple[SegmentCopy, ...]:
+        """Copies the segments of a pchannel that have positions from `start` up to `end`."""
+        directory = self._pchannel(name)
+        bases = [base for base in segment_bases(directory) if base < end]
+        first = max((at for at, base in enumerate(bases) if base <= start), default=-1)
+        if first < 0:
+            raise FileNotFoundError(2, "the segment was truncated", str(directory))
+        newest = None if self._newest is None else self._newest.pchannels.get(name)
+        known = {} if newest is None else {segment.base: segment for segment in newest.segments}
+        is_same = newest is not None and newest.incarnation == record.incarnation
+        stops = [*bases[first + 1 :], end]
+        copies: list[tuple[SegmentCopy, list[Future[Chunk]]]] = []
+        for base, stop in zip(bases[first:], stops, strict=True):
+            segment = known.get(base)
+            if is_same and segment is not None and self._is_whole(segment, stop - base):
+                self._carry_damage(name, base, stop - base)
+                copies.append((segment, []))
+            else:
+                copies.append(self._segment(name, directory / segment_name(base), base, stop - base, segment))
+        return tuple(
+            msgspec.structs.replace(segment, chunks=(*segment.chunks, *(chunk.result() for chunk in chunks))) if chunks else segment
+            for segment, chunks in copies
+        )
+
+    def _is_whole(self, segment: SegmentCopy, size: int) -> bool:
+        """Returns whether the store has the segment up to this size, which is where the frames of this log end in it."""
+        return (
+            bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._objects.there for chunk in segment.chunks)
+        )
+
+    def _segment(
+        self, pchannel: str, path: Path, base: int, stop: int, known: SegmentCopy | None
+    ) -> tuple[SegmentCopy, list[Future[Chunk]]]:
+        """Returns what an earlier backup has of a segment up to the offset `stop`, and the chunks that are being put of the rest."""
+        with closing(open_shared(Disk(), path)) as file:
+            header = read_header(file)
+            chunks: list[Chunk] = []
+            if known is not None and known.generation == header.generation:
+                for chunk in known.chunks:
+                    if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._objects.there:
+                        break
+                    chunks.append(chunk)
+            checked = at = chunks[-1].end if chunks else 0
+            begins_frame = known is not None and len(chunks) == len(known.chunks)  # where a backup ends a frame begins
+            self._carry_damage(pchannel, base, at)
+            # Small chunks are put once more, as part of a larger one, so that a segment has few, however many backups it grew through.
+            while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
+                at = chunks.pop().start
+
+            def put(data: bytes, start: int) -> Future[Chunk]:
+                return self._put(data, part_of_segment(pchannel, base, header.generation, start), start=start)
+
+            reader = _SegmentReader(file, at, stop, put)
+            if not begins_frame:
+                checked = reader.next_frame(header, checked)
+            for damage in check_frames(path, header, reader.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
+                self._damage.append(DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem))
+            reader.finish()
+            if read_header(file) != header:
+                raise FileNotFoundError(2, "the segment was recycled while it was being copied", str(path))
+        return SegmentCopy(base, header.generation, header.size, tuple(chunks)), reader.chunks
+
+    def _carry_damage(self, pchannel: str, base: int, stop: int) -> None:
+        """Notes the damage that an earlier backup found in a part of a segment that is not read again."""
+        file = f"pchannels/{pchannel}/{segment_name(base)}"
+        if self._newest is not None:
+            self._damage += [part for part in self._newest.damage if part.file == file and part.offset < stop]
+
+    def _put(self, data: bytes, part: str, *, start: int = 0) -> Future[Chunk]:
+        """Begins to put these bytes, as `_Objects.put` does."""
+        if len(data) > BYTES_MAX:
+            raise InvalidArgumentError(
+                f"{part} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
+                "copy the log with `wal copy` instead"
+            )
+        return self._objects.put(data, part, start)
+
+
+class _Objects:
+    """Puts objects into a store, several side by side, unless they are `there`; counts those of one attempt, until `settle`."""
+
+    def __init__(self, store: Store, progress: Progress | None) -> None:
+        self.there: set[str] = set()
+        self._store, self._progress = store, progress
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
+        self._running: deque[Future[Chunk]] = deque()
+        self._lock = threading.Lock()
+        self._count = self._bytes = 0
+        try:
+            self._compress: Callable[[bytes, int], bytes] | None = load_zstd().compress
+        except ImportError:
+            self._compress = None
+
+    def put(self, data: bytes, part: str, start: int) -> Future[Chunk]:
+        """Begins to put these bytes of a file, from `start` on; waits while others are being put. Raises what has failed of them."""
+        while len(self._running) >= _AT_ONCE:
+            self._running.popleft().result()
+        future = self._pool.submit(self._stored, data, part, start)
+        self._running.append(future)
+        return future
+
+    def settle(self) -> None:
+        """Returns when nothing is being put any more."""
+        while self._running:
+            with contextlib.suppress(CancelledError):
+                self._running.popleft().exception()
+        self._count = self._bytes = 0
+
+    def close(self) -> None:
+        """Ends what is being put."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
+        """Puts these bytes, unless an object that holds them is there. Called in several threads."""
+        crc = google_crc32c.value(data)
+        name, end = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}", start + len(data)
+        for suffix in ("", ".zst"):
+            if name + suffix in self.there:
+                return Chunk(name + suffix, start, end, crc)
+        if self._compress is not None and self._is_worth_it(data):
+            name, data = f"{name}.zst", self._compress(data, _LEVEL)
+        try:
+            self._store.create(name, data)
+        except ObjectExistsError:
+            pass  # its name says what it holds
+        else:
+            with self._lock:
+                self._count, self._bytes = self._count + 1, self._bytes + len(data)
+                if self._progress is not None:
+                    self._progress({"objects": self._count, "stored_bytes": self._bytes, "name": name})
+        self.there.add(name)
+        return Chunk(name, start, end, crc)
+
+    def _is_worth_it(self, data: bytes) -> bool:
+        """Returns whether some samples of these bytes become smaller when they are compressed."""
+        assert self._compress is not None
+        if len(data) <= _SAMPLES * _SAMPLE_BYTES:
+            return True
+        step = len(data) // _SAMPLES
+        starts = range(step - _SAMPLE_BYTES, len(data) - _SAMPLE_BYTES + 1, step)  # a segment begins with a page of zeros
+        samples = b"".join(data[at : at + _SAMPLE_BYTES] for at in starts)
+        return len(self._compress(samples, _LEVEL)) < _WORTH * len(samples)
+
+
+class _SegmentReader:
+    """The bytes of a segment file between two offsets, for the check of its frames; `put` gets them as chunks before they are checked.
+
+    So the disk is read once: the check finds the bytes in the page cache.
+    """
+
+    def __init__(self, file: JournalFile, at: int, stop: int, put: Callable[[bytes, int], Future[Chunk]]) -> None:
+        self.chunks: list[Future[Chunk]] = []
+        self._file, self._end, self._stop, self._put = file, at, stop, put
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Returns the bytes at this offset, fewer only at the end."""
+        while self._end < min(offset + length, self._stop):
+            data = self._file.read(min(CHUNK_BYTES, self._stop - self._end), self._end)
+            if not data:
+                raise FileNotFoundError(2, "the segment is shorter than the log", str(self._file.path))
+            self.chunks.append(self._put(data, self._end))
+            self._end += len(data)
+        return self._file.read(max(0, min(length, self._stop - offset)), offset)
+
+    def next_frame(self, header: SegmentHeader, offset: int) -> int:
+        """Returns the offset of the first frame at or after this one."""
+        if offset < HEADER_PAGE_BYTES:
+            return HEADER_PAGE_BYTES
+        while offset < self._stop:
+            data = self.read(CHUNK_BYTES, offset)
+            if (found := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
+                return found
+            offset += len(data)
+        return self._stop
+
+    def finish(self) -> None:
+        """Reads what the check of the frames has left out."""
+        while self._end < self._stop:
+            self.read(1, self._end)
+
+
+def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
+    """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
+    for _, name in reversed(names):
+        try:
+            return decode_manifest(name, store.get(name, BYTES_MAX))
+        except CorruptionError as error:
+            _log.warning("a backup is left out, see `wal backup verify`: %s", error)
+    return None
+
+
+class _Behind(FileNotFoundError):
+    """A checkpoint is above the tick: it is tried again."""

@@ -1,0 +1,474 @@
+"""The commands that change a log: `wal append`, `wal cursor`, `wal truncate` and `wal broadcast abort`.
+
+A log that another process has open for writing is changed through the status service of that process, and refused with its pid if it
+serves none; cursors that do not move with transactions are saved beside the writer. What takes something from a reader asks on a
+terminal or needs `--yes`; `--dry-run` changes nothing, prints the same rows, and ends with 1 if something would change. Every command
+prints a row for each thing that it changed, also if a later one failed. None of them creates a log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from wal.errors import BulkAppendError, InvalidArgumentError
+from wal.location import parse_location
+from wal.message import Message, MessageID
+from wal.operate.cli.commands import EXIT_FINDING, EXIT_STATUS
+from wal.operate.cli.look import unfinished_broadcasts
+from wal.operate.cli.output import (
+    add_log,
+    check_free,
+    check_vchannels,
+    confirmed,
+    details_of,
+    no_cursor,
+    note,
+    opened,
+    pairs,
+    settings_of,
+    show,
+    whole,
+)
+from wal.operate.cli.status_service import StatusService
+from wal.operate.inspect.points import Point, parse_point, tick_of
+from wal.operate.inspect.rows import Row
+from wal.read.cursors.cursor import CursorKey
+from wal.read.options import All, DeliverPolicy, Latest, StartFrom, TimeTickGTE
+from wal.runtime.threads import in_thread
+from wal.timestamp.checks import TICK_MAX
+from wal.timestamp.timestamp import compose
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    from wal.api.accesser import WALAccesser
+    from wal.message import AppendResult
+
+_CHUNK_BYTES: Final = 1 << 16
+"""The most bytes of lines that are appended at once."""
+_WINDOWS_MS: Final = (60_000, 3_600_000, 86_400_000)
+"""How far before a time its last event is looked for, in milliseconds, before everything is read."""
+
+
+class AppendedRow(Row, frozen=True, kw_only=True, tag="appended"):
+    """The messages that a command appended, and those of them whose key was there already. The ids are None without a message."""
+
+    vchannel: str
+    messages: int
+    bytes: int
+    duplicates: int
+    first_id: str | None
+    last_id: str | None
+
+
+class CursorChangeRow(Row, frozen=True, kw_only=True, tag="cursor_change"):
+    """A cursor that is moved or removed: its position before, and `to`, the point where its reader begins, None if it is removed."""
+
+    cursor: str
+    vchannels: tuple[str, ...]
+    position: str | None
+    to: str | None
+
+
+class TruncationRow(Row, frozen=True, kw_only=True, tag="truncation"):
+    """A pchannel that is truncated up to an event, inclusive, and who still needs a message at or before it, which prevents it."""
+
+    pchannel: str
+    up_to: str
+    holders: tuple[str, ...]
+
+
+def fill_append(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal append`."""
+    add_log(parser, "Appends the standard input to a vchannel: the whole of it as one message, or each line as one.")
+    parser.add_argument("vchannel", metavar="VCHANNEL", help="the name of a vchannel")
+    parser.add_argument("--lines", action="store_true", help="each line is a message, without its end")
+    parser.add_argument("--key", metavar="KEY", help="the idempotency key; with --lines KEY:1 is that of the first line, and so on")
+    parser.add_argument("-p", "--property", metavar="NAME=VALUE", action="append", default=[], help="a property; may be repeated")
+    parser.set_defaults(run=_append)
+
+
+def fill_cursor(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal cursor`."""
+    parser.description, parser.epilog = (
+        "Moves or removes a cursor, beside the writer of the log or without one. A cursor that moves with transactions is changed by that "
+        "writer, through its status service.",
+        EXIT_STATUS,
+    )
+    changes = parser.add_subparsers(required=True, metavar="set|reset|rm")
+    for name, run, description in (
+        ("set", _set_cursor, "Moves a cursor to a point, or creates it there. Its reader continues there when it is started again."),
+        ("reset", _reset_cursor, "Starts a cursor again, also a stale one: deletes it, and saves it at a point."),
+        ("rm", _remove_cursor, "Removes a cursor, also a stale one, so that it holds nothing back any more."),
+    ):
+        own = changes.add_parser(name, allow_abbrev=False, formatter_class=parser.formatter_class, help=description.split(". ")[0])
+        add_log(own, description)
+        own.add_argument("cursor", metavar="NAME", help="the name of the cursor")
+        if name != "rm":
+            what = "the first message to read: earliest, latest, an id, a tick, a time, or a time ago (10m)"
+            default = " (default earliest)" if name == "reset" else ""
+            own.add_argument("--to", metavar="POINT", required=name == "set", default="earliest", help=what + default)
+        own.add_argument("--vchannel", metavar="VCHANNEL", action="append", help="the vchannels of the cursor; repeatable (default: all)")
+        _add_asking(own)
+        own.set_defaults(run=run, parser=own)
+
+
+def fill_truncate(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal truncate`."""
+    add_log(parser, "Drops the oldest messages of a log. What a cursor or an unfinished broadcast still needs is never dropped.")
+    what = "the last event to drop: an id, on its pchannel; or a tick, a time or a time ago (7d), on every pchannel"
+    parser.add_argument("--up-to", metavar="POINT", required=True, help=what)
+    _add_asking(parser)
+    parser.set_defaults(run=_truncate)
+
+
+def fill_broadcast(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `wal broadcast`."""
+    parser.description, parser.epilog = "Ends a broadcast that cannot finish. `wal broadcasts` lists them.", EXIT_STATUS
+    changes = parser.add_subparsers(required=True, metavar="abort")
+    own = changes.add_parser("abort", allow_abbrev=False, formatter_class=parser.formatter_class, help="aborts a broadcast")
+    add_log(own, "Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST, and the resource keys are free.")
+    own.add_argument("broadcast", metavar="ID", type=whole(0, TICK_MAX), help="the id of the broadcast")
+    own.add_argument("--reason", metavar="TEXT", required=True, help="the reason, which readers find in the payload")
+    _add_asking(own)
+    own.set_defaults(run=_abort, parser=own)
+
+
+def _add_asking(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only says what it would do; ends with 1 if that is something")
+    parser.add_argument("-y", "--yes", action="store_true", help="does not ask")
+
+
+def _changed(
+    arguments: argparse.Namespace,
+    question: str,
+    rows: Callable[[], Coroutine[Any, Any, list[Row]]],
+    change: Callable[[Sequence[Row]], AsyncIterator[Row]],
+) -> int:
+    """Changes what `rows` returns, if the operator wants it, and shows the rows that `change` yields: those that it has changed.
+
+    Returns the exit status.
+    """
+    changes = asyncio.run(rows())
+    if not changes:
+        return 0
+    if arguments.dry_run:
+        show(changes, arguments)
+        return EXIT_FINDING
+    if not confirmed(arguments, question):
+        return EXIT_FINDING
+    changed: list[Row] = []
+
+    async def carry_out() -> None:
+        async for row in change(changes):
+            changed.append(row)  # noqa: PERF401 - after a failure it has those before it
+
+    try:
+        asyncio.run(carry_out())
+    finally:
+        show(changed, arguments)
+    return 0 if len(changed) == len(changes) else EXIT_FINDING
+
+
+def _service(arguments: argparse.Namespace) -> StatusService | None:
+    """Returns the status service through which a log is changed that another process writes; None for one that this process may write.
+
+    Raises LockedError if a process writes the log and serves none; a dry run works beside it.
+    """
+    location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
+    service = StatusService.of(location, settings)
+    if service is None and not getattr(arguments, "dry_run", False):
+        check_free(location, settings)
+    return service
+
+
+# -- append
+
+
+def _append(arguments: argparse.Namespace) -> int:
+    asyncio.run(_appended(arguments, pairs("-p", arguments.property)))
+    return 0
+
+
+async def _appended(arguments: argparse.Namespace, properties: dict[str, str]) -> None:
+    counts: dict[str, int] = {"messages": 0, "bytes": 0, "duplicates": 0}
+    ids: list[MessageID] = []
+
+    def count(messages: Sequence[Message], results: Sequence[AppendResult | _Appended]) -> None:
+        for message, result in zip(messages, results, strict=False):
+            counts["messages"] += 1
+            counts["bytes"] += len(message.payload)
+            counts["duplicates"] += result.duplicate
+            ids[1:] = [result.message_id]
+            if len(ids) == 1:
+                ids.append(result.message_id)
+
+    service = await in_thread(_service, arguments)
+    try:
+        if service is not None:
+            async for payloads in _payloads(lines=arguments.lines):
+                for payload in payloads:
+                    key = f"{arguments.key}:{counts['messages'] + 1}" if arguments.key and arguments.lines else arguments.key
+                    message = Message(arguments.vchannel, payload, properties=properties)
+                    count([message], [await in_thread(_appended_by, service, message, key)])
+            return
+        async with opened(arguments, write=True) as log:
+            async for payloads in _payloads(lines=arguments.lines):
+                messages = [Message(arguments.vchannel, payload, properties=properties) for payload in payloads]
+                if arguments.key is None:
+                    try:
+                        count(messages, await log.append_bulk(messages))
+                    except BulkAppendError as error:
+                        count(messages, error.results)
+                        raise
+                    continue
+                keys = [
+                    f"{arguments.key}:{counts['messages'] + at}" if arguments.lines else arguments.key for at in range(1, len(messages) + 1)
+                ]
+                outcomes = await asyncio.gather(*map(partial(_keyed, log), messages, keys), return_exceptions=True)
+                failed = next((at for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)), len(outcomes))
+                count(messages, [outcome for outcome in outcomes[:failed] if not isinstance(outcome, BaseException)])
+                for outcome in outcomes[failed:]:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+    finally:
+        # also after a failure in the middle: these messages are durable
+        if ids or sys.exc_info()[0] is None:
+            first, last = (str(ids[0]), str(ids[-1])) if ids else (None, None)
+            show([AppendedRow(vchannel=arguments.vchannel, **counts, first_id=first, last_id=last)], arguments)
+
+
+class _Appended(msgspec.Struct, frozen=True):
+    """The result of an append by the status service."""
+
+    message_id: MessageID
+    duplicate: bool
+
+
+def _appended_by(service: StatusService, message: Message, key: str | None) -> _Appended:
+    payload = base64.b64encode(message.payload).decode()
+    result = service.act("append", vchannel=message.vchannel, payload_base64=payload, properties=dict(message.properties), key=key)
+    return _Appended(MessageID.parse(result["message_id"]), result["duplicate"])
+
+
+async def _keyed(log: WALAccesser, message: Message, key: str) -> AppendResult:
+    return await log.raw_append(message, idempotency_key=key)
+
+
+async def _payloads(*, lines: bool) -> AsyncIterator[list[bytes]]:
+    """Yields the payloads of the standard input: all of it, or its lines, those at once that have arrived."""
+    if sys.stdin is None:
+        raise InvalidArgumentError("the standard input is closed: give the messages there, such as `wal append LOCATION VCHANNEL < FILE`")
+    source = cast("BufferedReader", sys.stdin.buffer)
+    if not lines:
+        yield [await in_thread(source.read)]
+        return
+    begun = b""
+    while chunk := await in_thread(source.read1, _CHUNK_BYTES):
+        *whole, begun = (begun + chunk).split(b"\n")
+        if whole:
+            yield [line.removesuffix(b"\r") for line in whole]
+    if begun:
+        yield [begun]
+
+
+# -- cursors
+
+
+def _set_cursor(arguments: argparse.Namespace) -> int:
+    question = f"Move cursor {arguments.cursor} to {arguments.to}?"
+    return _changed(arguments, question, _rows_of_cursor(arguments, create=True), _moved_cursors(arguments, reset=False))
+
+
+def _reset_cursor(arguments: argparse.Namespace) -> int:
+    question = f"Start cursor {arguments.cursor} again at {arguments.to}?"
+    return _changed(arguments, question, _rows_of_cursor(arguments), _moved_cursors(arguments, reset=True))
+
+
+def _moved_cursors(arguments: argparse.Namespace, *, reset: bool) -> Callable[[Sequence[Row]], AsyncIterator[Row]]:
+    point = parse_point("--to", arguments.to, words=("earliest", "latest"))
+
+    async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:
+        async with _cursor_log(arguments, rows) as (log, service):
+            for row in cast("Sequence[CursorChangeRow]", rows):
+                policy = await _policy(log, row.vchannels, point)
+                if service is None:
+                    await log.seek(row.cursor, to=policy, vchannels=row.vchannels, reset=reset)
+                else:
+                    to = str(policy.message_id) if isinstance(policy, StartFrom) else "latest" if isinstance(policy, Latest) else "earliest"
+                    names = list(row.vchannels)
+                    await in_thread(service.act, "cursor-set", cursor=row.cursor, vchannels=names, to=to, confirm=row.cursor, reset=reset)
+                yield row
+
+    return change
+
+
+def _remove_cursor(arguments: argparse.Namespace) -> int:
+    arguments.to = None
+
+    async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:
+        async with _cursor_log(arguments, rows) as (log, service):
+            for row in cast("Sequence[CursorChangeRow]", rows):
+                if service is None:
+                    await log.delete_cursor(row.cursor, vchannels=row.vchannels)
+                else:
+                    names = list(row.vchannels)
+                    await in_thread(service.act, "cursor-rm", cursor=row.cursor, vchannels=names, confirm=row.cursor)
+                yield row
+
+    return _changed(arguments, f"Remove cursor {arguments.cursor}?", _rows_of_cursor(arguments), change)
+
+
+def _rows_of_cursor(arguments: argparse.Namespace, *, create: bool = False) -> Callable[[], Coroutine[Any, Any, list[Row]]]:
+    async def rows() -> list[Row]:
+        async with opened(arguments) as log:
+            return [*await _cursor_rows(arguments, log, arguments.to, create=create)]
+
+    return rows
+
+
+async def _cursor_rows(arguments: argparse.Namespace, log: WALAccesser, to: str | None, *, create: bool = False) -> list[CursorChangeRow]:
+    """Returns a row for each cursor that is meant. Raises InvalidArgumentError if there is none, unless it is to be created."""
+    vchannels = None if arguments.vchannel is None else tuple(sorted(set(arguments.vchannel)))
+    rows = [
+        CursorChangeRow(cursor=info.name, vchannels=info.vchannels, position=None if info.position is None else str(info.position), to=to)
+        for info in await log.cursors()
+        if info.name == arguments.cursor and vchannels in (None, info.vchannels)
+    ]
+    if rows:
+        return rows
+    if vchannels is None:
+        remedy = "; to create it, name its vchannels with --vchannel" if create else ""
+        raise no_cursor(repr(arguments.cursor), remedy)
+    if not create:
+        raise no_cursor(f"{arguments.cursor!r} of {', '.join(vchannels)}")
+    check_vchannels(vchannels, {info.name for info in await log.vchannels()})
+    return [CursorChangeRow(cursor=arguments.cursor, vchannels=vchannels, position=None, to=to)]
+
+
+@contextlib.asynccontextmanager
+async def _cursor_log(arguments: argparse.Namespace, rows: Sequence[Row]) -> AsyncIterator[tuple[WALAccesser, StatusService | None]]:
+    """Opens the log so that these cursors can be changed, and yields it with the status service through which to do it, if need be.
+
+    Raises LockedError if one moves with transactions, and a process writes the log that serves no status.
+    """
+    with_writer = await in_thread(_moves_with_transactions, arguments, cast("Sequence[CursorChangeRow]", rows))
+    service = await in_thread(_service, arguments) if with_writer else None
+    async with opened(arguments, write=with_writer and service is None) as log:
+        yield log, service
+
+
+def _moves_with_transactions(arguments: argparse.Namespace, rows: Sequence[CursorChangeRow]) -> bool:
+    if parse_location(arguments.location).servers is not None:
+        return False  # the server changes it
+    with details_of(arguments) as details:
+        saved = [details.core.source.cursors.load(CursorKey(row.cursor, row.vchannels)) for row in rows]
+        return any(cursor is not None and cursor.home for cursor in saved)
+
+
+async def _policy(log: WALAccesser, vchannels: tuple[str, ...], point: Point) -> DeliverPolicy:
+    """Returns where a read from this point on begins; of a tick or a time, with the first message at or after it."""
+    if isinstance(point, str):
+        return All() if point == "earliest" else Latest()
+    if isinstance(point, MessageID):
+        return StartFrom(point)
+    async with log.read(vchannels, filters=TimeTickGTE(tick_of(point)), follow=False) as scanner:
+        async for message in scanner:
+            return StartFrom(message.message_id)
+    return Latest()
+
+
+# -- truncation
+
+
+def _truncate(arguments: argparse.Namespace) -> int:
+    point = parse_point("--up-to", arguments.up_to)
+    assert not isinstance(point, str)
+    service = _service(arguments)
+
+    async def rows() -> list[Row]:
+        async with opened(arguments) as log:
+            events = [point] if isinstance(point, MessageID) else await _last_events(log, tick_of(point))
+            reports = {report.pchannel: report for report in await log.retention()}
+            changes: list[Row] = []
+            for event in events:
+                if (report := reports.get(event.pchannel)) is None:
+                    raise InvalidArgumentError(f"--up-to {event}: the log has no pchannel {event.pchannel}, only {', '.join(reports)}")
+                if report.earliest is None or (event.incarnation == report.earliest.incarnation and event < report.earliest):
+                    continue  # it is truncated up to there already
+                holders = tuple(f"{holder.kind} {holder.name}" for holder in report.holders if holder.position <= event.position)
+                changes.append(TruncationRow(pchannel=report.pchannel, up_to=str(event), holders=holders))
+            return changes
+
+    async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:
+        async with contextlib.AsyncExitStack() as stack:
+            log = None if service is not None else await stack.enter_async_context(opened(arguments, write=True))
+            for row in cast("Sequence[TruncationRow]", rows):
+                try:
+                    if log is not None:
+                        await log.truncate(up_to=MessageID.parse(row.up_to))
+                    else:
+                        await in_thread(cast("StatusService", service).act, "truncate", up_to=row.up_to, confirm=row.up_to)
+                except InvalidArgumentError as refusal:  # somebody needs it: the other pchannels are truncated all the same
+                    note(str(refusal))
+                else:
+                    yield row
+
+    return _changed(arguments, f"Drop everything up to {arguments.up_to}?", rows, change)
+
+
+async def _last_events(log: WALAccesser, tick: int) -> list[MessageID]:
+    """Returns, for each pchannel, the last event of its vchannels at or below this tick."""
+    groups: dict[str, list[str]] = {}
+    for info in await log.vchannels():
+        groups.setdefault(info.pchannel, []).append(info.name)
+    events = [await _last_event(log, names, tick) for names in groups.values()]
+    return [event for event in events if event is not None]
+
+
+async def _last_event(log: WALAccesser, vchannels: list[str], tick: int) -> MessageID | None:
+    for earliest in (*(max(0, tick - compose(window_ms, 0)) for window_ms in _WINDOWS_MS), 0):
+        last = None
+        async with log.read(vchannels, filters=TimeTickGTE(earliest), follow=False) as scanner:
+            async for message in scanner:
+                if message.time_tick > tick:
+                    break
+                last = message.message_id
+        if last is not None:
+            return last
+    return None
+
+
+# -- broadcasts
+
+
+def _abort(arguments: argparse.Namespace) -> int:
+    service = _service(arguments)
+
+    async def rows() -> list[Row]:
+        unfinished = await unfinished_broadcasts(arguments)
+        own: list[Row] = [row for row in unfinished if row.broadcast_id == arguments.broadcast]
+        if not own:
+            raise InvalidArgumentError(f"there is no unfinished broadcast {arguments.broadcast}: `wal broadcasts` lists them")
+        return own
+
+    async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:
+        if service is not None:
+            broadcast_id = str(arguments.broadcast)
+            await in_thread(service.act, "broadcast-abort", broadcast_id=broadcast_id, reason=arguments.reason, confirm=broadcast_id)
+        else:
+            async with opened(arguments, write=True) as log:
+                await log.broadcast().abort(arguments.broadcast, arguments.reason)
+        for row in rows:
+            yield row
+
+    return _changed(arguments, f"Abort broadcast {arguments.broadcast}?", rows, change)

@@ -1,0 +1,149 @@
+"""The work of a command that serves: a process is opened and serves until a signal, or until it cannot any more.
+
+Everything that can be wrong without opening anything is looked at first, so that no file is created in vain: what clients have to show, the
+files of TLS, the packages, the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from wal.errors import InvalidArgumentError, WALError
+from wal.operate.cli.commands import EXIT_SIGNALLED
+from wal.rpc.serving import check_free
+from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.threads import in_thread
+from wal.serve.access import Access
+from wal.serve.process import raise_limit
+from wal.serve.server import Server
+
+if TYPE_CHECKING:
+    from wal.operate.metrics.collector import MetricsEndpoint
+    from wal.operate.metrics.snapshot import SnapshotSource
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+EXIT_FAILED: Final = 3
+"""The exit code of a server that could not serve any more: started again, it recovers."""
+_log: Final = logging.getLogger("wal.node")
+
+
+class Served(Protocol):
+    """A process that serves."""
+
+    @property
+    def server(self) -> Server: ...
+
+    async def failed(self) -> WALError:
+        """Returns the reason once it cannot serve any more."""
+
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of it."""
+
+    async def close(self) -> None:
+        """Finishes what is under way, and releases everything."""
+
+
+Page = Callable[[Any, Access], AbstractAsyncContextManager[str]]
+"""Serves the status page of a process, and enters with its address."""
+
+
+async def serve(
+    opened: Callable[[Access], Awaitable[Served]], access_now: Callable[[], Access], what: str, *, page: Page | None = None
+) -> int:
+    """Opens `what` and serves it until a signal, or until it fails; returns the exit code. A signal during the opening is obeyed after it.
+
+    `access_now` reads how clients reach the server. SIGHUP has it read again: the tokens and the files of TLS may be others then.
+    Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
+    """
+    raise_limit()
+    stopped, renewal = asyncio.Event(), asyncio.Event()
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    failure: WALError | None = None
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, renewal.set)
+    try:
+        access = await in_thread(access_now)
+        if access.tls is not None:
+            await access.tls.server_configuration()
+        if access.status and page is None:
+            raise InvalidArgumentError(
+                "a status page is served by `wal standalone` only: take status out of [server] and WAL_SERVER_STATUS"
+            )
+        await check_free(access.listen)
+        process = await opened(access)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(process.close)
+            server = process.server
+            if access.metrics:
+                endpoint_of = _metrics_endpoint()
+
+                endpoint = await stack.enter_async_context(endpoint_of(access.metrics, process.measured()))
+                _log.info("metrics are served at %s", endpoint.address)
+            if access.status and page is not None:
+                _log.info("the status page is served at %s", await stack.enter_async_context(page(process, access)))
+            if signals:
+                _log.info("a signal came before %s was served: it is closed again", what)
+                return EXIT_SIGNALLED + signals[0]
+            sys.stdout.write(f"listening on {server.address}\n")
+            sys.stdout.flush()
+            _log.info("%s is served at %s", what, server.address)
+            renewing = loop.create_task(_renew(server, access_now, renewal), name="renewals of tokens and certificates")
+            stack.callback(renewing.cancel)
+            if (failure := await _end_of(process, stopped)) is None:
+                _log.info("stopping: what is under way is finished")
+            else:
+                _log.error("this process cannot serve any more, and ends: start it again (%s)", failure)
+    except WALError:
+        if failure is None:  # otherwise the closing fails for the same reason
+            raise
+    finally:
+        for number in (*SIGNALS, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+    return 0 if failure is None else EXIT_FAILED
+
+
+def _metrics_endpoint() -> type[MetricsEndpoint]:
+    """Returns the server of metrics. Raises ImportError with the remedy without the extra."""
+    try:
+        from wal.operate.metrics.collector import MetricsEndpoint
+    except ModuleNotFoundError as error:
+        raise ImportError(f"metrics need {missing_package(error)}, which is not installed: {install_hint('metrics')}") from error
+    return MetricsEndpoint
+
+
+async def _renew(server: Server, access_now: Callable[[], Access], requested: asyncio.Event) -> None:
+    """Reads the tokens and the files of TLS again, each time that this is requested."""
+    while await requested.wait():
+        requested.clear()
+        try:
+            await server.renew(await in_thread(access_now))
+        except Exception as error:
+            defect = None if isinstance(error, WALError) else error
+            _log.error("the tokens and the files of TLS stay as they are: %s", error, exc_info=defect)
+        else:
+            _log.info("the tokens and the files of TLS were read again")
+
+
+async def _end_of(process: Served, stopped: asyncio.Event) -> WALError | None:
+    """Returns None after a signal, or the reason why the process cannot serve any more."""
+    waiter, failing = asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(process.failed())
+    try:
+        await asyncio.wait((waiter, failing), return_when=asyncio.FIRST_COMPLETED)
+        return failing.result() if failing.done() else None
+    finally:
+        waiter.cancel()
+        failing.cancel()

@@ -1,0 +1,173 @@
+"""What is copied of a log on the network: `ServedSource` by the calls that every client has, `ClusterSource` from the Pulsar of a cluster.
+
+Frames come as they are stored: order, ticks, transactions, keys, producers and what waits for its time are those of the frames. What only
+the files of the log know is not there: idempotency keys and producers whose messages are truncated, and which ids clients have allocated.
+What cannot be copied without them is refused: unfinished broadcasts, cursors that move with transactions, and scheduled messages whose
+frames are truncated. The copy ends at a tick of a moment without a broadcast, so that it has all copies of each or none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from wal.channels.directory import NEXT_KEY, record_text
+from wal.channels.directory import PREFIX as VCHANNELS
+from wal.channels.pchannels import COMPRESSION_KEY
+from wal.client.blocking import BlockingRemote, BlockingSource
+from wal.errors import InvalidArgumentError, TruncatedError, UnavailableError
+from wal.frame import RunKind, RunName
+from wal.location import Location
+from wal.operate.copying.source import PROMISE_S, CopySource, Ends, Remembered, Stored
+from wal.read.cursors.cursor import Cursor
+from wal.read.read_only_core import ReadOnlyCore
+from wal.settings import Settings
+from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
+from wal.timestamp.timestamp import LOGICAL_BITS
+
+_OWNER: Final = "0" * 16
+
+
+class ServedSource(CopySource):
+    """The log that servers serve at `location`. See `CopySource`."""
+
+    def __init__(self, location: Location, settings: Settings) -> None:
+        assert location.servers is not None
+        self.location = location
+        self._source = BlockingSource(location.servers, settings, wait_s=0.0, follow=False)
+        self._core = ReadOnlyCore(self._source)
+        self._salvaged = None
+        self._waiting: dict[str, set[str]] | None = None
+
+    def ends(self, *, follow: bool = False) -> Ends:
+        """Returns a tick that covers all that is durable now, of a moment without a broadcast. Raises UnavailableError if none comes."""
+        until = time.monotonic() + PROMISE_S
+        while True:
+            self._check_broadcasts()
+            ends = self._ends_beside_a_writer(self._core, follow=follow)
+            if not self._has_copies(ends.promised):
+                return ends
+            if time.monotonic() >= until:
+                raise UnavailableError(f"{self.location} has broadcasts all the time: copy it when there are none for a moment")
+
+    def _has_copies(self, tick: int) -> bool:
+        """Returns whether a broadcast that is over by now has copies above this tick; others of it may be below."""
+        self._check_broadcasts()
+        for name in self._core.logs:
+            log = self.log(name)
+            snapshot = log.reach()
+            at = log.position_after(tick, snapshot.earliest[0], snapshot.durable_end)[0]
+            if any(frame.view.runs.of_kind(RunKind.COPY) for frame in log.frames(at, snapshot.durable_end)):
+                return True
+        return False
+
+    def _check_broadcasts(self) -> None:
+        log = self._remote().log
+        if tasks := self._remote().call(log.broadcasts.tasks, "listing the broadcasts"):
+            raise UnavailableError(
+                f"broadcast {tasks[0].broadcast_id} of {self.location} is not finished, and a client cannot see what it holds: wait until "
+                "`wal broadcasts` lists none, or copy the log where its server has it"
+            )
+
+    def metadata(self) -> dict[str, str]:
+        """Returns records as the metadata of the log have them, as far as its servers show them."""
+        view = self._core.look()
+        promised_ms = max(log.reach().promised_tick for log in self._core.logs.values()) >> LOGICAL_BITS
+        # The server may have handed out ticks up to a limit that it has saved ahead.
+        limit_ms = max(promised_ms, int(time.time() * 1000)) + int(SAVE_WINDOW_S * 1000)
+        records = {VCHANNELS + name: record_text(info) for name, info in view.records.items()}
+        following = max((info.incarnation + 1 for info in view.records.values()), default=1)
+        records[NEXT_KEY] = str(max(following, *(view.floor(name) for name in self._core.logs)))
+        records[LIMIT_KEY] = f"{limit_ms} {_OWNER}"
+        if self._remote().log.settings.compression == "zstd":
+            records[COMPRESSION_KEY] = "zstd"
+        return records
+
+    def stored(self) -> Stored:
+        """Returns what `metadata` does, without a checkpoint. Raises UnavailableError while a broadcast is not finished."""
+        self._check_broadcasts()
+        stored = Stored(self.metadata(), {})
+        if self._waiting is None:
+            self._waiting = {name: self._scheduled(name) for name in self._core.logs}
+        return stored
+
+    def cursors(self) -> list[Cursor]:
+        """Returns the saved cursors, without those that are stale: nothing can be read with them."""
+        cursors: list[Cursor] = []
+        saved = self._source.cursors
+        for key in saved.saved_keys():
+            try:
+                cursor = saved.load(key)
+            except TruncatedError:
+                continue
+            if cursor is not None:
+                cursors.append(cursor)
+        return cursors
+
+    def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
+        """Returns what the frames of a pchannel show. Raises InvalidArgumentError if that is not all."""
+        remembered = super().remembered(pchannel, stored, ends, live)
+        moving = sorted({record.key.name for record in remembered.cursors if record.cursor is not None})
+        if moving:
+            raise InvalidArgumentError(
+                f"cursor {moving[0]!r} of {self.location} moves with transactions, which a client cannot copy: copy the log where its "
+                "server has it"
+            )
+        known = {message.key for message in remembered.scheduled}
+        assert self._waiting is not None, "stored() comes first"
+        waiting = self._waiting[pchannel] - known
+        if waiting and (waiting := waiting & self._scheduled(pchannel)):
+            raise InvalidArgumentError(
+                f"the scheduled message {min(waiting)!r} of {self.location} is in no frame any more, so a client cannot copy it: copy the "
+                "log where its server has it"
+            )
+        return msgspec.structs.replace(remembered, broadcasts=frozenset(), cursors=())  # no broadcast is unfinished
+
+    def _scheduled(self, pchannel: str) -> set[str]:
+        """Returns the keys of the messages of a pchannel that wait for their time; nothing if its frames show all of them."""
+        if self.log(pchannel).reach().earliest == (0, 0):
+            return set()
+        remote = self._remote()
+        keys: set[str] = set()
+        for name, info in self._core.view.records.items():
+            if info.pchannel == pchannel:
+                keys |= {message.key for message in remote.call(partial(remote.log.scheduled, name), "listing what is scheduled")}
+        return keys
+
+    def _remote(self) -> BlockingRemote:
+        return self._source.remote
+
+
+class ClusterSource(CopySource):
+    """The log of the cluster at `root`, stored at `location`. Frames are read where they are stored, and its nodes say what they promise.
+
+    Nodes that rest write no promises, so what is stored would be complete up to the last frame of the idlest pchannel alone.
+    """
+
+    def __init__(self, root: Location, location: Location, settings: Settings) -> None:
+        super().__init__(location, settings)
+        assert root.servers is not None
+        self._promises = ReadOnlyCore(BlockingSource(root.servers, settings, wait_s=0.0, follow=False))
+        self._is_promising = False
+
+    def close(self) -> None:
+        self._promises.close()
+        super().close()
+
+    def ends(self, *, follow: bool = False) -> Ends:
+        """Returns where a pass that begins now ends. Raises UnavailableError if no node answers; to `follow` them it waits for none."""
+        if not self.has_writer():
+            return super().ends(follow=follow)
+        try:
+            if not self._is_promising:
+                self._promises.open()
+                self._is_promising = True
+            return self._ends_beside_a_writer(self._promises, follow=follow)
+        except UnavailableError:
+            if not follow:
+                raise
+            return self._ends_beside_a_writer(self._core, follow=True)  # the stored promises are late, and true

@@ -1,0 +1,379 @@
+"""CopySource: the log that is copied, read beside its writer or without one.
+
+Owns: the open source, and what a copy asks of it: its frames in the order of their ticks up to a tick that no later frame undercuts, its
+metadata, its cursors, and what its checkpoints know that its frames do not show. It changes nothing and takes no lock. Its calls block,
+and one thread at a time calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, cast
+
+import msgspec
+
+from wal.channels.cluster import FORMAT, ClusterRecord, load_cluster
+from wal.channels.directory import PREFIX as VCHANNELS
+from wal.channels.directory import record_from
+from wal.channels.metadata import open_metadata
+from wal.channels.pchannels import CheckpointRecord, checkpoint_records
+from wal.channels.vchannels import VChannelInfo
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, UnavailableError
+from wal.frame import FrameView, RunName
+from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
+from wal.message import LogPosition
+from wal.operate.inspect.outside import metadata_of
+from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.store import CursorStore, DamagedCursor
+from wal.read.read_only_core import ReadOnlyCore
+from wal.read.sources import source_of
+from wal.runtime.secret import Secret
+from wal.settings import Settings
+from wal.storage.base import LogSnapshot, StoredFrame
+from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
+from wal.storage.journal.salvage import LostPart, SalvagedLog
+from wal.storage.read_only import ReadOnlyStoredLog
+from wal.write.copies import CopyTable
+from wal.write.cursor_table import CursorRecord, CursorTable
+from wal.write.idempotency.scopes import KeyRun, Scope
+from wal.write.idempotency.state import KeptProducer, decode_state
+from wal.write.idempotency.table import IdempotencyTable
+from wal.write.schedule import Scheduled, ScheduleTable
+
+PAGE_BYTES: Final = 4 << 20
+_TRIES: Final = 20
+PROMISE_S: Final = 10.0
+"""How long the promises of all pchannels are waited for."""
+_PAUSE_S: Final = 0.02
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Where a pass over the source ends: the snapshots of its pchannels, and the last tick that is copied, None for all of it."""
+
+    snapshots: Mapping[str, LogSnapshot]
+    tick: int | None
+
+    @property
+    def promised(self) -> int:
+        """The tick up to which the copy is complete."""
+        if self.tick is not None:
+            return self.tick
+        return max((snapshot.promised_tick for snapshot in self.snapshots.values()), default=0)
+
+
+class TruncatedKeys(msgspec.Struct, frozen=True):
+    """The idempotency keys and producers whose events no frame shows any more, each with its pchannel.
+
+    `cut` is the tick of the newest key that was forgotten before its age. The keys have the position 0, where nothing is, and ascend.
+    """
+
+    keys: tuple[tuple[str, KeyRun], ...]
+    producers: tuple[tuple[str, KeptProducer], ...]
+    cut: int
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The metadata at one moment, and the checkpoint of each pchannel as of them: its position, and its state (None: without one)."""
+
+    metadata: Mapping[str, str]
+    checkpoints: Mapping[str, tuple[int, bytes | None]]
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What a pchannel remembers at the end of a pass, beside its keys: the ids of the broadcasts with copies, its cursors that are records
+    of the log, and the messages that wait for their time."""
+
+    broadcasts: frozenset[int]
+    cursors: tuple[CursorRecord, ...]
+    scheduled: tuple[Scheduled, ...]
+
+
+class CopySource:
+    """The log at `location`. Use it after `open` and until `close`."""
+
+    _salvaged: dict[str, SalvagedLog] | None = None
+    """The logs that are read around damage, by pchannel; None without `skip_damaged`."""
+
+    def __init__(self, location: Location, settings: Settings, *, skip_damaged: bool = False) -> None:
+        """With `skip_damaged`, damaged frames and checkpoints of a journal are left out: see `lost`.
+
+        Raises InvalidArgumentError for a log that cannot be read where it is stored, such as one in memory.
+        """
+        self.location: Location = location
+        self._settings = settings
+        self._core = ReadOnlyCore(source_of(location, settings))
+        self._salvaged = {} if skip_damaged else None
+
+    def open(self) -> None:
+        """Opens the log for reading. Raises FormatError if there is none, StorageError and UnavailableError if it cannot be reached."""
+        self._core.open()
+
+    def close(self) -> None:
+        """Closes the log. Idempotent."""
+        for log in () if self._salvaged is None else self._salvaged.values():
+            log.close()
+        self._core.close()
+
+    def incarnations(self) -> dict[str, int]:
+        """Returns the pchannels in the order of their numbers, and the incarnation of the log of each."""
+        self._core.look()
+        return {name: log.incarnation for name, log in self._core.logs.items()}
+
+    def log(self, pchannel: str) -> ReadOnlyStoredLog:
+        """Returns the log of a pchannel."""
+        log = cast("ReadOnlyStoredLog", self._core.logs[pchannel])
+        if self._salvaged is None:
+            return log
+        if pchannel not in self._salvaged:
+            self._salvaged[pchannel] = SalvagedLog(cast("ReadOnlyJournalLog", log).directory)
+        return self._salvaged[pchannel]
+
+    def lost(self) -> list[LostPart]:
+        """Returns what was left out of the frames, which is nothing without `skip_damaged`."""
+        return [part for log in (self._salvaged or {}).values() for part in log.lost]
+
+    def has_writer(self) -> bool:
+        """Returns whether a process has the log open for writing; True where that cannot be seen."""
+        return self._core.source.has_writer() is not False
+
+    def ends(self, *, follow: bool = False) -> Ends:
+        """Returns where a pass that begins now ends: without a writer at the end of all, with one at a tick that all pchannels promised.
+
+        That tick covers everything that is durable now. To `follow` the writer it is the newest that is promised already. Raises
+        UnavailableError if a pchannel does not promise it within `PROMISE_S`.
+        """
+        if not self.has_writer():  # asked first: without one the snapshots have everything
+            return Ends(self._reached(self._core), None)
+        if self._salvaged is not None:
+            raise LockedError(f"a process has {self.location} open for writing: stop it to copy around damage", pid=None)
+        return self._ends_beside_a_writer(self._core, follow=follow)
+
+    def _ends_beside_a_writer(self, promises: ReadOnlyCore, *, follow: bool) -> Ends:
+        """Returns the ends for a log whose writers promise their ticks in `promises`."""
+        least = 0 if follow else max(snapshot.promised_tick for snapshot in self._reached(self._core).values())
+        snapshots = self._promised(promises, least, time.monotonic() + PROMISE_S)
+        tick = min(snapshot.promised_tick for snapshot in snapshots.values())
+        return Ends(snapshots if promises is self._core else self._reached(self._core), tick)
+
+    def _promised(self, promises: ReadOnlyCore, tick: int, until: float) -> dict[str, LogSnapshot]:
+        """Returns the pchannels once each of them has promised this tick, so that no later frame undercuts it."""
+        while True:
+            snapshots = self._reached(promises)
+            late = [name for name, snapshot in snapshots.items() if snapshot.promised_tick < tick]
+            if not late:
+                return snapshots
+            if time.monotonic() >= until:
+                raise UnavailableError(
+                    f"pchannel {late[0]} of {self.location} is idle, and its writer does not tell that it is complete up to tick {tick}: "
+                    "copy with --follow and close the writer, or try again"
+                )
+            time.sleep(_PAUSE_S)
+
+    def _reached(self, core: ReadOnlyCore) -> dict[str, LogSnapshot]:
+        return {name: (self.log(name) if core is self._core else log).reach() for name, log in core.logs.items()}
+
+    def first_ticks(self) -> dict[str, int]:
+        """Returns, for each pchannel, a tick at or below that of its first event and above those of all that is truncated."""
+        ticks: dict[str, int] = {}
+        for name in self._core.logs:
+            snapshot = self.log(name).reach()
+            first = self.tick_at(name, snapshot.earliest)
+            ticks[name] = snapshot.promised_tick + 1 if first is None else first
+        return ticks
+
+    # -- frames
+
+    def frames(self, after: int, ends: Ends) -> Iterator[tuple[str, StoredFrame, int]]:
+        """Yields (pchannel, frame, least index) of the frames with ticks above `after`, in the order of their ticks.
+
+        Raises InvalidArgumentError where the ticks of two pchannels overlap, so that there is no such order; TruncatedError if the writer
+        drops what is still to be copied.
+        """
+        streams = [self._frames_of(name, after, snapshot, ends.tick) for name, snapshot in ends.snapshots.items()]
+        yield from heapq.merge(*streams, key=lambda item: item[1].view.header.first_tick)
+
+    def heads(self, ends: Ends) -> Iterator[FrameView]:
+        """Yields all frames, of which only the heads are certain to be there."""
+        for name, snapshot in ends.snapshots.items():
+            yield from (frame.view for frame in self.log(name).heads(snapshot.earliest[0], snapshot.durable_end))
+
+    def _frames_of(self, name: str, after: int, snapshot: LogSnapshot, up_to: int | None) -> Iterator[tuple[str, StoredFrame, int]]:
+        log, end = self.log(name), snapshot.durable_end
+        earliest = snapshot.earliest
+        at = max(earliest, log.position_after(after, earliest[0], end))[0] if after else earliest[0]
+        for frame in log.frames(at, end, PAGE_BYTES):
+            header = frame.view.header
+            if up_to is not None and header.first_tick > up_to:
+                return
+            if header.promised_tick > after:
+                yield name, frame, earliest[1] if frame.position == earliest[0] else 0
+
+    def tick_at(self, pchannel: str, position: LogPosition, *, exact: bool = False) -> int | None:
+        """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated, or if it has to be
+        at this position (`exact`) and is not."""
+        log = self.log(pchannel)
+        with contextlib.suppress(TruncatedError):
+            for frame in log.heads(position[0], log.reach().durable_end, bytes_max=1):
+                header, is_here = frame.view.header, frame.position == position[0]
+                index = position[1] if is_here else 0
+                if index < header.indices and (is_here or not exact):
+                    return header.first_tick + index
+                if exact:
+                    break
+        return None
+
+    # -- metadata
+
+    def metadata(self) -> dict[str, str]:
+        """Returns the records of the metadata by key, as they are now."""
+        return metadata_of(self.location.path, self._settings.kv)
+
+    @staticmethod
+    def vchannels(metadata: Mapping[str, str]) -> list[VChannelInfo]:
+        """Returns the vchannels in these records."""
+        return [record_from(key, value) for key, value in metadata.items() if key.startswith(VCHANNELS)]
+
+    def cursors(self) -> list[Cursor]:
+        """Returns the saved cursors. Raises CorruptionError for one that cannot be read: deleting or repairing it comes first."""
+        cursors: list[Cursor] = []
+        for cursor in cast("CursorStore", self._core.source.cursors).load_all():
+            if isinstance(cursor, DamagedCursor):
+                raise cursor.error
+            cursors.append(cursor)
+        return cursors
+
+    # -- what checkpoints know
+
+    def stored(self) -> Stored:
+        """Returns the metadata and the checkpoints as they are now.
+
+        Raises CorruptionError for a checkpoint that is lost, UnavailableError if checkpoints replace each other meanwhile.
+        """
+        before: dict[str, CheckpointRecord] = {}
+        for _ in range(_TRIES):
+            metadata = self.metadata()
+            records = checkpoint_records(metadata)
+            checkpoints: dict[str, tuple[int, bytes | None]] = {}
+            missing: list[str] = []
+            for name, record in records.items():
+                try:
+                    state = None if record.state is None else self.log(name).checkpoint_state(record.state)
+                except CorruptionError:
+                    if self._salvaged is None:
+                        raise
+                    state = None
+                checkpoints[name] = record.position, state
+                if record.state is not None and state is None:
+                    if self._salvaged is None:
+                        missing.append(name)
+                    else:  # all frames that can be read are replayed instead
+                        checkpoints[name] = 0, None
+            if not missing:
+                return Stored(metadata, checkpoints)
+            if any(records[name] == before.get(name) for name in missing):
+                text = f"the checkpoint of pchannel {missing[0]} of {self.location} is missing, and its metadata name it"
+                raise CorruptionError(text, expected="a checkpoint")
+            before = records
+        raise UnavailableError(f"the checkpoints of {self.location} were replaced during each of {_TRIES} attempts to read them: try again")
+
+    def truncated_keys(self, stored: Stored, first_ticks: Mapping[str, int]) -> TruncatedKeys:
+        """Returns what the checkpoints know of events below the first tick of their pchannel."""
+        keys: list[tuple[str, KeyRun]] = []
+        producers: list[tuple[str, KeptProducer]] = []
+        cut = 0
+        scopes: dict[tuple[RunName, ...], Scope] = {}
+
+        def scope_of(names: tuple[RunName, ...]) -> Scope:
+            return scopes.setdefault(names, Scope(names))
+
+        for name, (_, state) in stored.checkpoints.items():
+            if state is None:
+                continue
+            with IdempotencyTable.reading(state) as pieces:
+                own_keys, own_producers, own_cut = decode_state(pieces, scope_of)
+            cut = max(cut, own_cut)
+            for run in own_keys:
+                if run.tick < first_ticks[name]:
+                    older_run = run.part(0, min(len(run.keys), first_ticks[name] - run.tick))
+                    keys.append((name, msgspec.structs.replace(older_run, position=0)))
+            older = (_below(producer, first_ticks[name]) for producer in own_producers)
+            producers += [(name, producer) for producer in older if producer is not None]
+        keys.sort(key=lambda item: item[1].tick)
+        return TruncatedKeys(tuple(keys), tuple(producers), cut)
+
+    def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
+        """Returns what a pchannel remembers at these ends, from an earlier checkpoint and the frames written after it.
+
+        `live` are the vchannels that exist.
+        """
+        log, end = self.log(pchannel), ends.snapshots[pchannel].durable_end
+        copies, cursors, schedule = CopyTable(), CursorTable(), ScheduleTable()
+        at = log.reach().earliest[0]
+        if (checkpoint := stored.checkpoints.get(pchannel)) is not None:
+            position, state = checkpoint
+            at = max(at, position)
+            if state is not None:
+                copies.restore(state)
+                cursors.restore(state)
+                schedule.restore(state, live=live.__contains__)
+        for frame in log.frames(at, end, PAGE_BYTES):
+            if ends.tick is not None and frame.view.header.first_tick > ends.tick:
+                break
+            copies.replay(frame.position, frame.view)
+            cursors.replay(frame.position, frame.view)
+            schedule.replay(frame.position, frame.view, live=live.__contains__)
+        return Remembered(
+            frozenset(listed.header.broadcast_id for listed in copies.listed()),
+            tuple(cursors.all()),
+            tuple(message for name in sorted(live) for message in schedule.listed(name)),
+        )
+
+
+async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Settings]:
+    """Returns where the log of the cluster at this root in etcd is stored, and the settings to read it with.
+
+    Raises InvalidArgumentError if there is no cluster, FormatError for one of a newer version.
+    """
+    record = await _load_cluster(root)
+    place = parse_location(root)  # its text shows no password
+    if record is None:
+        raise InvalidArgumentError(f"there is no cluster at {place}: nothing was copied")
+    if record.format > FORMAT:
+        raise FormatError(f"the cluster at {place} writes format {record.format}, known here is {FORMAT}: upgrade to copy it")
+    return parse_location(record.log), settings.replace(kv=root)
+
+
+async def cluster_over(location: Location, settings: Settings) -> Location | None:
+    """Returns the cluster that writes the log stored at this location; None if no cluster does."""
+    if location.pulsar is None or settings.kv is None or not isinstance(root := parse_kv(settings.kv), EtcdLocation):
+        return None
+    if await _load_cluster(settings.kv) is None:
+        return None
+    return Location("wal", servers=ServerLocation((), root.tls, root.ca, root.certificate, root.key, root))
+
+
+async def _load_cluster(root: str | Secret) -> ClusterRecord | None:
+    kv = await open_metadata(root)
+    try:
+        return await load_cluster(kv)
+    finally:
+        await kv.close()
+
+
+def _below(producer: KeptProducer, before: int) -> KeptProducer | None:
+    """Returns a producer as it was before this tick, without the results of its sequences; None if it is not known to be older."""
+    older = [sequence for sequence, kept in zip(producer.sequences, producer.results, strict=True) if kept.tick < before]
+    if older:
+        return KeptProducer(producer.scope, producer.name, older[-1], (), ())
+    if producer.sequences:  # its frames are copied: they bring it back
+        return None
+    return KeptProducer(producer.scope, producer.name, producer.last, (), ())
+
+
+def check_same_log(source: Location, target: Location, before: Mapping[str, int], now: Mapping[str, int]) -> None:
+    """Raises FormatError unless the pchannels of the source are those with which the copy at `target` began."""
+    if dict(before) != dict(now):
+        raise FormatError(f"{target} holds a part of another log than {source}, or {source} has got more pchannels since: remove that part")

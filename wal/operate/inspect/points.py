@@ -1,0 +1,54 @@
+"""A point of a log as an operator writes it: earliest, latest, a time, a time ago, a tick, or the id of a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from wal.errors import InvalidArgumentError, shortened
+from wal.message import MessageID
+from wal.settings import seconds_from_text
+from wal.timestamp.checks import TICK_MAX, whole_number
+from wal.timestamp.timestamp import from_datetime
+
+Point = Literal["earliest", "latest"] | datetime | int | MessageID
+"""An int is a tick."""
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO_S_MAX: Final = 1e10
+"""A time ago may reach below 1970, where ticks begin: it is that moment then."""
+
+
+def tick_of(point: Point) -> int:
+    """Returns the tick of a point that is a tick or a time."""
+    assert not isinstance(point, str | MessageID)
+    return from_datetime(point) if isinstance(point, datetime) else point
+
+
+def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "latest"], ...] = ()) -> Point:
+    """Returns the point that a text names; `what` begins the error.
+
+    A time is `10m` (so long ago) or `2026-11-25T11:04:43Z`, in UTC unless it says otherwise; a tick is a whole number.
+    """
+    for word in words:
+        if text == word:
+            return word
+    if text.isascii() and text.isdigit():
+        return whole_number(what, text, 0, TICK_MAX)
+    if text.count(":") >= 3 and "T" not in text.split(":")[0]:
+        try:
+            return MessageID.parse(text)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{what}: {error}") from None
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except ValueError:
+        pass
+    try:
+        return max(_BEGINNING, datetime.now(UTC) - timedelta(seconds=seconds_from_text(what, text, most=_AGO_S_MAX)))
+    except InvalidArgumentError:
+        accepted = "".join(f"{word}, " for word in words)
+        raise InvalidArgumentError(
+            f"{what} {shortened(text)} names no point of a log: write {accepted}a time ago (10m), a time (2026-11-25T11:04:43Z), a tick, "
+            "or an id"
+        ) from None

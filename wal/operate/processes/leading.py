@@ -1,0 +1,342 @@
+"""Leading: what a coordinator does from the moment on at which it leads.
+
+Owns the order: what is saved is read anew, missing pchannels are created, the nodes are found, and then the assigner, the directory of
+vchannels and the services begin. The broadcaster starts last and by itself, since it first asks every pchannel for the copies in its log,
+and a pchannel that nobody has must not keep the others waiting.
+
+Every change is saved through a KV that etcd accepts only while this process leads, and while its earlier changes are there. So nothing here
+asks whether it still leads. When a write or the check of each second fails, `run` ends, and the process is a standby or leads anew with
+what is saved. So it also notices that etcd was restored from an older copy, in which it may lead too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from google.protobuf.empty_pb2 import Empty
+
+from actors import ActorSystem, SystemClock
+from wal.channels.cluster import CHECKED_RECORDS, FORMAT, ClusterRecord
+from wal.channels.pchannels import PChannelMeta
+from wal.coordinator.assigner import Assigner
+from wal.coordinator.assignments import PREFIX, Assignments, AssignmentState, decode
+from wal.coordinator.coordinator import Coordinator
+from wal.coordinator.copies import CopiesOnNodes
+from wal.coordinator.membership import Membership
+from wal.coordinator.node_calls import NodeCalls
+from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
+from wal.errors import ChannelFencedError, ClosedError, NotLeaderError, UnavailableError, WALError
+from wal.message import FORM_PULSAR
+from wal.network import Method
+from wal.node.local.storage import Undo
+from wal.operate.metrics.snapshot import CoordinatorStatistics
+from wal.operate.processes.opening import open_log
+from wal.rpc.api import nodes_pb2
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.connection import Connection
+from wal.rpc.methods import DRAIN_NODE, GET_CLUSTER_STATUS, PAUSE_BALANCER
+from wal.rpc.serving import Draining, Handler
+from wal.runtime.backoff import Backoff
+from wal.serve.discovery import ClusterDiscovery
+from wal.serve.log_service import LogService
+from wal.settings import Settings
+from wal.storage.kv.etcd import EtcdKV, Leadership
+from wal.storage.kv.etcd.election import LedKV
+from wal.timestamp import TimestampOracle
+
+WAIT_FOR_NODES_S: Final = 5.0
+"""How long the first leader of a cluster waits for its nodes, if nobody says how many there will be."""
+END_S: Final = 0.5
+"""How long broadcasts and saves under way may take when the leading ends. A broadcast may wait for a pchannel that nobody has, and nobody
+gets one before this leader, or the next one, begins."""
+CONFIRM_S: Final = 1.0
+"""How often a leader that saves nothing asks whether what it has saved is there still."""
+FORMAT_LOOK_S: Final = 1.0
+"""How often a leader that knows a later format looks whether all nodes do."""
+WAIT_EXPECTED_S: Final = 60.0
+"""How long it waits for as many as are expected."""
+_log: Final = logging.getLogger("wal.cluster")
+
+
+class Leading:
+    """The work of one leader. `open` it, then `run`, and `close` it."""
+
+    def __init__(
+        self,
+        kv: EtcdKV,
+        leadership: Leadership,
+        record: ClusterRecord,
+        settings: Settings,
+        draining: Draining,
+        *,
+        connect: Callable[[str], Awaitable[Connection]],
+        expected_nodes: int | None,
+        ttl_s: float,
+        version_count: int = 0,
+    ) -> None:
+        """`version_count` is that of the first version of the assignments, as `Assignments` has it."""
+        self._version_count = version_count
+        self.handlers: Mapping[Method[Any, Any], Handler] = {}
+        """The handlers of all that a leader serves, once it is open."""
+        self._kv = kv
+        self._kv_as_leader = LedKV(kv, leadership)
+        self._leadership = leadership
+        self._record = record
+        self._settings = settings
+        self._server_draining = draining
+        self._draining = _LeaderEnd()
+        self._connect = connect
+        self._expected = expected_nodes
+        self._ttl_s = ttl_s
+        self._undo = Undo()
+        self._system = ActorSystem("wal coordinator", clock=SystemClock(), stop_timeout_s=END_S)
+        self._coordinator: Coordinator
+        self._assigner: Assigner
+        self._membership: Membership
+        self._starting: asyncio.Task[None] | None = None
+        self._raising: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Begins to lead. A failure undoes what was done and raises."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def run(self) -> None:
+        """Leads until that ends. Raises the reason."""
+        tasks = [asyncio.ensure_future(self._assigner.run()), asyncio.ensure_future(self._confirm())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        failures = [task.exception() for task in tasks if not task.cancelled()]
+        if (failure := next(filter(None, failures), None)) is not None:
+            raise failure
+
+    @property
+    def version_count(self) -> int:
+        """The count of the newest version of the assignments that clients may have been told."""
+        return max(self._version_count, self._assigner.assignments.version.count if hasattr(self, "_assigner") else 0)
+
+    def statistics(self) -> CoordinatorStatistics:
+        """Returns how many nodes and pchannels there are, by state, and the counts of the broadcaster once it runs."""
+        membership, coordinator = self._membership, self._coordinator
+        nodes = dict.fromkeys(("healthy", "unhealthy", "draining"), 0)
+        for server_id, one in membership.nodes.items():
+            drains = server_id in membership.drained or one.record.stopping
+            nodes["unhealthy" if one.healthy_since_s is None else "draining" if drains else "healthy"] += 1
+        pchannels = {state.name.lower(): 0 for state in AssignmentState}
+        for record in self._assigner.assignments.records.values():
+            pchannels[record.state.name.lower()] += 1
+        broadcasts = coordinator.broadcasts.statistics() if coordinator.broadcasting else None
+        return CoordinatorStatistics(True, membership.paused, nodes, pchannels, broadcasts)
+
+    async def close(self) -> None:
+        """Ends all of it; what has begun is left to the next leader. Idempotent."""
+        failure = await asyncio.shield(asyncio.ensure_future(self._undo.run()))
+        if failure is not None:
+            _log.info("the end of this leader was not in order: %s", failure)
+
+    async def _open(self) -> None:
+        undo, kv = self._undo, self._kv_as_leader
+        undo.add(kv.close)
+        await kv.confirm()
+        if self._record.format >= CHECKED_RECORDS:
+            await kv.upgrade()
+        await self._system.start()
+        undo.add(self._system.stop)
+        coordinator = self._coordinator = Coordinator(kv, self._settings, self._system)
+        await coordinator.load(self._create)
+        calls = NodeCalls(self._leadership.token, self._connect)
+        undo.add(calls.close)
+        keys, texts = await kv.load_with_prefix(PREFIX)
+        records = [decode(key, text) for key, text in zip(keys, texts, strict=True)]
+        assignments = Assignments({record.name: record for record in records}, leader=self._leadership.token, count=self._version_count)
+        oracle = TimestampOracle(kv, clock=self._system.clock)
+        await oracle.start()
+        undo.add(oracle.close)
+        membership = self._membership = Membership(
+            kv, calls, monotonic=time.monotonic, wall=time.time, silent_max_s=self._ttl_s, form=self._record.format
+        )
+        assigner = self._assigner = Assigner(
+            kv,
+            coordinator.pchannels,
+            assignments,
+            membership,
+            calls,
+            leases=self._kv,
+            monotonic=time.monotonic,
+            expected_nodes=self._expected,
+            ttl_s=self._ttl_s,
+            wait_s=WAIT_FOR_NODES_S if self._expected is None else WAIT_EXPECTED_S,
+        )
+        await assigner.load()
+        await membership.start()
+        undo.add(membership.close)
+        self._raising = asyncio.get_running_loop().create_task(self._raise_format(), name="format of the cluster")
+        undo.add(self._end_raising)
+        nodes = AssignedNodes(assigner, calls)
+        host = VChannelsOnNodes(nodes)
+        undo.add(host.close)
+        coordinator.vchannels.host = host
+        coordinator.vchannels.spreads = True
+        operator = CopiesOnNodes(nodes, coordinator.vchannels, oracle)
+        undo.add(operator.close)
+        discovery = ClusterDiscovery(assigner, self._draining)
+        undo.add(_as_call(discovery.end))
+        self._starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
+        undo.add(self._end_broadcasts)
+        service = LogService(
+            coordinator, {}, oracle, self._draining, name="pulsar", form=FORM_PULSAR, frame_bytes_max=self._record.frame_bytes_max
+        )
+        undo.add(_as_call(self._server_draining.on_begin(self._draining.begin)))
+        undo.add(_as_call(self._draining.begin))
+        self.handlers = {
+            **discovery.handlers(),
+            **{method: _handing_on(handler) for method, handler in service.handlers().items()},
+            GET_CLUSTER_STATUS: self._status,
+            DRAIN_NODE: _handing_on(self._drain),
+            PAUSE_BALANCER: _handing_on(self._pause),
+        }
+
+    async def _confirm(self) -> None:
+        """Raises ChannelFencedError once etcd was restored from an older copy, or another process leads, also while nothing is saved."""
+        while True:
+            await asyncio.sleep(CONFIRM_S)
+            with contextlib.suppress(UnavailableError):  # the session says when it has been away for too long
+                await self._kv_as_leader.confirm()
+
+    async def _create(self, meta: PChannelMeta) -> None:
+        """Makes the topics of a new pchannel."""
+        undo = Undo()
+        try:
+            storage = await open_log(self._record.log, self._settings, undo, create=True)
+            await storage.backend.create(meta.name, incarnation=meta.incarnation)
+        finally:
+            await undo.run()
+
+    async def _raise_format(self) -> None:
+        checked = self._record.format >= CHECKED_RECORDS
+        while self._record.format < FORMAT or not checked:
+            await asyncio.sleep(FORMAT_LOOK_S)
+            try:
+                self._record = await self._membership.raise_format(self._record)
+                if self._record.format >= CHECKED_RECORDS:
+                    await self._kv_as_leader.upgrade()
+                    checked = True
+            except WALError as error:  # the assigner finds out whether this process still leads
+                _log.info("the format of the cluster is not raised now: %s", error)
+
+    async def _end_raising(self) -> None:
+        if self._raising is not None:
+            self._raising.cancel()
+            await asyncio.wait([self._raising])
+
+    async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
+        backoff = Backoff(0.5, 30.0)
+        while not self._coordinator.broadcasting:
+            try:
+                await self._coordinator.start_broadcasts(operator)
+            except WALError as error:
+                self._coordinator.broadcasts_trouble = error
+                _log.error("the broadcaster cannot start, and will be tried again: %s", error)
+                await asyncio.sleep(backoff.next())
+
+    async def _end_broadcasts(self) -> None:
+        assert self._starting is not None, "it was started"
+        if not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        await self._coordinator.end_broadcasts()
+
+    # -- what an operator asks
+
+    async def _status(self, _request: nodes_pb2.GetClusterStatusRequest, _context: object) -> nodes_pb2.ClusterStatus:
+        now_s, membership, assigner = time.monotonic(), self._membership, self._assigner
+        counts: dict[int, int] = {}
+        placed: list[nodes_pb2.PlacedPChannel] = []
+        for name, record in assigner.assignments.records.items():
+            owner = record.owner
+            if owner is not None:
+                counts[owner.node.server_id] = counts.get(owner.node.server_id, 0) + 1
+            placed.append(
+                nodes_pb2.PlacedPChannel(
+                    pchannel=PChannelInfo(name=name, term=record.term),
+                    state=int(record.state),
+                    server_id=0 if owner is None else owner.node.server_id,
+                    address="" if owner is None else owner.node.address,
+                    histories=len(record.histories),
+                    trouble="" if record.state is AssignmentState.ASSIGNED else assigner.troubles.get(name, ""),
+                    since_s=now_s - assigner.since_s[name] if name in assigner.since_s else 0.0,
+                )
+            )
+        nodes = [
+            nodes_pb2.NodeStatus(
+                server_id=server_id,
+                address=one.record.address,
+                healthy=one.healthy_since_s is not None,
+                drains=server_id in membership.drained or one.record.stopping,
+                trouble=one.trouble,
+                pchannels=counts.get(server_id, 0),
+                healthy_s=0.0 if one.healthy_since_s is None else now_s - one.healthy_since_s,
+            )
+            for server_id, one in sorted(membership.nodes.items())
+        ]
+        asks = "the broadcaster asks every pchannel first, and some are on no node"
+        trouble = self._coordinator.broadcasts_trouble
+        waiting = "" if self._coordinator.broadcasting else asks if trouble is None else f"the broadcaster cannot start: {trouble}"
+        return nodes_pb2.ClusterStatus(
+            leader=self._leadership.value,
+            token=self._leadership.token,
+            paused=membership.paused,
+            nodes=nodes,
+            pchannels=placed,
+            broadcasts=waiting,
+        )
+
+    async def _drain(self, request: nodes_pb2.DrainNodeRequest, _context: object) -> Empty:
+        await self._membership.drain(request.server_id, drain=request.drain)
+        return Empty()
+
+    async def _pause(self, request: nodes_pb2.PauseBalancerRequest, _context: object) -> Empty:
+        await self._membership.pause(pause=request.pause)
+        return Empty()
+
+
+class _LeaderEnd(Draining):
+    """The end of one leader's streams, while the server goes on."""
+
+    @staticmethod
+    def error() -> WALError:
+        return NotLeaderError("this coordinator leads no more: ask again who does")
+
+
+def _handing_on(handler: Handler) -> Handler:
+    """Returns the handler of a caller that finds the next leader if a write says that this one leads no more: nothing was changed."""
+    if not inspect.iscoroutinefunction(handler):
+        return handler
+
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            return await handler(request, context)
+        except (ChannelFencedError, ClosedError) as error:  # ClosedError: it is being ended
+            raise NotLeaderError(f"this coordinator leads no more: {error}") from error
+
+    return answer
+
+
+def _as_call(call: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def called() -> None:
+        call()
+
+    return called

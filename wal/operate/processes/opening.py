@@ -1,0 +1,97 @@
+"""What a coordinator and a node begin with: the record of the cluster, and the log, the metadata and the settings that it names.
+
+Settings that concern the log are the cluster's: one process that contradicts them is refused. Those that concern a process, such as its
+token for Pulsar, are its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+
+from wal.channels.cluster import FORMAT, LOG_KEY, ClusterRecord
+from wal.channels.metadata import open_metadata
+from wal.errors import FormatError, InvalidArgumentError
+from wal.location import parse_location, parse_root
+from wal.network import TlsFiles
+from wal.node.local.storage import Storage, Undo, open_storage
+from wal.rpc.auth import Right
+from wal.rpc.connection import Connection
+from wal.rpc.converters import LOG_SETTINGS
+from wal.runtime.secret import Secret
+from wal.serve.access import Access
+from wal.settings import Settings
+from wal.storage.kv.etcd import EtcdKV
+
+PROCESS_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
+"""Settings of a log that each process may choose for itself."""
+CALL_S: Final = 10.0
+"""The deadline of a server's call to another one."""
+_OF_PULSAR: Final = ("pchannels", "pulsar_admin_url", "allow_message_ttl", "allow_backlog_quota")
+_SAVED: Final = tuple(sorted({*LOG_SETTINGS, *_OF_PULSAR} - PROCESS_SETTINGS))
+"""The settings that belong to the log of a cluster."""
+_log: Final = logging.getLogger("wal.cluster")
+
+
+def check_root(root: str) -> str:
+    """Returns the root of a cluster; raises InvalidArgumentError unless it is `etcd://host[:port]/path`."""
+    parse_root(root)
+    return root
+
+
+async def open_root(root: str | Secret) -> EtcdKV:
+    """Opens the metadata at the root of a cluster."""
+    kv = await open_metadata(root)
+    assert isinstance(kv, EtcdKV), "the root is in etcd"
+    return kv
+
+
+def check_log(log: str) -> str:
+    """Returns the location of a cluster's log in its long form. Raises InvalidArgumentError unless it is on Pulsar."""
+    location = parse_location(log)
+    if location.pulsar is None:
+        raise InvalidArgumentError(
+            f"--log {log!r} is not on Pulsar: the nodes of a cluster share one log, as pulsar://host:6650/tenant/namespace"
+        )
+    return str(location)
+
+
+def saved_settings(settings: Settings) -> dict[str, Any]:
+    """Returns those of these settings that belong to the log."""
+    return {name: getattr(settings, name) for name in _SAVED}
+
+
+def check_format(record: ClusterRecord) -> ClusterRecord:
+    """Returns the record of a cluster; raises FormatError if it writes a newer format than this version knows."""
+    if record.format > FORMAT:
+        raise FormatError(f"the cluster at {LOG_KEY} writes format {record.format}, and this version knows {FORMAT}: update it first")
+    return record
+
+
+def settings_for(record: ClusterRecord, own: Settings, root: str | Secret) -> Settings:
+    """Returns the settings of a process of this cluster: the cluster's where they concern the log, its own elsewhere.
+
+    Raises FormatError for a cluster of a newer format, InvalidArgumentError for a setting that contradicts the cluster's.
+    """
+    check_format(record)
+    defaults = Settings()
+    for name in _SAVED:
+        chosen, saved = getattr(own, name), record.settings.get(name, getattr(defaults, name))
+        if chosen not in (getattr(defaults, name), saved):
+            raise InvalidArgumentError(f"{name}={chosen} contradicts the cluster, which was made with {name}={saved}: leave it out here")
+    changes = {name: record.settings[name] for name in _SAVED if name in record.settings}
+    return msgspec.structs.replace(own, kv=root, **changes)
+
+
+async def connected(access: Access, *addresses: str) -> Connection:
+    """Returns a connection to servers of this cluster at these addresses, with the certificate and the token that the servers share."""
+    secret = next((token.secret for token in access.tokens if Right.SERVER in token.rights), None)
+    tls = None if access.tls is None else TlsFiles(ca=access.tls.ca, certificate=access.tls.certificate, key=access.tls.key)
+    return await Connection.open(addresses, tls=tls, token=secret, timeout_s=CALL_S)
+
+
+async def open_log(log: str, settings: Settings, undo: Undo, *, create: bool) -> Storage:
+    """Opens the log of a cluster and its metadata; `undo` gets what closes them."""
+    return await open_storage(parse_location(log), settings, undo, create=create)

@@ -1,0 +1,137 @@
+"""LogServer: a log that this process serves to clients, from the start of its server to its end.
+
+The log stays its owner's: it is opened before the server starts, and closed after it. All services of a log whose coordinator and only node
+are this process. A new one is a file of its own whose `handlers()` are added here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from wal.errors import ChannelFencedError, ClosedError, WALError
+from wal.location import Location
+from wal.network import Method
+from wal.node.local.log import LocalLog
+from wal.rpc.serving import Draining, Handler
+from wal.serve.access import Access
+from wal.serve.consume import ConsumeService
+from wal.serve.discovery import Discovery
+from wal.serve.fence import CallFence, LogCheck
+from wal.serve.hosted import Hosted
+from wal.serve.log_service import LogService
+from wal.serve.pchannel_service import PChannelService
+from wal.serve.produce import ProduceService
+from wal.serve.server import DRAIN_S, Server, States
+from wal.settings import ServerBounds, Settings
+
+if TYPE_CHECKING:
+    from wal.operate.metrics.snapshot import SnapshotSource
+
+
+_SERVER_ID: Final = 1
+"""The id of the only node of a log that has no coordinator."""
+
+
+def all_handlers(
+    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str, bounds: ServerBounds
+) -> dict[Method[Any, Any], Handler]:
+    """Returns the handlers of all methods that this process serves.
+
+    `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
+    stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`.
+    """
+    return {
+        **states.handlers(),
+        **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
+        **LogService(
+            log.coordinator,
+            log.node.pchannels,
+            log.node.oracle,
+            draining,
+            name=log.name,
+            form=log.backend.form,
+            frame_bytes_max=log.frame_bytes_max,
+        ).handlers(),
+        **ProduceService(log.node, hosted, draining, bounds).handlers(),
+        **ConsumeService(log.node, hosted, draining, bounds).handlers(),
+        **PChannelService(log.node, hosted, draining).handlers(),
+    }
+
+
+class LogServer(Server):
+    """The server of an open log. `start` creates it."""
+
+    def __init__(self, log: LocalLog, access: Access) -> None:
+        self.failure: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
+        """The reason why a pchannel takes nothing any more until the log is opened again, once there is one. The node is NOT_SERVING then.
+
+        A pchannel that another server has taken over is no such reason: opening the log again would take it back."""
+        self._failing: asyncio.Task[None] | None = None
+        interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels), CallFence())
+        pchannels = len(log.coordinator.pchannels)
+        super().__init__(access, States(_SERVER_ID), Draining(), interceptors=interceptors, settings=log.settings, pchannels=pchannels)
+
+    @classmethod
+    async def start(cls, log: LocalLog, access: Access) -> Self:
+        """Serves an open log. Raises what `Server.listen` raises."""
+        server, hosted = cls(log, access), Hosted(log.node.pchannels)
+        await server.listen(
+            lambda address: all_handlers(log, hosted, server.draining, server.states, address=address, bounds=access.bounds)
+        )
+        for pchannel in log.node.pchannels.values():
+            pchannel.tail.on_failure = server._look_at
+            if pchannel.tail.failure is not None:
+                server._look_at(pchannel.tail.failure)
+        return server
+
+    async def close(self, *, drain_s: float = DRAIN_S) -> None:
+        """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the server stops at once."""
+        if self._failing is not None:
+            await self._failing
+        await super().close(drain_s=drain_s)
+
+    def _look_at(self, cause: BaseException) -> None:
+        """Notes why a pchannel has ended, if that is a failure of this process."""
+        if isinstance(cause, ClosedError | ChannelFencedError) or self.failure.done():
+            return
+        if isinstance(cause, WALError):
+            self.failure.set_result(cause)
+            self._failing = asyncio.get_running_loop().create_task(self.states.failed(), name="node failed")
+
+
+class ServedLog:
+    """A log that this process opens, serves and closes: its only writer, its coordinator and its only node. `open` creates it."""
+
+    def __init__(self, log: LocalLog, server: LogServer) -> None:
+        self.server: LogServer = server
+        self.log: LocalLog = log
+
+    @classmethod
+    async def open(cls, location: Location, settings: Settings, access: Access) -> ServedLog:
+        """Opens the log and serves it; raises what either of the two raises."""
+        log = LocalLog(location, settings)
+        await log.open()
+        try:
+            return cls(log, await LogServer.start(log, access))
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(log.close()))
+            raise
+
+    async def failed(self) -> WALError:
+        """Returns the reason once the log cannot be written any more."""
+        return await asyncio.shield(self.server.failure)
+
+    def measured(self) -> SnapshotSource:
+        """Returns what is measured of the log."""
+        from wal.operate.metrics.snapshot import Snapshots  # only where it is asked for
+
+        log = self.log
+        return Snapshots(log.statistics, log.cursors.infos, log.retention_report)
+
+    async def close(self) -> None:
+        """Ends the server, and closes the log."""
+        try:
+            await self.server.close()
+        finally:
+            await self.log.close()

@@ -1,0 +1,79 @@
+"""Who may ask the status service. Pure: it looks at headers only.
+
+Guarantees: an action needs the token, in the header `Authorization: Bearer …`, which no other site can have a browser send; there are no
+cookies. A request from another origin is refused in any case. Without a token a page on loopback answers only requests that name loopback
+as their host, so that no name of another site can be pointed at it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from wal.errors import AuthenticationError, InvalidArgumentError
+from wal.runtime.secret import Secret
+
+TOKEN_LENGTH_MIN: Final = 16
+
+
+class StatusAccess:
+    """`token` allows actions. `open_reads`: whether everything else needs no token. `loopback`: whether only this machine reaches it."""
+
+    def __init__(self, token: Secret | None, *, open_reads: bool, loopback: bool) -> None:
+        if token is not None and len(token.reveal()) < TOKEN_LENGTH_MIN:
+            raise InvalidArgumentError(
+                f"the token of the status service is {len(token.reveal())} characters long: take one of at least {TOKEN_LENGTH_MIN}"
+            )
+        self.takes_actions: bool = token is not None
+        self.open_reads: bool = open_reads
+        self._token = token
+        self._loopback = loopback
+
+    def check_read(self, headers: Mapping[str, str]) -> None:
+        """Raises AuthenticationError unless the request may read."""
+        self._check_origin(headers)
+        if not self.open_reads:
+            self._check_token(headers)
+
+    def check_action(self, headers: Mapping[str, str]) -> None:
+        """Raises AuthenticationError unless the request may change something."""
+        self._check_origin(headers)
+        if self._token is None:
+            raise AuthenticationError("this status service was started without a token, and takes no actions: give it one")
+        self._check_token(headers)
+
+    def _check_token(self, headers: Mapping[str, str]) -> None:
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        if (
+            self._token is None
+            or scheme.lower() != "bearer"
+            or not hmac.compare_digest(text.strip().encode(), self._token.reveal().encode())
+        ):
+            raise AuthenticationError("the token is missing or wrong: send it as 'Authorization: Bearer TOKEN'")
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host", "")
+        if self._loopback and not is_loopback(_parts(f"//{host}").hostname or ""):
+            raise AuthenticationError(f"host {host!r} is not this machine: ask for localhost or 127.0.0.1")
+        origin = headers.get("origin")
+        if origin is not None and _parts(origin).netloc != host:
+            raise AuthenticationError(f"origin {origin!r} is another site than {host!r}: its requests are refused")
+
+
+def _parts(url: str) -> SplitResult:
+    """Returns the parts of what a header names; those of an empty text, which is no host of ours, if it is no URL at all."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine's own address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,350 @@
+"""Consume: the streams on which clients follow a pchannel: its messages, in the protocol's own form, or its tail, in ours.
+
+A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
+
+`MessageFeed` sends message by message: a transaction as its begin, its bodies and its commit, one after the other. TimeTick messages show
+that time passes on a quiet log. Without a filter by vchannel the consumer gets the whole pchannel.
+
+`TailFeed` feeds a remote pchannel: it sends the tail whenever that moves. Its client reads the frames by ReadFrames, at the pace of its
+readers.
+
+`TickRounds` tells idle streams that the promised tick has moved. One task waits for ticks on behalf of all of them, which themselves wait
+for data only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by
+default, and 8,000 every 4 s. If each waited by itself, 8,000 would keep most of a core busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import grpc.aio
+
+from actors import Actor, ActorRef
+from wal.errors import InvalidArgumentError
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, TimeTickMessage
+from wal.message.codec import id_to_wire, to_wire, txn_to_wire
+from wal.message.wire_pb2 import Message
+from wal.network import Method
+from wal.node.node import StreamingNode
+from wal.read.options import (
+    All,
+    DeliverFilter,
+    DeliverPolicy,
+    EventFilter,
+    Latest,
+    MessageTypes,
+    ReadOptions,
+    Selection,
+    StartAfter,
+    StartFrom,
+    TimeTickGT,
+    TimeTickGTE,
+    WholePChannel,
+)
+from wal.read.scanner import Scanner
+from wal.rpc.api import frames_pb2
+from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.converters import id_from_bytes
+from wal.rpc.headers import client_in, consumer_in
+from wal.rpc.methods import CONSUME
+from wal.rpc.serving import Draining, Handler
+from wal.serve.hosted import Hosted, identity_of, tail_of
+from wal.settings import ServerBounds
+from wal.write.pchannel import PChannel
+
+_BATCH: Final = 256
+"""The most messages that are taken before the stream is looked at: its end is noticed after them."""
+_WHOLE: Final = ("",)
+"""Stands for the vchannels of a read of the whole pchannel: no vchannel has this name."""
+
+
+class MessageFeed:
+    """Reads `pchannel` for one consumer."""
+
+    def __init__(
+        self, context: Any, node: StreamingNode, draining: Draining, rounds: TickRounds, created: proto.CreateConsumerRequest
+    ) -> None:
+        """Raises InvalidArgumentError for a policy or a filter that is not set, and for vchannels of another pchannel."""
+        self._context = context
+        self._node = node
+        self._draining = draining
+        self._rounds = rounds
+        self._pchannel = pchannel = rounds.pchannel
+        self._wake = asyncio.Event()
+        policy = policy_from_proto(created.deliver_policy)
+        vchannels, filters = filters_from_proto(created.deliver_filters)
+        for name in vchannels:
+            if (place := node.routes.known.pchannel_of(name)) != pchannel.channel:
+                raise InvalidArgumentError(
+                    f"vchannel {name!r} is on pchannel {place}, and this consumer reads {pchannel.channel}: create one for {place}"
+                )
+        options = ReadOptions(vchannels or _WHOLE, policy, EventFilter.of(filters), include_time_ticks=True)
+        self._writing = asyncio.Lock()
+        self._scanner = Scanner(options, attach=node.routes.attach if vchannels else self._attach_whole)
+
+    async def run(self) -> None:
+        """Serves the stream until the client closes it. Raises the error with which it ends."""
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
+        try:
+            async with self._scanner:
+                await self._context.write(proto.ConsumeResponse(create=proto.CreateConsumerResponse()))
+                sender = asyncio.get_running_loop().create_task(self._send(), name=f"feed {self._pchannel.channel}")
+                try:
+                    await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
+                    if reader.done() and not sender.done() and reader.exception() is None:
+                        # gRPC takes one write at a time, and one that is cancelled goes on: the answer to the close comes after it.
+                        async with self._writing:
+                            sender.cancel()
+                finally:
+                    sender.cancel()
+                    await asyncio.wait((sender,))
+            if not sender.cancelled():
+                sender.result()
+        finally:
+            await self._context.end(reader)
+        reader.result()
+
+    async def _send(self) -> None:
+        tail = self._pchannel.tail
+        with self._rounds.calling(self._wake.set):
+            async for page in self._scanner.batches(_BATCH):
+                end = tail.durable_end
+                self._wake.clear()
+                for message in page:
+                    await self._send_message(message)
+                if isinstance(page[-1], TimeTickMessage) and tail.durable_end == end:
+                    await self._idle()
+
+    async def _idle(self) -> None:
+        """Waits for data, or for this stream's turn to hear of the next tick."""
+        waiter = self._pchannel.tail.waiter(ticks=False)
+        waiter.add_done_callback(self._moved)
+        try:
+            if self._pchannel.tail.failure is None:
+                await self._wake.wait()
+        finally:
+            waiter.remove_done_callback(self._moved)
+            waiter.cancel()
+
+    def _moved(self, _waiter: object) -> None:
+        self._wake.set()
+
+    async def _send_message(self, message: ImmutableMessage) -> None:
+        parts: Sequence[tuple[MessageID | None, Message]] = (
+            txn_to_wire(message) if isinstance(message, ImmutableTxnMessage) else ((message.message_id, to_wire(message)),)
+        )
+        for message_id, wire in parts:
+            shown = None if message_id is None else id_to_wire(message_id)  # a TimeTick before any event has none
+            response = proto.ConsumeMessageReponse(id=shown, message=wire)
+            async with self._writing:
+                self._pchannel.check_lease()
+                await self._context.write(proto.ConsumeResponse(consume=response))
+
+    async def _read(self) -> None:
+        """Returns when the client closes the stream. Raises for any other request."""
+        with self._draining.ending():
+            request = await self._context.read()
+            if request is not grpc.aio.EOF and not request.HasField("close"):
+                raise InvalidArgumentError("a ConsumeRequest has no request that this version knows for a consumer of messages: set close")
+
+    async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
+        return self._pchannel, WholePChannel(), self._spawn
+
+    def _spawn(self, actor: Actor, name: str) -> ActorRef:
+        return self._node.spawn(actor, name)
+
+
+class ConsumeService:
+    """Serves the streams that read the pchannels that are `hosted` here."""
+
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
+        self._node = node
+        self._hosted = hosted
+        self._draining = draining
+        self._grace_s = bounds.consumer_grace_s
+        self._rounds: dict[str, TickRounds] = {}
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handler of Consume."""
+        return {CONSUME: self._consume}
+
+    async def _consume(self, context: Any) -> None:
+        metadata = context.invocation_metadata() or ()
+        created, client = consumer_in(metadata), client_in(metadata)
+        with self._node.claims.connected(client, self._grace_s) if client else contextlib.nullcontext():
+            await self._serve(context, created)
+
+    async def _serve(self, context: Any, created: proto.CreateConsumerRequest) -> None:
+        pchannel = self._hosted.find(created.pchannel)
+        rounds = self._rounds.get(pchannel.channel)
+        if rounds is None or rounds.pchannel is not pchannel:
+            rounds = self._rounds[pchannel.channel] = TickRounds(pchannel)
+        if created.HasField("frames"):
+            await TailFeed(context, self._draining, rounds, created.frames).run()
+        else:
+            await MessageFeed(context, self._node, self._draining, rounds, created).run()
+        await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))
+
+
+STREAMS_A_TURN: Final = 100
+TURN_S: Final = 0.05
+"""2,000 streams a second take about a third of a core."""
+
+
+class TickRounds:
+    """The rounds of one pchannel."""
+
+    def __init__(self, pchannel: PChannel) -> None:
+        self.pchannel: PChannel = pchannel
+        self._wakes: dict[Callable[[], object], None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def calling(self, wake: Callable[[], object]) -> Iterator[None]:
+        """A block in which `wake` is called in each round."""
+        self._wakes[wake] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"ticks of {self.pchannel.channel}")
+        try:
+            yield
+        finally:
+            del self._wakes[wake]
+            if not self._wakes:
+                self._task.cancel()
+                self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            waiter = self.pchannel.tail.waiter(ticks=True)
+            try:
+                await waiter
+            finally:
+                waiter.cancel()
+            wakes = list(self._wakes)
+            for first in range(0, len(wakes), STREAMS_A_TURN):
+                for wake in wakes[first : first + STREAMS_A_TURN]:
+                    wake()
+                await asyncio.sleep(TURN_S)
+
+
+class TailFeed:
+    """Sends the tail of the pchannel whenever it moves."""
+
+    def __init__(self, context: Any, draining: Draining, rounds: TickRounds, selection: frames_pb2.FrameSelection) -> None:
+        """Raises InvalidArgumentError for the tail of another log, or for a stream that is to carry frames."""
+        self._context = context
+        self._draining = draining
+        self._rounds = rounds
+        self._pchannel = pchannel = rounds.pchannel
+        self._sent_tail = tail_of(pchannel)
+        self._awaited_tick = 0
+        self._wake = asyncio.Event()
+        if selection.incarnation not in (0, pchannel.log.incarnation):
+            raise InvalidArgumentError(
+                f"pchannel {pchannel.channel!r} has a log of incarnation {pchannel.log.incarnation:x}, not {selection.incarnation:x}: the "
+                "positions are of another log"
+            )
+        if not selection.tail_only:
+            raise InvalidArgumentError("Consume carries no frames: set frames.tail_only, and read the frames with ReadFrames")
+
+    async def run(self) -> None:
+        """Serves the stream until the client closes it. Raises the error with which it ends."""
+        created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=self._sent_tail)
+        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
+        reader.add_done_callback(self._moved)
+        try:
+            await self._context.write(proto.ConsumeResponse(create=created))
+            with self._rounds.calling(self._wake.set):
+                while not reader.done():
+                    await self._feed()
+        finally:
+            await self._context.end(reader)
+        reader.result()
+
+    async def _feed(self) -> None:
+        """Sends the tail if it has moved, then waits until it moves."""
+        pchannel, tail = self._pchannel, self._pchannel.tail
+        self._wake.clear()
+        if tail.failure is not None:
+            raise tail.failure
+        if self._awaited_tick > tail.promised_tick:
+            pchannel.advance_for(self._awaited_tick)
+        waiter = tail.waiter(ticks=self._awaited_tick > tail.promised_tick)
+        waiter.add_done_callback(self._moved)
+        try:
+            if (state := tail_of(pchannel)) != self._sent_tail:
+                pchannel.check_lease()
+                await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(tail=state)))
+                self._sent_tail = state
+            await self._wake.wait()
+        finally:
+            waiter.remove_done_callback(self._moved)  # cancelling the waiter would wake the stream once more
+            waiter.cancel()
+
+    def _moved(self, _ended: object) -> None:
+        self._wake.set()
+
+    async def _read(self) -> None:
+        """Executes the requests; returns when the client closes the stream. Raises for a request that ends it."""
+        with self._draining.ending():
+            while (request := await self._context.read()) is not grpc.aio.EOF:
+                match request.WhichOneof("request"):
+                    case "close":
+                        return
+                    case "await_tick":
+                        self._awaited_tick = request.await_tick.time_tick
+                    case _:
+                        raise InvalidArgumentError("a ConsumeRequest has no request that this version knows: set close or await_tick")
+                self._wake.set()
+
+
+def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:
+    """Returns the policy of a message. Raises InvalidArgumentError for one that is not set, or whose id is none."""
+    match policy.WhichOneof("policy"):
+        case "all":
+            return All()
+        case "latest":
+            return Latest()
+        case "start_from":
+            return StartFrom(id_from_bytes("deliver_policy.start_from", policy.start_from.id))
+        case "start_after":
+            return StartAfter(id_from_bytes("deliver_policy.start_after", policy.start_after.id))
+        case _:
+            raise InvalidArgumentError("deliver_policy is not set: set all, latest, start_from or start_after")
+
+
+def filters_from_proto(filters: Iterable[proto.DeliverFilter]) -> tuple[tuple[str, ...], list[DeliverFilter]]:
+    """Returns the vchannels that filters name, each once, and the other filters.
+
+    Milvus puts the vchannel among the filters; here it is the argument of a read. Without one a consumer gets the whole pchannel.
+    Raises InvalidArgumentError for a filter that is not set, an empty name, or a type that cannot be filtered for.
+    """
+    vchannels: dict[str, None] = {}
+    others: list[DeliverFilter] = []
+    for one in filters:
+        match one.WhichOneof("filter"):
+            case "time_tick_gt":
+                others.append(TimeTickGT(one.time_tick_gt.time_tick))
+            case "time_tick_gte":
+                others.append(TimeTickGTE(one.time_tick_gte.time_tick))
+            case "vchannel":
+                if not one.vchannel.vchannel:
+                    raise InvalidArgumentError("a filter by vchannel names none: name it, or leave the filter out for the whole pchannel")
+                vchannels[one.vchannel.vchannel] = None
+            case "message_types":
+                others.append(MessageTypes(*map(_type, one.message_types.types)))
+            case _:
+                raise InvalidArgumentError(
+                    "a deliver filter is not set, or not known to this version: set time_tick_gt, time_tick_gte, vchannel or message_types"
+                )
+    return tuple(vchannels), others
+
+
+def _type(number: int) -> MessageType:
+    try:
+        return MessageType(number)
+    except ValueError:
+        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}") from None

@@ -1,0 +1,144 @@
+"""CopiesService: what the coordinator asks of this node for vchannels that end, and for the copies of broadcasts.
+
+The broadcaster runs at the coordinator, and the copies are in the logs of the pchannels, wherever these are. A copy is in the log at most
+once, which the pchannel's own table decides, so a call that was not answered may be repeated, here or at a later owner of the pchannel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import Any
+
+from google.protobuf.empty_pb2 import Empty
+
+from broadcaster.message import Content
+from wal.channels.vchannels import VChannelInfo
+from wal.errors import ChannelNotExistError, WALError
+from wal.message import BroadcastHeader
+from wal.network import Method
+from wal.node.copies_operator import CopiesOperator
+from wal.node.directory_view import DirectoryView
+from wal.node.node import StreamingNode
+from wal.rpc.api import append_pb2
+from wal.rpc.api import nodes_pb2 as proto
+from wal.rpc.appends import outcomes_to_proto
+from wal.rpc.converters import vchannel_from_proto
+from wal.rpc.methods import APPEND_COPIES, END_VCHANNELS, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
+from wal.rpc.serving import Handler
+from wal.serve.hosted import Hosted
+from wal.serve.manager import CallCheck
+from wal.write.copies import names_of
+from wal.write.pchannel import PChannel
+
+
+class CopiesService:
+    """Serves the pchannels that are `hosted` here to the coordinator."""
+
+    def __init__(self, node: StreamingNode, view: DirectoryView, hosted: Hosted, check: CallCheck) -> None:
+        self._node = node
+        self._view = view
+        self._hosted = hosted
+        self._check = check
+        self._operator = CopiesOperator(node)
+        self._unsaved: dict[PChannel, set[int]] = {}
+        """The broadcasts that were forgotten, and that a recovery may still find, by pchannel."""
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handlers of the node service."""
+        return {
+            END_VCHANNELS: self._end,
+            APPEND_COPIES: self._append,
+            LIST_COPIES: self._list,
+            READ_COPY: self._read,
+            FORGET_BROADCASTS: self._forget,
+        }
+
+    async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> Empty:
+        await self._found(request)
+        infos = tuple([vchannel_from_proto(state) for state in request.vchannels])
+        await self._know(info.name for info in infos)
+        ending = tuple([info for info in infos if _is_same(self._view.records.get(info.name), info)])
+        if ending:
+            ended: asyncio.Future[WALError | None] = asyncio.get_running_loop().create_future()
+            self._node.routes.end(ending, ended.set_result)
+            for info in ending:
+                self._view.forget(info)
+            if (error := await asyncio.shield(ended)) is not None:
+                raise error
+        return Empty()
+
+    async def _append(self, request: proto.AppendCopiesRequest, _context: object) -> append_pb2.Outcomes:
+        pchannel = await self._found(request)
+        names = tuple(request.vchannels)
+        await self._know(names)
+        header = BroadcastHeader.from_bytes(request.header)
+        self._node.oracle.adopt(header.broadcast_id)  # a tick of the coordinator, above all that the caller has seen
+        if request.aborts:
+            outcomes = await self._operator.append_aborts(pchannel.channel, names, header, request.payload.decode())
+        else:
+            content = Content(request.payload, request.message_type, request.properties)
+            outcomes = await self._operator.append_copies(pchannel.channel, names, content, header)
+        return outcomes_to_proto(enumerate(outcomes))
+
+    async def _list(self, request: proto.ListCopiesRequest, _context: object) -> proto.ListedCopies:
+        pchannel = await self._found(request)
+        await self._view.catch_up()
+        existing = {(info.name, info.incarnation) for info in self._view.durable()}
+        listed = []
+        for broadcast in pchannel.copies.table.listed():
+            copies = list(names_of(broadcast.parts, aborts=False))
+            listed.append(
+                proto.ListedBroadcast(
+                    header=broadcast.header.to_bytes(),
+                    vchannels=[name for name, _ in copies],
+                    aborted=[name for name, _ in names_of(broadcast.parts, aborts=True)],
+                    dropped=[name for name, incarnation in copies if (name, incarnation) not in existing],
+                )
+            )
+        return proto.ListedCopies(broadcasts=listed)
+
+    async def _read(self, request: proto.ReadCopyRequest, _context: object) -> proto.CopyContent:
+        content = await self._operator.content((await self._found(request)).channel, request.broadcast_id)
+        return proto.CopyContent(payload=content.payload, message_type=content.message_type, properties=content.properties)
+
+    async def _forget(self, request: proto.ForgetBroadcastsRequest, _context: object) -> proto.ForgottenBroadcasts:
+        pchannel = await self._found(request)
+        table, checkpointer = pchannel.copies.table, pchannel.checkpointer
+        assert checkpointer is not None, "an open pchannel has one"
+        for gone in [other for other in self._unsaved if other.failure is not None]:
+            del self._unsaved[gone]
+        if pchannel not in self._unsaved:
+            self._unsaved[pchannel] = set()
+            checkpointer.on_forgotten = partial(self._forgotten, pchannel)
+        unsaved = self._unsaved[pchannel]
+        for broadcast_id in request.broadcast_ids:
+            if table.get(broadcast_id) is not None:
+                table.forget(broadcast_id)
+                unsaved.add(broadcast_id)
+        if request.checkpoint and table.forgotten:
+            checkpointer.request()
+        return proto.ForgottenBroadcasts(broadcast_ids=[each for each in request.broadcast_ids if each not in unsaved])
+
+    def _forgotten(self, pchannel: PChannel, broadcast_ids: Collection[int]) -> None:
+        self._unsaved[pchannel] -= set(broadcast_ids)
+
+    async def _found(self, request: Any) -> PChannel:
+        """Returns the pchannel of a request in its term, once it is checked whom the call means."""
+        await self._check.check(request.call, request.pchannel.name)
+        return self._hosted.find(request.pchannel)
+
+    async def _know(self, names: Iterable[str]) -> None:
+        """Looks up those of these vchannels that this node does not know yet."""
+        for name in names:
+            if name not in self._view.records:
+                await self._view.look_up(name)
+
+
+def _is_same(known: VChannelInfo | None, info: VChannelInfo) -> bool:
+    if known is None:
+        return False
+    if known.pchannel != info.pchannel:
+        raise ChannelNotExistError(f"vchannel {info.name!r} is on pchannel {known.pchannel} now, not on {info.pchannel}")
+    return known.incarnation == info.incarnation

@@ -1,0 +1,385 @@
+"""ProduceTxns: the transactions of a Produce stream, and the form of those that come message by message.
+
+Our own clients keep the bodies until the commit. The node keeps the keepalive and the bounds of a transaction, and ends it at an exclusive
+message. A transaction that was begun in an earlier term of the pchannel is begun again at its commit, unless the log since its begin holds
+an exclusive message that it must not span.
+
+In Milvus' form (`TxnMessage`) a client sends a transaction message by message. The type of a message says what it does, and the reserved
+property `_tx` to which transaction it belongs:
+
+    _t 900   begins one on its vchannel; `_h` is the base64 of a BeginTxnHeader with the keepalive
+    _tx      the base64 of the TxnContext that the begin was answered with: the message is a body
+    _t 901   with `_tx`: commits it; `_h` may be there, empty or with the vchannel
+    _t 902   with `_tx`: rolls it back; `_h` may be there, empty
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from wal.channels.vchannels import SHOWN_MAX
+from wal.engine import NOT_EXPECTED
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
+from wal.frame import FrameView, RunKind
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties, wire_pb2
+from wal.message.codec import message_from_wire
+from wal.message.properties import Reserved
+from wal.message.wire_fields import from_base64, refused, txn_from_proto, txn_to_proto
+from wal.node.node import StreamingNode
+from wal.node.txn import LocalTxn
+from wal.rpc.api import append_pb2 as proto
+from wal.rpc.appends import count_of, key_of, messages_of
+from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
+from wal.rpc.serving import sliced
+from wal.serve.cursor_calls import change_from_proto
+from wal.write.checks import check_body
+from wal.write.cursor_table import CursorChange
+from wal.write.idempotency.keys import Key
+from wal.write.pchannel import PChannel
+from wal.write.txn_table import TxnOwner
+
+LOOKED_AT_MAX: Final = 64 << 20
+"""The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
+_PAGE_BYTES: Final = 2 << 20
+_ENDS_AND_BEGIN: Final = (MessageType.BEGIN_TXN, MessageType.COMMIT_TXN, MessageType.ROLLBACK_TXN)
+_TYPES: Final = frozenset(str(int(kind)) for kind in _ENDS_AND_BEGIN)
+
+
+class ProduceTxns:
+    """The transactions on `pchannel`."""
+
+    def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
+        self._node = node
+        self._pchannel = pchannel
+        self._bodies_max = node.settings.txn_bodies_max
+        self._owner = owner
+        self._keepalive_s_max = keepalive_s_max
+
+    async def begin(self, request: proto.BeginTxnRequest) -> proto.BegunTxn:
+        """Begins a transaction."""
+        names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
+        check_keepalive(keepalive_s, self._keepalive_s_max)
+        begun_at = self._pchannel.tail.durable_end
+        txn = await self._node.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner)
+        return proto.BegunTxn(
+            request_id=request.request_id,
+            context=txn_to_proto(txn.context),
+            term=self._pchannel.log.term,
+            begun_at=position_to_proto(begun_at),
+            incarnations=self._incarnations(names),
+        )
+
+    def keep(self, request: proto.KeepTxnRequest) -> None:
+        """Renews the keepalive."""
+        pchannel = self._pchannel
+        pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.txn_now())
+
+    async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
+        """Forgets a transaction; does nothing if it is over."""
+        if request.txn_id in self._pchannel.table:
+            await self._opened(request.txn_id, None).rollback()
+
+    async def commit(self, request: proto.CommitTxnRequest) -> asyncio.Future[AppendResult | ForgottenResult]:
+        """Commits a transaction with its bodies; returns the future of its result.
+
+        A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result, and its save
+        of a cursor follows that.
+        """
+        pchannel, key = self._pchannel, key_of(request.key)
+        names = names_in(request.vchannels, names_max=self._bodies_max)
+        bodies, term = await bodies_in(request.bodies, bodies_max=self._bodies_max), request.txn.term
+        expected = await expected_in(request.expected_last, names)
+        if term > pchannel.log.term:
+            raise UnmatchedChannelTermError(
+                f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
+                "ask AssignmentDiscover where it is"
+            )
+        txn_id, change = request.txn.context.txn_id, await self.change_of(request)
+        over = term < pchannel.log.term or txn_id not in pchannel.table
+        if over and key is not None and (first := self._first_result(names, key)) is not None:
+            return first if change is None else self._node.homes.save_after(change, first, pchannel)
+        if term < pchannel.log.term:
+            txn_id = await self._begun_anew(request, names, key)
+        txn = self._opened(txn_id, key, expected)
+        if set(txn.names) != set(names):
+            raise InvalidArgumentError(
+                f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
+            )
+        pchannel.table.forget_bodies(txn_id, now=pchannel.txn_now())
+        if bodies or request.barrier_time_tick:
+            txn.append_many(bodies, request.barrier_time_tick)
+        return txn.send_commit(change)
+
+    async def change_of(self, request: proto.CommitTxnRequest | proto.AppendTxnRequest) -> CursorChange | None:
+        """Returns the save of a cursor that a transaction commits, or None. Its home is this pchannel from now on, or it is refused."""
+        if not request.HasField("save"):
+            return None
+        change = await change_from_proto(self._node, request.save)
+        await self._node.homes.named(change.key, self._pchannel.channel)
+        return change
+
+    def save_alone(self, change: CursorChange, bodies: Sequence[object]) -> asyncio.Future[Any]:
+        """Saves a cursor without messages; returns the future of its outcome."""
+        if bodies:
+            raise InvalidArgumentError(f"a save of {change.key} has bodies and no vchannels: name those of the bodies")
+        return self._node.homes.send(change, self._pchannel)
+
+    def _incarnations(self, names: tuple[str, ...]) -> list[int]:
+        """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""
+        return [self._node.routes.existing(name).run_name[1] for name in names]
+
+    def _first_result(self, names: tuple[str, ...], key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
+        """Returns the future of the first result of this key, or None if the key is not known."""
+        keyed = self._pchannel.keyed
+        try:
+            scope = tuple(sorted(self._node.routes.existing(name).run_name for name in names))
+        except ChannelNotExistError:
+            return None
+        result = keyed.table.find(scope, key, now_ms=keyed.now_ms())
+        if result is None:
+            return None
+        future: asyncio.Future[AppendResult | ForgottenResult] = asyncio.get_running_loop().create_future()
+        keyed.answer(result, key, future)
+        return future
+
+    def _opened(self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED) -> LocalTxn:
+        """Returns an open transaction; raises TransactionExpiredError if it is over, InvalidTransactionStateError if it is another's."""
+        pchannel, node = self._pchannel, self._node
+        for name, last in expected.items():
+            node.routes.expect(name, last)
+        open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.txn_now())
+        names = tuple([name for name, _ in open_txn.names])
+        loop = asyncio.get_running_loop()
+        return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
+
+    async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
+        """Begins a transaction of an earlier term here, and returns its id.
+
+        Raises TransactionExpiredError if it has to be given up, ChannelNotExistError if one of its vchannels was dropped. It is begun
+        first, so that from then on an exclusive message ends it, and the log is looked at up to there.
+        """
+        context = request.txn.context
+        keepalive_s = min(max(context.keepalive_milliseconds, 0) / 1000, self._keepalive_s_max)
+        self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
+        txn = await self._node.appends.begin_txn(names, keepalive_s, key, owner=self._owner)
+        try:
+            if set(self._incarnations(names)) != set(request.txn.incarnations):
+                raise ChannelNotExistError(
+                    f"one of {', '.join(map(repr, names))} was dropped and created again after transaction {context.txn_id} began: its "
+                    "transactions are over; begin a new one"
+                )
+            await self._durable_up_to(txn.context)
+            await self._look(position_from_proto(request.txn.begun_at), frozenset(names), context.txn_id)
+        except BaseException:
+            await txn.rollback()
+            raise
+        return txn.context.txn_id
+
+    async def _durable_up_to(self, context: TxnContext) -> None:
+        """Returns when everything that was appended before this transaction began is durable."""
+        tail = self._pchannel.tail
+        while tail.promised_tick < context.txn_id and not self._pchannel.advance_for(context.txn_id):
+            if tail.failure is not None:
+                raise tail.failure
+            waiter = tail.waiter(ticks=True)
+            try:
+                await waiter
+            finally:
+                waiter.cancel()
+
+    async def _look(self, start: int, names: frozenset[str], txn_id: int) -> None:
+        """Raises TransactionExpiredError if the log from `start` on holds an exclusive message on these vchannels, or is too long."""
+        log, end = self._pchannel.log, self._pchannel.tail.durable_end
+        if start > end:
+            raise InvalidArgumentError(f"begun_at={start} is above the durable end {end} of {self._pchannel.channel}")
+        if start < log.earliest[0] or log.bytes_between(start, end) > LOOKED_AT_MAX:
+            raise TransactionExpiredError(
+                f"transaction {txn_id} was begun in an earlier term and more than {LOOKED_AT_MAX} bytes ago, or what follows it is "
+                "truncated; nothing of it is in the log: begin a new one"
+            )
+        at = start
+        while at < end:
+            try:
+                page = await log.read(at, names=names, bytes_max=_PAGE_BYTES, end=end)
+            except TruncatedError as error:
+                raise TransactionExpiredError(
+                    f"what follows the begin of transaction {txn_id} was truncated; nothing of it is in the log: begin a new one"
+                ) from error
+            if any(_is_exclusive(frame.view, names) for frame in page.frames):
+                raise TransactionExpiredError(
+                    f"transaction {txn_id} was failed by a message on one of its vchannels that no transaction may span; nothing of it "
+                    "is in the log: begin a new one"
+                )
+            at = page.next_position
+
+
+def check_keepalive(keepalive_s: float, most_s: float) -> None:
+    """Raises InvalidArgumentError for a keepalive that no transaction over the network may have."""
+    if not (keepalive_s == 0 or 0.001 <= keepalive_s <= most_s):
+        raise InvalidArgumentError(
+            f"keepalive_s={keepalive_s:g} is out of range: 0 for the log's own, or 0.001 to the server's txn_keepalive_s_max={most_s:g}; "
+            "every body renews it"
+        )
+
+
+async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[Message]:
+    """Returns the bodies of a transaction. Raises InvalidArgumentError for more than `bodies_max`, and for the first that is no message."""
+    if (count := count_of(columns)) > bodies_max:
+        raise InvalidArgumentError(
+            f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them without "
+            "a transaction"
+        )
+    bodies: list[Message] = []
+    async for body in sliced(messages_of(columns)):
+        if isinstance(body, InvalidArgumentError):
+            raise body
+        bodies.append(body)
+    return bodies
+
+
+async def expected_in(expected: Collection[proto.ExpectedLast], names: tuple[str, ...]) -> Mapping[str, MessageID | None]:
+    """Returns the last events that vchannels are expected to have, by name.
+
+    Raises InvalidArgumentError for bytes that are no id, and unless each vchannel is one of `names` and there once.
+    """
+    if not expected:
+        return NOT_EXPECTED
+    events: dict[str, MessageID | None] = {}
+    remaining = set(names)
+    async for each in sliced(expected):
+        if each.vchannel not in remaining:
+            raise InvalidArgumentError(
+                f"expected_last names vchannel {each.vchannel[:40]!r} twice, or it is none of the {len(names)} vchannels of the request"
+            )
+        remaining.remove(each.vchannel)
+        events[each.vchannel] = id_or_none("expected_last", each.last)
+    return events
+
+
+def names_in(vchannels: Collection[str], *, names_max: int) -> tuple[str, ...]:
+    """Returns the vchannels of a transaction. Raises InvalidArgumentError unless there are some, each once, and at most `names_max`.
+
+    A transaction has no more vchannels than bodies.
+    """
+    if len(vchannels) > names_max:
+        raise InvalidArgumentError(
+            f"a transaction over {len(vchannels)} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: "
+            "write to fewer of them at a time, or use the broadcaster, log.broadcast()"
+        )
+    names = tuple(vchannels)
+    if not names or len(set(names)) < len(names):
+        shown = ", ".join(map(repr, names[:SHOWN_MAX])) or "none"
+        raise InvalidArgumentError(f"a transaction has the vchannels {shown}: name at least one, each once")
+    return names
+
+
+def _is_exclusive(view: FrameView, names: frozenset[str]) -> bool:
+    for run in view.runs.find(names):
+        source = view.runs[run.shared] if run.kind == RunKind.COPY else run
+        if any(type_properties(kind).exclusive for kind in set(view.columns(source).types or ())):
+            return True
+    return False
+
+
+Result = AppendResult | ForgottenResult
+
+
+class MessageTxns:
+    """The transactions in Milvus' form, which a client sends message by message on a Produce stream.
+
+    The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
+    nothing is in the log yet, so there is no id and no tick.
+
+    The transactions on `pchannel`.
+    """
+
+    def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
+        self._node = node
+        self._pchannel = pchannel
+        self._owner = owner
+        self._keepalive_s_max = keepalive_s_max
+
+    async def execute(self, request: TxnMessage) -> asyncio.Future[Result]:
+        """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
+
+        Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
+        it was committed or rolled back, or is of another client; InvalidArgumentError for a message that cannot be in it, which leaves it
+        open.
+        """
+        message = request.message
+        match message.message_type:
+            case MessageType.BEGIN_TXN:
+                return self._answer(await self._begin(message, request.keepalive_s))
+            case MessageType.COMMIT_TXN:
+                return self._opened(request).send_commit()
+            case MessageType.ROLLBACK_TXN:
+                txn = self._opened(request)
+                await txn.rollback()
+            case _:
+                txn = self._opened(request)
+                txn.append(message, 0)
+        return self._answer(txn)
+
+    async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
+        check_keepalive(keepalive_s, self._keepalive_s_max)
+        return await self._node.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
+
+    def _opened(self, txn_message: TxnMessage) -> LocalTxn:
+        """Returns the open transaction of a message."""
+        node, pchannel = self._node, self._pchannel
+        open_txn = pchannel.table.owned(txn_message.txn_id, self._owner, now=pchannel.txn_now())
+        names = tuple([name for name, _ in open_txn.names])
+        check_body(txn_message.message, names)
+        loop = asyncio.get_running_loop()
+        return LocalTxn(node.routes, loop, open_txn.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max)
+
+    @staticmethod
+    def _answer(txn: LocalTxn) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_result(AppendResult(None, None, None, txn.context))
+        return future
+
+
+class TxnMessage(msgspec.Struct, frozen=True):
+    """A message, in Milvus' form, that begins or ends a transaction, or a body; the type of `message` says which.
+
+    The message that begins it has the `txn_id` 0, and only its `keepalive_s` counts; 0.0 means the log's setting.
+    """
+
+    message: Message
+    txn_id: int
+    keepalive_s: float
+
+
+def is_of_txn(wire: wire_pb2.Message) -> bool:
+    """Returns whether a message in Milvus' form belongs to a transaction."""
+    properties = wire.properties
+    return Reserved.TXN_CONTEXT in properties or properties.get(Reserved.TYPE) in _TYPES
+
+
+def txn_message_from_wire(wire: wire_pb2.Message) -> TxnMessage:
+    """Returns a message of a transaction. Raises InvalidArgumentError for a field that it must not have, or that cannot be decoded."""
+    properties = dict(wire.properties)
+    context, header = properties.pop(Reserved.TXN_CONTEXT, None), properties.pop(Reserved.HEADER, None)
+    message = message_from_wire(wire_pb2.Message(payload=wire.payload, properties=properties))
+    kind = message.message_type
+    if kind in _ENDS_AND_BEGIN and (message.payload or message.properties):
+        raise InvalidArgumentError(
+            f"a {kind.name} has {len(message.payload)} bytes of payload and {len(message.properties)} properties of the user's, which "
+            "the log would not keep: put them into a body"
+        )
+    if kind == MessageType.BEGIN_TXN:
+        if context is not None:
+            raise refused(Reserved.TXN_CONTEXT, context, "none on a message that begins a transaction: its answer has it")
+        milliseconds = from_base64(header or "", Reserved.HEADER, wire_pb2.BeginTxnHeader).keepalive_milliseconds
+        return TxnMessage(message, 0, milliseconds / 1000)
+    txn = txn_from_proto(from_base64(context, Reserved.TXN_CONTEXT, wire_pb2.TxnContext))
+    if header is not None:
+        named = from_base64(header, Reserved.HEADER, wire_pb2.CommitTxnHeader).vchannels
+        if kind not in _ENDS_AND_BEGIN or list(named) not in ([], [message.vchannel]):
+            raise refused(Reserved.HEADER, header, "none on a body, and on an end no vchannels but its own")
+    return TxnMessage(message, txn.txn_id, 0.0)

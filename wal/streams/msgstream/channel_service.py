@@ -1,0 +1,81 @@
+"""ChannelService: channels for streams, with generated names and an owner, created and destroyed several at once.
+
+It owns the names and who they belong to, in a KV; a medium creates a channel of its own when it is first used. Each call is one operation
+of the KV, so it happens as a whole or not at all, and another process sees it as soon as it returns. No name is given twice, also not
+after its channel was destroyed. A log has channels of its own, which are vchannels: `log.create_channels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
+from wal.channels.vchannels import OwnerDescription, check_owner
+from wal.errors import ChannelNotExistError, CorruptionError, KeyNotExistError
+from wal.storage.kv import OPERATIONS_MAX, KVBase
+from wal.timestamp import IdAllocator
+
+_KEYS: Final = "channels/"
+_decoder: Final = msgspec.json.Decoder(OwnerDescription)
+_encoder: Final = msgspec.json.Encoder()
+
+
+class ChannelService:
+    """Creates, destroys and describes channels.
+
+    `kv` keeps them, under `channels/`; `ids` numbers them. Both belong to the caller, who closes them. Two services on one KV must take
+    their numbers from one key of it. The errors of the KV pass through.
+    """
+
+    def __init__(self, kv: KVBase, ids: IdAllocator) -> None:
+        self._kv = kv
+        self._ids = ids
+
+    async def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
+        """Returns the names of `count` (1 … 60) new channels, which are durable now."""
+        owner, count = check_owner(owner), check_channel_count(count)
+        names = [f"channel-{number}" for number in await self._ids.alloc(count)]
+        await self._kv.multi_save(dict.fromkeys(map(_key, names), _encoder.encode(owner).decode()))
+        return names
+
+    async def destroy_channels(self, names: Iterable[str]) -> None:
+        """Removes these channels (at most 60). Raises ChannelNotExistError, and removes none, if one does not exist.
+
+        So a call that is repeated after an unknown outcome raises it if the first one succeeded.
+        """
+        keys = list(map(_key, check_channel_names(names, names_max=CHANNELS_MAX)))
+        await self._load(keys)
+        await self._kv.multi_remove(keys)
+
+    async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
+        """Returns these channels (at most 128), in their order, or (None) all, by number. Raises ChannelNotExistError if one does not
+        exist."""
+        if names is None:
+            keys, values = await self._kv.load_with_prefix(_KEYS)
+            entries = sorted(zip(keys, values, strict=True), key=lambda one: (len(one[0]), one[0]))
+        else:
+            keys = list(map(_key, check_channel_names(names, names_max=OPERATIONS_MAX)))
+            entries = list(zip(keys, await self._load(keys), strict=True))
+        return [ChannelDescription(key.removeprefix(_KEYS), _owner(key, value)) for key, value in entries]
+
+    async def _load(self, keys: list[str]) -> list[str]:
+        try:
+            return await self._kv.multi_load(keys)
+        except KeyNotExistError as error:
+            raise ChannelNotExistError(
+                f"channel {error.key.removeprefix(_KEYS)!r} does not exist: describe_channels() lists those that do"
+            ) from None
+
+
+def _key(name: str) -> str:
+    return _KEYS + name
+
+
+def _owner(key: str, value: str) -> OwnerDescription:
+    try:
+        return _decoder.decode(value)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise CorruptionError(f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel: {error}") from error

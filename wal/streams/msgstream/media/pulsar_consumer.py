@@ -1,0 +1,419 @@
+"""PulsarConsumer: reads one topic under one subscription.
+
+Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
+
+Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
+from wal.storage.pulsar.connection import PulsarConnection, is_one_of, patiently
+from wal.streams.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
+from wal.streams.msgstream.medium import Received
+
+if TYPE_CHECKING:
+    import pulsar
+
+
+_NONE: Final = UNBATCHED - 1
+"""Below the index of every message."""
+
+
+class Books:
+    """What a consumer of Pulsar has received, and what of it is handled.
+
+    A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of
+    its messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also
+    tell which messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the
+    only consumer of a subscription, all up to the last one.
+
+    Threads use the books, one at a time.
+
+    `acked` are the native ids that wait to be acknowledged.
+    """
+
+    def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:
+        self.acked: deque[Any] = deque()
+        self._ids = ids
+        self._exclusive = exclusive
+        self._entries: dict[tuple[int, int], BookEntry] = {}
+        self._held: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
+        self._done: Place | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, done: Place) -> None:
+        """Nothing up to this place is wanted. Pulsar moves to entries only, so the entry of this place is delivered from its start."""
+        self._done = done
+
+    def receive(self, messages: Iterable[pulsar.Message]) -> list[Received]:
+        """Returns what is new among these messages."""
+        received: list[Received] = []
+        with self._lock:
+            held, ids = self._held, self._ids
+            ledger = number = -1
+            newest: BookEntry | None = None
+            for message in messages:
+                native = message.message_id()
+                if native.entry_id() != number or native.ledger_id() != ledger:
+                    ledger, number = native.ledger_id(), native.entry_id()
+                    entry, start = self._entry(ledger, number, native), ids.entry(ledger, number)
+                index = native.batch_index()
+                if index <= entry.seen:
+                    if index > entry.counted:  # it is not wanted, or its acknowledgement was lost
+                        entry.counted = index
+                        self._count(entry, 1)
+                    continue
+                entry.seen = entry.counted = index
+                newest = entry
+                msg_id = start + ids.end(index)
+                held[msg_id] = entry, native
+                received.append(Received(msg_id, message.data()))
+            if self._exclusive and newest is not None:
+                self._done = Place(newest.ledger, newest.number, newest.seen)
+        return received
+
+    def handle(self, msg_ids: Iterable[bytes]) -> None:
+        """These messages are handled; ids that are not in the books were handled before."""
+        with self._lock:
+            parts: dict[BookEntry, list[Any]] = {}
+            for msg_id in msg_ids:
+                entry, native = self._held.pop(msg_id, (None, None))
+                if entry is not None:
+                    parts.setdefault(entry, []).append(native)
+            for entry, natives in parts.items():
+                if not self._count(entry, len(natives)):
+                    self.acked.extend(natives)
+
+    def _entry(self, ledger: int, number: int, native: Any) -> BookEntry:
+        """Returns the entry in the books; a new one knows which of its messages are not wanted."""
+        entry = self._entries.get((ledger, number))
+        if entry is None:
+            entry = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
+            if self._done is not None and self._done[:2] == (ledger, number):
+                entry.seen = self._done.batch_index
+            elif self._done is not None and self._exclusive and (ledger, number) < self._done[:2]:
+                entry.seen = entry.size
+        return entry
+
+    def _count(self, entry: BookEntry, count: int) -> bool:
+        """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
+        entry.left -= count
+        if entry.left:
+            return False
+        self.acked.append(entry.native())
+        del self._entries[entry.ledger, entry.number]
+        return True
+
+
+class BookEntry:
+    """An entry of the topic: of `size` messages `left` are not handled. Those up to the index `seen` were received, or are not wanted;
+    those up to `counted` are counted, or will be when they are handled."""
+
+    __slots__ = ("counted", "ledger", "left", "number", "seen", "size")
+
+    def __init__(self, ledger: int, number: int, size: int) -> None:
+        self.ledger = ledger
+        self.number = number
+        self.size = self.left = size
+        self.seen = self.counted = _NONE
+
+    def native(self) -> Any:
+        """Returns the native id of the whole entry."""
+        import pulsar
+
+        return pulsar.MessageId(-1, self.ledger, self.number, UNBATCHED)
+
+
+PAGE_MESSAGES: Final = 999
+"""With the first one, a thousand messages in a page."""
+PAGE_BYTES: Final = 4 << 20
+PAGE_WAIT_MS: Final = 1
+"""How long a page waits for more messages after its first one: the least that Pulsar's client can wait."""
+QUEUE_MESSAGES: Final = 4_000
+"""Messages that the client fetches ahead."""
+LOOK_MS: Final = 5_000
+"""How long a message that must exist is waited for."""
+
+
+class PulsarSubscription:
+    """How a consumer subscribes to a topic of Pulsar, and which messages the topic has.
+
+    How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block.
+    """
+
+    def __init__(self, connection: PulsarConnection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.name = name
+        self.exclusive = exclusive
+        self._earliest = earliest
+
+    def __str__(self) -> str:
+        return f"subscription {self.name!r} of {self.topic}"
+
+    def consumer(self) -> pulsar.Consumer:
+        """Creates a consumer. Raises LockedError when another consumer excludes it."""
+        import pulsar
+
+        positions, types = pulsar.InitialPosition, pulsar.ConsumerType
+
+        def subscribe() -> pulsar.Consumer | None:
+            try:
+                return self.connection.client.subscribe(
+                    self.topic,
+                    self.name,
+                    consumer_type=types.Exclusive if self.exclusive else types.Shared,
+                    initial_position=positions.Earliest if self._earliest else positions.Latest,
+                    receiver_queue_size=QUEUE_MESSAGES,
+                    start_message_id_inclusive=True,
+                    batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(PAGE_MESSAGES, PAGE_BYTES, PAGE_WAIT_MS),
+                    batch_index_ack_enabled=True,
+                )
+            except pulsar.exceptions.ConsumerBusy:
+                return None
+
+        consumer = patiently(self.connection, subscribe, f"opening {self}")
+        if consumer is None:
+            raise LockedError(f"{self} has a consumer that excludes this one: close that one, or choose another name")
+        return consumer
+
+    def has(self, place: Place) -> bool:
+        """Whether the topic has the message at this place."""
+        import pulsar
+
+        start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+
+        def look() -> bool:
+            reader = self.connection.client.create_reader(self.topic, start, start_message_id_inclusive=True)
+            try:
+                while reader.has_message_available():
+                    native = reader.read_next(timeout_millis=LOOK_MS).message_id()
+                    message_place = Place(native.ledger_id(), native.entry_id(), native.batch_index())
+                    if message_place >= place:
+                        return message_place == place
+                return False
+            finally:
+                reader.close()
+
+        return patiently(self.connection, look, f"looking for a message of {self.topic}")
+
+
+WAIT_MS: Final = 500
+LOST_S: Final = 1.0
+"""How long a consumer that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
+RETRY_S: Final = 0.1
+TAKEN_S: Final = 30.0
+"""How long a lost consumer waits for a subscription that another consumer has, from the broker's first such answer on: the other one may
+be its own, of a connection whose end the broker has not noticed yet. An outage before that does not count."""
+FINAL: Final = (
+    "AuthenticationError", "AuthorizationError", "TopicNotFound", "TopicTerminated", "InvalidTopicName", "InvalidConfiguration",
+    "IncompatibleSchema", "UnsupportedVersionError",
+)  # fmt: skip
+"""Answers that a consumer would get again and again."""
+_log: Final = logging.getLogger("wal.pulsar")
+
+
+class PulsarConsumer:
+    """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
+
+    def __init__(self, subscription: PulsarSubscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer) -> None:
+        self._subscription = subscription
+        self._connection = subscription.connection
+        self._channel = channel
+        self._ids = ids
+        self._consumer: pulsar.Consumer | None = consumer
+        self._books = Books(ids, exclusive=subscription.exclusive)
+        self._lost_since: float | None = None
+        self._taken_since: float | None = None
+        self._page: list[Received] = []
+        self._fetching: asyncio.Future[list[Received]] | None = None
+        self._closed = False
+        self._swapping = threading.Lock()
+
+    async def receive(self, count_max: int) -> list[Received]:
+        """Returns the next messages. A broker that is away is waited for, however long it takes."""
+        while not self._page:
+            self._check_open()
+            if self._fetching is None:
+                self._fetching = asyncio.ensure_future(self._connection.read(self._fetch))
+            await asyncio.wait([self._fetching])  # if this is cancelled, the next call gets the page
+            fetched, self._fetching = self._fetching, None
+            self._check_open()
+            self._page = fetched.result()
+            if self._page:  # the next page is received while this one is handled
+                self._fetching = asyncio.ensure_future(self._connection.read(self._fetch))
+        page = self._page
+        page, self._page = page[:count_max], page[count_max:]
+        return page
+
+    async def ack(self, msg_ids: Sequence[bytes]) -> None:
+        """Acknowledges these messages; an id that this consumer does not hold was acknowledged before.
+
+        Pulsar's client tells the broker within 100 ms, and when it is closed. While the broker is away, the acks wait.
+        """
+        self._check_open()
+        await self._connection.run(lambda: self._handled(msg_ids))
+
+    async def check(self, msg_id: bytes) -> None:
+        """Raises InvalidArgumentError for a malformed or a foreign id, TruncatedError for one whose message Pulsar has deleted."""
+        self._check_open()
+        place, ours = self._ids.parse(msg_id)
+        if await self._connection.run(lambda: self._subscription.has(place)):
+            return
+        what = f"message {place.ledger}:{place.entry}:{place.batch_index} of channel {self._channel!r}"
+        if ours:
+            raise TruncatedError(
+                f"{what} is gone: Pulsar deletes what all subscriptions have acknowledged, unless the namespace has a retention policy; "
+                "read from the earliest message under a new subscription"
+            )
+        raise InvalidArgumentError(f"there is no {what}: use a position of this channel whose message still exists")
+
+    async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
+        """Moves the subscription. Pulsar moves it to an entry; messages before the id in the same batch are dropped here."""
+        self._check_open()
+        place, _ = self._ids.parse(msg_id)
+        await self._connection.run(lambda: self._seek(place))
+        self._books.begin(Place(place.ledger, place.entry, place.batch_index - inclusive))
+
+    async def close(self) -> None:
+        """Ends the consumer. If the broker does not answer, the acks of the last 100 ms may be lost."""
+        if self._closed:
+            return
+        self._closed = True
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._connection.run(self._end))]
+        if self._fetching is not None:
+            ends.append(self._fetching)
+        await self._connection.ended(ends)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the consumer of channel {self._channel!r} was closed: open another one")
+
+    # -- in threads
+
+    def _fetch(self) -> list[Received]:
+        """Returns a page, which is empty if nothing came within WAIT_MS. One call at a time."""
+        import pulsar
+
+        consumer = self._consumer or self._replace()
+        if consumer is None:
+            return []
+        try:
+            messages = [consumer.receive(WAIT_MS)]
+        except pulsar.exceptions.Timeout:
+            self._check_lost(consumer)
+            return []
+        except pulsar.PulsarException as error:
+            self._lose(error)
+            return []
+        self._lost_since = None
+        try:
+            messages += consumer.batch_receive()
+        except pulsar.PulsarException:
+            pass  # the next call meets the same problem
+        return self._take(messages)
+
+    def _take(self, messages: Iterable[pulsar.Message]) -> list[Received]:
+        received = self._books.receive(messages)
+        self._acknowledge()
+        return received
+
+    def _handled(self, msg_ids: Iterable[bytes]) -> None:
+        self._books.handle(msg_ids)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        import pulsar
+
+        consumer, acked = self._consumer, self._books.acked
+        while consumer is not None and acked:
+            try:
+                native = acked.popleft()
+            except IndexError:
+                return  # another thread has taken it
+            try:
+                consumer.acknowledge(native)
+            except pulsar.PulsarException:
+                acked.append(native)  # for the next consumer
+                return
+
+    def _check_lost(self, consumer: pulsar.Consumer) -> None:
+        """Gives a consumer up that has had no connection for LOST_S."""
+        now = time.monotonic()
+        if consumer.is_connected():
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = now
+        elif now - self._lost_since >= LOST_S:
+            self._lose("the connection to the broker was lost")
+
+    def _lose(self, cause: object) -> None:
+        with self._swapping:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None and not self._closed:
+            if self._lost_since is None:
+                self._lost_since = time.monotonic()
+            _log.warning("%s: %s; subscribing again", self._subscription, cause)
+            _close(consumer)
+
+    def _replace(self) -> pulsar.Consumer | None:
+        """Subscribes again; returns None, after a pause, while that is not possible."""
+        try:
+            consumer = self._subscription.consumer()
+        except LockedError:
+            now = time.monotonic()
+            if self._taken_since is None:
+                self._taken_since = now
+            if now - self._taken_since > TAKEN_S or self._closed:
+                raise
+            time.sleep(RETRY_S)
+            return None
+        except StorageError as error:
+            self._taken_since = None  # the broker is away
+            if self._closed or (isinstance(error.__cause__, Exception) and is_one_of(error.__cause__, *FINAL)):
+                raise
+            _log.info("%s; trying again", error)
+            time.sleep(RETRY_S)
+            return None
+        self._taken_since = None
+        with self._swapping:
+            if not self._closed:
+                self._consumer = consumer
+        if self._closed:
+            _close(consumer)
+            return None
+        self._acknowledge()
+        return consumer
+
+    def _seek(self, place: Place) -> None:
+        import pulsar
+
+        consumer = self._consumer
+        assert consumer is not None
+        to = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+        patiently(self._connection, lambda: consumer.seek(to), f"moving {self._subscription}")
+
+    def _end(self) -> None:
+        self._acknowledge()
+        with self._swapping:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            _close(consumer)
+
+
+def _close(consumer: pulsar.Consumer) -> None:
+    import pulsar
+
+    try:
+        consumer.close()
+    except pulsar.PulsarException:
+        pass  # its broker is gone, or the connection was closed before
