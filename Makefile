@@ -18,8 +18,7 @@ PYTEST_ARGS ?=
 PROCESSES ?= 3
 DEMO_ARGS ?=
 LOCATION ?= .demo
-PORTABLE := actors appends backends bridge broadcaster broadcasts channels cursors files frame idempotency kv message opening pchannel reading \
-	remote retention timestamp txns vchannels
+PORTABLE := actors api broadcaster channels client frame message node/retention read runtime storage timestamp write
 BENCH ?=
 BENCH_ARGS ?=
 

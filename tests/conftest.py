@@ -47,13 +47,13 @@ pytest_plugins = [
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 SOAK_FACTOR: Final = 10
 CI: Final = bool(os.environ.get("CI"))
-EACH_LOOP: Final = ("actors", "channels", "pchannel")
-"""Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop."""
+EACH_LOOP: Final = ("actors", "channels", "read/pages", "write")
+"""Folders below tests/ whose async tests run on both loops: they are quick, and depend on the loop. Those in folders below them do not."""
 SHARED: Final = {"shared_spark": "spark", "cluster": "cluster", "cluster_over": "cluster", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name
 of a group as a parameter belongs to it as well."""
-TOGETHER: Final = {"pulsar": "pulsar"}
-"""Folders whose tests all belong to a group."""
+TOGETHER: Final = {"storage/pulsar": "pulsar", "streams/msgstream/pulsar": "pulsar"}
+"""Folders below tests/ whose tests all belong to a group."""
 OF_PULSAR: Final = re.compile(r"127\.0\.0\.1:(6650|8080)|public/default|a\.json\.webtoken")
 """What a page of the docs names that takes a Pulsar to run (`tests/docs/test_pages.py`)."""
 ORDER: Final = ("spark", "pulsar", "cluster")
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
         given = getattr(item, "callspec", None)
         shared = shared or next((group for group in ORDER if given and group in given.params.values()), None)
-        shared = shared or TOGETHER.get(path.parts[0])
+        shared = shared or TOGETHER.get(path.parent.as_posix())
         page = given.params.get("page") if given and not shared else None
         if isinstance(page, Path) and OF_PULSAR.search(page.read_text()):
             shared = "pulsar"
@@ -129,7 +129,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Returns the loops of this test: asyncio's and uvloop's, or in CI one of them by the name of the test, or asyncio's alone."""
-    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    folder = item.path.relative_to(Path(__file__).parent).parent.as_posix()
     asyncios, uvloops = {"asyncio": asyncio.new_event_loop}, {"uvloop": uvloop.new_event_loop}
     if SOAK or folder in EACH_LOOP:
         return {**asyncios, **uvloops}

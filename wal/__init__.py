@@ -67,6 +67,7 @@ if typing.TYPE_CHECKING:
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
     from wal.runtime.secret import Secret
     from wal.settings import Settings, SettingsOverrides
+    from wal.streams import flowgraph, msgstream, params, watchdog  # noqa: F401
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 __all__ = [
@@ -172,15 +173,19 @@ _HOMES: typing.Final = {
     for name in names.split()
 }
 """The module of each public name."""
-_ROOMS: typing.Final = ("bridge", "errors", "timestamp")
-"""The public modules, which are attributes of the package too."""
+_ROOMS: typing.Final = {
+    name: f"{home}.{name}"
+    for home, names in {"wal": "bridge errors timestamp", "wal.streams": "flowgraph msgstream params watchdog"}.items()
+    for name in names.split()
+}
+"""The public modules that are attributes of the package too, with where they are."""
 
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> typing.Any:
         """Imports and returns a public name at its first use (PEP 562)."""
         if name in _ROOMS:
-            return importlib.import_module(f"wal.{name}")
+            return importlib.import_module(_ROOMS[name])
         if name not in _HOMES:
             raise AttributeError(f"module 'wal' has no attribute {name!r}")
         value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)

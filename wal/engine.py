@@ -1,8 +1,8 @@
 """The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
 
-A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/node/local/` has the engines of a log that this process writes, or reads
-while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level of
-messages and results: which actors, files or connections serve them is up to the engine.
+A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/node/local/` has the engines of a log that this process writes, or
+reads while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level
+of messages and results: which actors, files or connections serve them is up to the engine.
 
 The accesser checks the types and the values of its arguments, and `wal/write/checks.py` has the checks of messages that every engine
 makes before it sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called

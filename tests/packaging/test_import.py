@@ -16,7 +16,7 @@ import wal
 ROOT: Final = Path(__file__).parents[2]
 DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
 RARELY_NEEDED: Final = (
-    "wal.storage.pulsar", "wal.storage.kv.etcd", "wal.network", "wal.storage.pulsar", "wal.rpc", "wal.spark", "wal.streams.rocksmq", "urllib.request",
+    "wal.storage.pulsar", "wal.storage.kv.etcd", "wal.network", "wal.rpc", "wal.serve", "wal.spark", "wal.streams", "urllib.request",
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
 )  # fmt: skip
 """The modules that a program which opens a directory never needs."""
@@ -54,7 +54,7 @@ def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
 
 def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
     modules = loaded("import wal")
-    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.runtime.installation"}
+    assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.runtime", "wal.runtime.installation"}
     assert of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules) == set()
 
 
@@ -82,6 +82,7 @@ def test_every_public_name_is_there_and_says_where_it_lives() -> None:
     names = json.dumps(sorted(wal.__all__))
     loaded(f"import wal\nfor name in {names}:\n    assert getattr(wal, name) is not None, name\nassert set({names}) <= set(dir(wal))")
     loaded("import wal\nassert wal.errors.WALError and wal.timestamp.compose and wal.bridge.iterate")
+    loaded("from wal import flowgraph, msgstream, params, watchdog\nassert msgstream.MsgStream and watchdog.Watchdog")
     loaded("from wal import *\nassert open_wal and Message and WALAccesser")
     with pytest.raises(AttributeError, match="module 'wal' has no attribute 'nothing'"):
         wal.nothing  # type: ignore[attr-defined]  # noqa: B018
@@ -91,8 +92,8 @@ def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
     tree = ast.parse((ROOT / "wal" / "__init__.py").read_text())
     (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"]
     told = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    rooms = {name for name, home in told.items() if home == "wal"}
-    assert rooms == set(wal._ROOMS)
+    rooms = {name: f"{home}.{name}" for name, home in told.items() if home in ("wal", "wal.streams")}
+    assert rooms == wal._ROOMS
     assert {name: home for name, home in told.items() if name not in rooms} == wal._HOMES
     assert {*wal._HOMES, "__version__"} == set(wal.__all__)
 

@@ -28,7 +28,7 @@ ADDRESS_BYTES_MAX: Final = 255
 DESCRIPTION_BYTES_MAX: Final = 1024
 """The most UTF-8 bytes of each text. JSON needs at most 6 bytes for one."""
 OWNERS_MAX: Final = 60
-"""The most records with owners in one operation of the KV: with 68 others they fit in one of every KV (`wal.storage.kv.OPERATION_BYTES_MAX`)."""
+"""The most records with owners in one operation of the KV: with 68 others they fit in one of every KV (`OPERATION_BYTES_MAX`)."""
 
 
 class OwnerDescription(msgspec.Struct, frozen=True, gc=False):

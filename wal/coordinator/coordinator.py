@@ -4,9 +4,9 @@ Owns the records of pchannels and their terms, the directory of vchannels and ch
 in other processes, the broadcaster, and the ids that clients allocate. It writes no frame: the nodes have the pchannels. It calls them as a
 `VChannelHost`, where the actors of vchannels begin and end, and as an `AppendOperator`, which appends the copies of broadcasts.
 
-How a log opens, and who calls: `wal/node/local/log.py` has `load` read every record, and create the pchannels that the settings add (first the
-place of the log, then the record, so that a record never names a log that is not there). Then, for each pchannel, `raise_term` makes its
-term durable by compare-and-swap, and a node may open it in that term. Last comes `start_broadcasts`, once all copies that are in the logs
+How a log opens, and who calls: `wal/node/local/log.py` has `load` read every record, and create the pchannels that the settings add
+(first the place of the log, then the record, so that a record never names a log that is not there). Then, for each pchannel, `raise_term`
+makes its term durable by compare-and-swap, and a node may open it in that term. Last comes `start_broadcasts`, once all copies in the logs
 can be asked for: the broadcaster completes what earlier openings left unfinished. A close goes the other way round.
 
 What can go wrong: another process raises the same term: one of the two gets ChannelFencedError, and has opened nothing. Records that cannot

@@ -2,7 +2,8 @@
 
 A loop has one default executor for everything in the process: what users pass to `asyncio.to_thread`, the names that asyncio looks up, and
 what other libraries do there. Functions of users may wait for the log, so the log never waits for a thread of theirs: an append from
-each thread of the default executor would wait for ever. Hence nothing of the product runs there (`tests/api/opening/test_full_executor.py`).
+each thread of the default executor would wait for ever. Hence nothing of the product runs there, which
+`tests/api/opening/test_full_executor.py` checks.
 
 Owns the pools. A pool ends when its loop is collected, or at the exit of the interpreter; a `LoopThread` ends that of its loop itself.
 Logs, backends and services with much work keep pools of their own.

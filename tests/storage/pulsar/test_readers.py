@@ -1,7 +1,7 @@
 """Topics that hold more than the log (duplicates, frames of fenced writers, marks) on a real Pulsar: every reader sees the same log.
 
-A producer of the test writes the messages as `tests.storage.pulsar.physical` plays them; the metadata holds the records that the owners of the
-terms would have stored.
+A producer of the test writes the messages as `tests.storage.pulsar.physical` plays them; the metadata holds the records that the owners
+of the terms would have stored.
 """
 
 from __future__ import annotations

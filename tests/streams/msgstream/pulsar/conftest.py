@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.servers.pulsar_fixtures import keeping_namespace
-from tests.storage.pulsar.conftest import token_of
+from tests.storage.pulsar.conftest import pulsar_server, token_of  # noqa: F401 - a fixture
 from wal.storage.pulsar.address import PulsarAddress
 from wal.streams.msgstream import MediumConsumer, Outgoing, Received
 from wal.streams.msgstream.media.pulsar import PulsarMedium
@@ -24,7 +24,7 @@ def kept_namespace(server: PulsarAddress) -> PulsarAddress:
 
 
 @pytest.fixture
-def kept(pulsar_server: PulsarAddress) -> PulsarAddress:
+def kept(pulsar_server: PulsarAddress) -> PulsarAddress:  # noqa: F811
     return kept_namespace(pulsar_server)
 
 
