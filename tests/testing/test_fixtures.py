@@ -100,7 +100,7 @@ INERT = """
 
     def test_nothing_is_imported():
         loaded = {name for name in sys.modules if name.split(".")[0] in ("wal", "actors", "broadcaster")}
-        assert loaded == {"wal", "wal._version", "wal.runtime.installation", "wal.testing", "wal.testing.plugin"}
+        assert loaded == {"wal", "wal._version", "wal.runtime", "wal.runtime.installation", "wal.testing", "wal.testing.plugin"}
         assert not {"asyncio", "anyio", "msgspec", "multiprocessing"} & set(sys.modules)
 """
 

@@ -1,8 +1,6 @@
-"""The node's half of a log: the pchannels that are here, each in its term under a lease, and the services that clients reach them by.
+"""The node's half of a log: the pchannels that are here, each in its term under a lease, and what is done with them. It knows no gRPC.
 
 `StreamingNode` has the parts. `Hosting` opens and closes single pchannels; `Routes` lead from names of vchannels that exist to their
-actors, and ask the coordinator's half before they refuse a name; appends, cursors, retention and the copies of broadcasts stand on both.
-The services ask `Hosted` for a pchannel in its term before they do anything: `produce.py` executes one stream of appends, `frame_calls.py`
-and `consume.py` one stream of reads, `pchannel_service.py` the calls that belong to one pchannel. `Bounded` accounts for what clients
-have under way.
+actors, and ask the coordinator's half before they refuse a name; appends, cursors, `retention/` and the copies of broadcasts stand on both.
+`local/` puts a node and a coordinator together as the log of this process, and `wal/serve/` offers a node to clients.
 """

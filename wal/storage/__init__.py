@@ -3,5 +3,6 @@
 `read_only.py` is the seam of every log that another process writes: blocking pages, moments and searches, the latter by `search.py`.
 
 `journal/` keeps segment files in a directory and is the default, `memory.py` a log in this process, `pulsar/` a topic for each pchannel.
-`metadata.py` opens the KV that the settings name. `pieces.py` has the form of the state that a backend keeps with a checkpoint.
+`pieces.py` has the form of the state that a backend keeps with a checkpoint. `kv/` has the metadata, and `files/` the locks, the access
+and the names of the files of a log.
 """

@@ -1,7 +1,5 @@
-"""The local log: the engine of a log that this process writes, or reads while another process writes it; and the server that shares it.
+"""The local log: the engine of a log that this process writes, or reads while another process writes it.
 
 A `LocalLog` composes a coordinator and a node over one `Storage`, and owns the order in which they are opened and closed; what a step
-opened, its `Undo` releases when a later one fails. A `ReadOnlyLog` is the reading half over the files or topics of another writer. A
-`LogServer` serves an open `LocalLog` to clients: it mounts the services of both halves on one port, behind the checks of tokens, logs and
-bounds.
+opened, its `Undo` releases when a later one fails. A `ReadOnlyLog` is the reading half over the files or topics of another writer.
 """

@@ -1,6 +1,7 @@
-"""A cluster: coordinators of which one leads, and streaming nodes, over one log on Pulsar and one root in etcd.
+"""The processes that serve a log on the network: a server of its own log, or the coordinators and streaming nodes of a cluster.
 
-Each is one process. `node.py` is a streaming node: a session, the pchannels that the leader gives it, and its services. `coordinator.py` is
-a coordinator: a candidate that answers with the address of the leader, and the leader itself, which is `leading.py`. `opening.py` is what
-both begin with: the record of the cluster, and the log and the settings that it names.
+`standalone.py` serves the open log of this process: it mounts the services of both halves on one port, behind the checks of tokens, logs
+and bounds. A cluster has one log on Pulsar and one root in etcd; `opening.py` opens what its record names. `node.py` is a streaming node,
+with a session, the pchannels that the leader gives it, and its services. `coordinator.py` is a coordinator, a candidate that answers with
+the address of the leader; what the leader does is in `leading.py`.
 """

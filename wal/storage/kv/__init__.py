@@ -2,7 +2,7 @@
 
 A batch of saves and removals is applied as a whole or not at all, and may depend on what it finds. Every key can be watched, in the order
 of the commits. `RootedKV` gives a part of a KV to one owner. sqlite runs in a thread of its own, with one transaction for all that waits.
-Of the other rooms this one imports `files`, and for etcd `network`.
+It imports `wal/storage/files`, and for etcd `wal/network`.
 """
 
 from wal.storage.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics, RootedKV
