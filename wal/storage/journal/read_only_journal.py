@@ -12,7 +12,6 @@ Whether a directory holds a journal is found out here as well (`absence`), by it
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
@@ -31,17 +30,7 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import segment_name
 from wal.storage.journal.reader import JournalReader
-from wal.storage.journal.segments import (
-    IndexCache,
-    Segment,
-    damaged,
-    last_truncated,
-    load_index,
-    open_shared,
-    scanned_index,
-    sealed_index,
-    segment_bases,
-)
+from wal.storage.journal.segments import Segment, SegmentSet, damaged, extend_index, last_truncated, load_index, segment_bases
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
 from wal.storage.search import PAGE_BYTES, exceeds, weight_of
 
@@ -441,27 +430,23 @@ def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
         raise StorageError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
 
 
-class ReadOnlySegments:
-    """The segments of a log that another process may write, in the order of the log. The last one holds the durable end. Thread-safe.
+class ReadOnlySegments(SegmentSet):
+    """The segments of a log that another process may write, in the order of the log. The last one holds the durable end.
 
-    It owns the list of segments between the earliest event and the durable position, an index of the last segment, which grows from the
-    file (only heads of frames are read; envelopes and CRCs are checked), and a bounded cache of the other segments' indexes, which are read
-    from `.idx` or computed from the segment. It reads exactly up to the position that the caller says is durable, because frames above it
-    may still be cut off and rewritten. It never writes, not even an index that it had to compute.
+    They are those between the earliest event and the durable position, as `reach` found them. The index of the last one grows from the
+    file: only heads of frames are read, and envelopes and CRCs are checked. It reads exactly up to the position that the caller says is
+    durable, because frames above it may still be cut off and rewritten. It never writes, not even an index that it had to compute.
 
     A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
     """
 
+    stores_indexes = False
+
     def __init__(self, disk: Disk, directory: Path, *, lineage: Lineage) -> None:
-        self._disk = disk
-        self._directory = directory
+        super().__init__(disk, directory, (), SegmentIndex(0))
         self._lineage = lineage
-        self.segments: tuple[Segment, ...] = ()
-        self._last_index = SegmentIndex(0)
         self._stored = False
         """Whether the index of the last segment began as its stored index."""
-        self._lock = threading.Lock()
-        self._cache = IndexCache()
 
     def reach(self, durable: int, earliest: int) -> tuple[int, int] | None:
         """Indexes all frames below `durable` and forgets the segments below `earliest`; returns the newest event below `durable`.
@@ -478,65 +463,22 @@ class ReadOnlySegments:
                     self._last_index, self._stored = SegmentIndex(self.segments[-1].base), False
                     if (failure := self._extend(durable)) is not None:
                         raise failure
-            self._forget_below(earliest)
+            self._drop_below(earliest)
             index = self._last_index
             return index.last_event(0, index.ordinal(durable)) or self.segments[-1].header.newest
 
-    def index(self, segment: Segment) -> SegmentIndex:
-        """Returns the index of this segment. Reads files; raises CorruptionError if it is damaged, FileNotFoundError if it is gone."""
+    def _remade_last(self, last: SegmentIndex, index: SegmentIndex) -> None:
         with self._lock:
-            if segment.base == self._last_index.base:
-                return self._last_index
-            if (cached := self._cache.get(segment.base)) is not None:
-                return cached
-            following = next((other for other in self.segments if other.base > segment.base), None)
-        if following is None:
-            raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
-        index, _ = sealed_index(self._disk, self._directory, segment, following)
-        with self._lock:
-            self._cache.keep(index)
-        return index
-
-    def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment itself, for a reader whose index named a position without a frame."""
-        with self._lock:
-            following = next((other for other in self.segments if other.base > segment.base), None)
-            if following is None:
-                durable = self._last_index.end
-                self._last_index, self._stored = SegmentIndex(segment.base), False
-                if (failure := self._extend(durable)) is not None:
-                    raise failure
-                return self._last_index
-        index = scanned_index(self._disk, segment, following)
-        with self._lock:
-            self._cache.keep(index)
-        return index
+            if self._last_index is last and last.end == index.end:
+                self._last_index, self._stored = index, False
 
     def _extend(self, durable: int) -> CorruptionError | None:
         """Adds the frames of the last segment up to `durable` to its index; returns the error that stopped it, or None."""
-        index = self._last_index
-        if index.end >= durable and self.segments:
-            return None
         if not self.segments:
             return CorruptionError("no segment is known yet")
-        segment = self.segments[-1]
-        try:
-            file = open_shared(self._disk, segment.path)
-        except FileNotFoundError as error:
-            missing = CorruptionError("the file is gone", expected="a segment of this log")
-            missing.__cause__ = error
-            return damaged(missing, segment.path, 0)
-        try:
-            end = segment.scan(file, index, bodies_from=durable, until=durable)
-        finally:
-            file.close()
-        if index.end >= durable:
+        if self._last_index.end >= durable:
             return None
-        return end.broken or damaged(
-            CorruptionError("the log ends here", expected=f"frames up to position {durable}, which the control page says are durable"),
-            segment.path,
-            end.offset,
-        )
+        return extend_index(self._disk, self.segments[-1], self._last_index, durable)
 
     def _list(self, durable: int, earliest: int) -> None:
         """Lists the segments, from the one that holds `earliest` to the one that holds `durable`."""
@@ -572,11 +514,3 @@ class ReadOnlySegments:
                 0,
             )
         return segment
-
-    def _forget_below(self, position: int) -> None:
-        following = [segment.base for segment in self.segments[1:]]
-        count = sum(base <= position for base in following)
-        for segment in self.segments[:count]:
-            self._cache.drop(segment.base)
-        if count:
-            self.segments = self.segments[count:]

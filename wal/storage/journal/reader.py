@@ -14,7 +14,7 @@ import functools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from wal.errors import CorruptionError, StorageError, TruncatedError
 from wal.frame import FrameView, RunKind, RunName, RunRow
@@ -24,7 +24,7 @@ from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.storage.journal.rows import plan_rows, read_rows
-from wal.storage.journal.segments import Segment, Window, damaged, open_shared
+from wal.storage.journal.segments import Segment, SegmentSet, Window, damaged, open_shared
 
 _SEGMENTS_MAX: Final = 16
 """The most segments that one call examines: a page for an absent name returns after this many indices."""
@@ -36,25 +36,11 @@ _SMALL_FRAME_BYTES: Final = 64 * 1024
 """If frames are smaller than this and most are wanted, reading ahead beats one read per frame."""
 
 
-class SegmentSource(Protocol):
-    """The segments of a log: one that this process writes (SegmentSet), or only reads (ReadOnlySegments)."""
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Returns the segments in order; each ends where the next one begins."""
-
-    def index(self, segment: Segment) -> SegmentIndex:
-        """Returns the index of this segment. Reads files; raises CorruptionError for damage, FileNotFoundError when the segment is gone."""
-
-    def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment itself, up to the last frame known to be durable: the current index may be wrong."""
-
-
 class JournalReader:
     """Reads one log. `earliest` returns the first log position that is not truncated, and must be current."""
 
     def __init__(
-        self, disk: Disk, segments: SegmentSource, *, pchannel: str, incarnation: int, earliest: Callable[[], tuple[int, int]]
+        self, disk: Disk, segments: SegmentSet, *, pchannel: str, incarnation: int, earliest: Callable[[], tuple[int, int]]
     ) -> None:
         self._disk = disk
         self._segments = segments

@@ -4,9 +4,9 @@ A `Segment` decodes a FrameView at (file, offset), for readers and for recovery:
 what damage means; its CorruptionErrors name file and offset.
 
 A `SegmentSet` owns the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index
-of the active segment, and a bounded cache of the indexes of sealed ones, which are loaded from `.idx`, or computed from the segment when
-that file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. A process that only reads uses
-`IndexCache`, `sealed_index` and `open_shared` as well.
+of the last segment, and a bounded cache of the indexes of sealed ones, which are loaded from `.idx`, or computed from the segment when
+that file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. The writer adds to it what it
+writes; in a process that only reads it follows the files (`ReadOnlySegments`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import weakref
 from collections import OrderedDict
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -36,31 +36,38 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 class SegmentSet:
-    """The segments, of which the last one is active. Thread-safe."""
+    """The segments, of which the last one grows, with `last_index`. Thread-safe. An index that had to be computed is stored."""
 
-    def __init__(self, disk: Disk, directory: Path, segments: tuple[Segment, ...], active_index: SegmentIndex) -> None:
+    stores_indexes: ClassVar[bool] = True
+
+    def __init__(self, disk: Disk, directory: Path, segments: tuple[Segment, ...], last_index: SegmentIndex) -> None:
         self._disk = disk
         self._directory = directory
         self.segments: tuple[Segment, ...] = segments
-        self._active_index = active_index
+        self._last_index = last_index
         self._lock = threading.Lock()
         self._cache = IndexCache()
 
     def add(self, segment: Segment, index: SegmentIndex) -> None:
-        """Adds a new active segment; the one before it is sealed."""
+        """Adds a new last segment; the one before it is sealed."""
         with self._lock:
-            sealed, self._active_index = self._active_index, index
+            sealed, self._last_index = self._last_index, index
             self._cache.keep(sealed)
             self.segments = (*self.segments, segment)
 
     def drop_below(self, position: int) -> tuple[Segment, ...]:
         """Forgets and returns the segments that are wholly below this position."""
         with self._lock:
-            following = [segment.base for segment in self.segments[1:]]
-            count = sum(base <= position for base in following)
-            dropped, self.segments = self.segments[:count], self.segments[count:]
-            for segment in dropped:
-                self._cache.drop(segment.base)
+            return self._drop_below(position)
+
+    def _drop_below(self, position: int) -> tuple[Segment, ...]:
+        following = [segment.base for segment in self.segments[1:]]
+        count = sum(base <= position for base in following)
+        dropped = self.segments[:count]
+        if dropped:
+            self.segments = self.segments[count:]
+        for segment in dropped:
+            self._cache.drop(segment.base)
         return dropped
 
     def bytes_below(self, position: int) -> int:
@@ -74,49 +81,45 @@ class SegmentSet:
         return total
 
     def index(self, segment: Segment) -> SegmentIndex:
-        """Returns the index of this segment. Reads files; raises CorruptionError when the segment itself is damaged."""
+        """Returns the index of this segment. Reads files; raises CorruptionError if it is damaged, FileNotFoundError if it is gone."""
         with self._lock:
-            if segment.base == self._active_index.base:
-                return self._active_index
+            if segment.base == self._last_index.base:
+                return self._last_index
             if (cached := self._cache.get(segment.base)) is not None:
                 return cached
-            following = next((other for other in self.segments if other.base > segment.base), None)
+            following = self._after(segment)
         if following is None:
             raise FileNotFoundError(2, "the segment was truncated", str(segment.path))
-        index, rebuilt = sealed_index(self._disk, self._directory, segment, following)
-        if rebuilt:
+        index, is_computed = sealed_index(self._disk, self._directory, segment, following)
+        self._keep(segment, index, is_computed=is_computed)
+        return index
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """Returns the index computed from the segment up to its last known frame, for a reader whose index named no frame."""
+        with self._lock:
+            last, end, following = self._last_index, self._last_index.end, self._after(segment)
+        if following is None:
+            index = SegmentIndex(segment.base)
+            if (failure := extend_index(self._disk, segment, index, end)) is not None:
+                raise failure
+            self._remade_last(last, index)
+        else:
+            index = scanned_index(self._disk, segment, following)
+            self._keep(segment, index, is_computed=True)
+        return index
+
+    def _after(self, segment: Segment) -> Segment | None:
+        return next((other for other in self.segments if other.base > segment.base), None)
+
+    def _keep(self, segment: Segment, index: SegmentIndex, *, is_computed: bool) -> None:
+        if is_computed and self.stores_indexes:
             with contextlib.suppress(OSError):  # it can be recomputed
                 write_index(self._disk, self._directory, segment, index)
         with self._lock:
             self._cache.keep(index)
-        return index
 
-    def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment, for a reader whose index named a position without a frame."""
-        with self._lock:
-            active = self._active_index
-            following = next((other for other in self.segments if other.base > segment.base), None)
-        if segment.base == active.base:
-            return self._scanned(segment, active.end)
-        if following is None:
-            raise CorruptionError("the segment was truncated", expected="a segment of this log")
-        index = scanned_index(self._disk, segment, following)
-        with contextlib.suppress(OSError):  # it can be recomputed
-            write_index(self._disk, self._directory, segment, index)
-        with self._lock:
-            self._cache.keep(index)
-        return index
-
-    def _scanned(self, segment: Segment, until: int) -> SegmentIndex:
-        index = SegmentIndex(segment.base)
-        file = open_shared(self._disk, segment.path)
-        try:
-            end = segment.scan(file, index, bodies_from=until, until=until)
-        finally:
-            file.close()
-        if index.end < until:
-            raise end.broken or damaged(CorruptionError("no frame begins here", expected=f"frames up to {until}"), segment.path, end.offset)
-        return index
+    def _remade_last(self, last: SegmentIndex, index: SegmentIndex) -> None:
+        """Takes note that `last`, the index of the last segment, was computed again. The writer keeps the index to which it adds."""
 
 
 class IndexCache:
@@ -226,6 +229,27 @@ def scanned_index(disk: Disk, segment: Segment, following: Segment, begun: Segme
             0,
         )
     return index
+
+
+def extend_index(disk: Disk, segment: Segment, index: SegmentIndex, durable: int) -> CorruptionError | None:
+    """Adds the frames of the last segment up to `durable` to its index; returns the error that stopped it, or None."""
+    try:
+        file = open_shared(disk, segment.path)
+    except FileNotFoundError as error:
+        missing = CorruptionError("the file is gone", expected="a segment of this log")
+        missing.__cause__ = error
+        return damaged(missing, segment.path, 0)
+    try:
+        end = segment.scan(file, index, bodies_from=durable, until=durable)
+    finally:
+        file.close()
+    if index.end >= durable:
+        return None
+    return end.broken or damaged(
+        CorruptionError("the log ends here", expected=f"frames up to position {durable}, which the control page says are durable"),
+        segment.path,
+        end.offset,
+    )
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
