@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _ROOT: Final = "the root of the cluster in etcd: etcd://HOST[:PORT]/PATH"
 TTL_S: Final = 10.0
 """The lifetime of a session: it outlives an election of etcd's."""
+_OF_NODE: Final = ("address", "healthy", "drains", "pchannels", "trouble")
 _STATES: Final = ("", "UNINITIALIZED", "ASSIGNING", "ASSIGNED", "UNAVAILABLE")
 _EPILOG: Final = """\
 A flag overrides a variable of the environment, and a variable overrides the
@@ -218,17 +219,7 @@ def _as_json(status: Any) -> str:
                 "leader": status.leader,
                 "paused": status.paused,
                 "broadcasts": status.broadcasts or "running",
-                "nodes": [
-                    {
-                        "node": f"{each.server_id:x}",
-                        "address": each.address,
-                        "healthy": each.healthy,
-                        "drains": each.drains,
-                        "pchannels": each.pchannels,
-                        "trouble": each.trouble,
-                    }
-                    for each in status.nodes
-                ],
+                "nodes": [{"node": f"{each.server_id:x}", **{name: getattr(each, name) for name in _OF_NODE}} for each in status.nodes],
                 "pchannels": [
                     {
                         "pchannel": each.pchannel.name,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import threading
 from typing import TYPE_CHECKING, Final
 
 from wal.location import parse_location
 from wal.operate.cli.check import lost_row
 from wal.operate.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.operate.cli.output import add_settings, note, settings_of, show, size_text, tell, whole
+from wal.operate.cli.output import add_settings, note, settings_of, show, size_text, stopped_by_signals, tell, whole
 from wal.operate.inspect.rows import Row, row_of
 from wal.settings import Settings
 
@@ -63,11 +61,6 @@ async def _copied(arguments: argparse.Namespace) -> int:
     from wal.operate.copying import copy
 
     settings, _ = settings_of(arguments)
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopped.set)
 
     def progress(so_far: CopyProgress) -> None:
         if arguments.json:
@@ -76,17 +69,18 @@ async def _copied(arguments: argparse.Namespace) -> int:
             moment = f"{so_far.time:%Y-%m-%d %H:%M:%S}"
             note(f"{so_far.events} events, {size_text(so_far.bytes)}, up to {moment}; {size_text(so_far.left_bytes)} left")
 
-    result = await copy(
-        arguments.source,
-        arguments.location,
-        settings=_with_kv(settings, arguments.location, arguments.to_kv),
-        source_settings=_with_kv(settings, arguments.source, arguments.from_kv),
-        pchannels=arguments.pchannels,
-        follow=arguments.follow,
-        skip_damaged=arguments.skip_damaged,
-        stop=stopped,
-        progress=progress,
-    )
+    with stopped_by_signals() as (stopped, _):
+        result = await copy(
+            arguments.source,
+            arguments.location,
+            settings=_with_kv(settings, arguments.location, arguments.to_kv),
+            source_settings=_with_kv(settings, arguments.source, arguments.from_kv),
+            pchannels=arguments.pchannels,
+            follow=arguments.follow,
+            skip_damaged=arguments.skip_damaged,
+            stop=stopped,
+            progress=progress,
+        )
     if result is None:
         note("the copy is not whole yet: the same command goes on with it")
         return EXIT_FINDING

@@ -7,13 +7,16 @@ never reaches a terminal with control characters. With `rich` (the extra `cli`) 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import itertools
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -211,6 +214,26 @@ def confirmed(arguments: argparse.Namespace, question: str) -> bool:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[tuple[asyncio.Event, list[int]]]:
+    """Enters with an event that SIGTERM and SIGINT set on this loop, and the list of those that came. In another thread none come."""
+    stopped, came = asyncio.Event(), list[int]()
+
+    def stop(number: int) -> None:
+        came.append(number)
+        stopped.set()
+
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield stopped, came
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def note(text: str) -> None:

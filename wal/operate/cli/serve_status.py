@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from typing import Final
 
 from wal.errors import InvalidArgumentError, shortened
 from wal.operate.cli.commands import EXIT_SIGNALLED, EXIT_STATUS
-from wal.operate.cli.output import add_log, opened
+from wal.operate.cli.output import add_log, opened, stopped_by_signals
 from wal.timestamp.checks import whole_number
 
 LISTEN: Final = "127.0.0.1:8811"
@@ -37,21 +36,12 @@ async def _serve(arguments: argparse.Namespace) -> int:
     if not colon or not host:
         raise InvalidArgumentError(f"--listen {shortened(arguments.listen)} is no address: write HOST:PORT, for example {LISTEN}")
     port_number = whole_number(f"--listen HOST:PORT, for example {LISTEN}: port", port, 0, 65_535)
-    stopped = asyncio.Event()
-    signals: list[int] = []
-
-    def stop(number: int) -> None:
-        signals.append(number)
-        stopped.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
     token = os.environ.get("WAL_SERVER_TOKEN") or None
-    async with opened(arguments) as log, log.serve_status(host.strip("[]"), port_number, token=token) as page:
-        if signals:
-            return EXIT_SIGNALLED + signals[0]
-        sys.stdout.write(f"listening on {page.address}\n")
-        sys.stdout.flush()
-        await stopped.wait()
+    with stopped_by_signals() as (stopped, signals):
+        async with opened(arguments) as log, log.serve_status(host.strip("[]"), port_number, token=token) as page:
+            if signals:
+                return EXIT_SIGNALLED + signals[0]
+            sys.stdout.write(f"listening on {page.address}\n")
+            sys.stdout.flush()
+            await stopped.wait()
     return 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wal.errors import InvalidArgumentError, WALError
 from wal.operate.cli.commands import EXIT_SIGNALLED
+from wal.operate.cli.output import stopped_by_signals
 from wal.rpc.serving import check_free
 from wal.runtime.installation import install_hint, missing_package
 from wal.runtime.threads import in_thread
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from wal.operate.metrics.collector import MetricsEndpoint
     from wal.operate.metrics.snapshot import SnapshotSource
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 EXIT_FAILED: Final = 3
 """The exit code of a server that could not serve any more: started again, it recovers."""
 _log: Final = logging.getLogger("wal.node")
@@ -63,18 +63,12 @@ async def serve(
     Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
     """
     raise_limit()
-    stopped, renewal = asyncio.Event(), asyncio.Event()
-    signals: list[int] = []
-
-    def stop(number: int) -> None:
-        signals.append(number)
-        stopped.set()
-
-    loop = asyncio.get_running_loop()
+    loop, renewal = asyncio.get_running_loop(), asyncio.Event()
     failure: WALError | None = None
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop, number)
+    handlers = contextlib.ExitStack()
+    stopped, signals = handlers.enter_context(stopped_by_signals())
     loop.add_signal_handler(signal.SIGHUP, renewal.set)
+    handlers.callback(loop.remove_signal_handler, signal.SIGHUP)
     try:
         access = await in_thread(access_now)
         if access.tls is not None:
@@ -111,8 +105,7 @@ async def serve(
         if failure is None:  # otherwise the closing fails for the same reason
             raise
     finally:
-        for number in (*SIGNALS, signal.SIGHUP):
-            loop.remove_signal_handler(number)
+        handlers.close()
     return 0 if failure is None else EXIT_FAILED
 
 
