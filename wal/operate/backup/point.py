@@ -27,7 +27,7 @@ from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.metadata import BROADCAST_ROOT, HOME_ROOT
 from wal.channels.pchannels import CHECKPOINT_PREFIX, FORMAT_KEY
 from wal.errors import InvalidArgumentError, WALError
-from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, FrameView, RunKind, encode_frame
+from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, RunKind, encode_frame
 from wal.message import MessageType
 from wal.operate.backup.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.read.assembly import SharedCopies, shared_copies
@@ -35,6 +35,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.files import decode_cursor
 from wal.read.parts import draft_of, parts_of
 from wal.runtime.descriptors import open_file
+from wal.storage.base import StoredFrame
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, pack_envelope, segment_name
@@ -137,7 +138,7 @@ def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[st
             cuts: dict[str, _Cut] = {}
             is_empty = True
             for name, log in logs.items():
-                begin = max(copies[name].earliest[0], checkpoints[name])
+                begin = max(copies[name].earliest[0], checkpoints.get(name, 0))
                 cut = cuts[name] = _cut(log, at_tick.tick)
                 if cut.position < begin:
                     others = [moment_of(manifest.tick) for manifest in (plan.base, plan.top) if manifest is not None]
@@ -168,10 +169,15 @@ def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[st
     for name, cut in cuts.items():
         folder, copy = directory / "pchannels" / name, copies[name]
         at_tick.ends[name] = end = _shorten(folder, cut.position, cut.frame)
-        record = ControlRecord(copy.incarnation, copy.term, end, copy.earliest, at_tick.tick, copy.limit, closed=True)
         (folder / CONTROL_NAME).unlink()
-        ControlPage.create(disk, folder / CONTROL_NAME, record)
+        write_control(disk, folder, copy, end, at_tick.tick)
     return at_tick
+
+
+def write_control(disk: Disk, folder: Path, copy: PChannelCopy, end: int, tick: int) -> None:
+    """Writes the control page of a log that was closed, ends at this position, and has promised this tick."""
+    record = ControlRecord(copy.incarnation, copy.term, end, copy.earliest, tick, copy.limit, closed=True)
+    ControlPage.create(disk, folder / CONTROL_NAME, record)
 
 
 def _at_tick(logs: Mapping[str, ReadOnlyJournalLog], tick: int) -> LogAtTick:
@@ -179,9 +185,9 @@ def _at_tick(logs: Mapping[str, ReadOnlyJournalLog], tick: int) -> LogAtTick:
     while True:
         lower = tick
         for log in logs.values():
-            view = _straddling(log, tick)
-            if view is not None and any(run.kind == RunKind.SYSTEM for run in view.runs):
-                lower = min(lower, view.header.first_tick - 1)
+            _, frame = _edge(log, tick)
+            if frame is not None and any(run.kind == RunKind.SYSTEM for run in frame.view.runs):
+                lower = min(lower, frame.view.header.first_tick - 1)
         if lower == tick:
             return LogAtTick(tick)
         tick = lower
@@ -201,20 +207,22 @@ def first_above(log: ReadOnlyJournalLog, tick: int, end: int) -> tuple[int, int 
     return end, before
 
 
-def _straddling(log: ReadOnlyJournalLog, tick: int) -> FrameView | None:
-    """Returns the frame that has events on both sides of this tick."""
+def _edge(log: ReadOnlyJournalLog, tick: int) -> tuple[int, StoredFrame | None]:
+    """Returns the position of the first frame above this tick, and the frame that has events on both sides of it."""
     durable = log.reach().durable_end
-    if (before := first_above(log, tick, durable)[1]) is None:
-        return None
-    view = log.page(before, durable, None, 1).frames[0].view
-    return view if view.header.first_tick + view.header.indices - 1 > tick else None
+    end, before = first_above(log, tick, durable)
+    if before is None:
+        return end, None
+    (frame, *_) = log.page(before, durable, None, 1).frames
+    header = frame.view.header
+    return end, frame if header.first_tick + header.indices - 1 > tick else None
 
 
 def _cut(log: ReadOnlyJournalLog, tick: int) -> _Cut:
-    end, before = first_above(log, tick, log.reach().durable_end)
-    view = _straddling(log, tick)
-    if view is None or before is None:
+    end, straddling = _edge(log, tick)
+    if straddling is None:
         return _Cut(end)
+    before, view = straddling.position, straddling.view
     header, parts = view.header, parts_of(view)
     bodies = {
         index

@@ -24,14 +24,14 @@ from wal.location import parse_location
 from wal.node.local.restored import mark_restored
 from wal.operate.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
 from wal.operate.backup.manifest import Chunk, Manifest, PChannelCopy
-from wal.operate.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan
+from wal.operate.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
 from wal.operate.backup.store import Store, open_store
 from wal.runtime.descriptors import open_file, write_file
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, META_NAME, PRIVATE, FileAccess, FileLock
-from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, ControlPage, ControlRecord
+from wal.storage.journal.control import FENCE_NAME
 from wal.storage.journal.directory import claim_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import segment_name
@@ -153,9 +153,10 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
         tick, at_tick = top.tick, None
         if chosen.tick is not None or len(top.pchannels) > 1:  # of several pchannels, one may lack a copy of a broadcast
             before = {} if base is None else fetch_metadata(store, base)
-            records = {name: before if base is not None and name in base.pchannels else metadata for name in top.pchannels}
-            saved = {name: checkpoint_records(texts).get(name) for name, texts in records.items()}
-            begins = {name: 0 if record is None else record.position for name, record in saved.items()}
+            begins = {name: record.position for name, record in checkpoint_records(metadata).items()}
+            if base is not None:
+                saved = checkpoint_records(before)
+                begins |= {name: saved[name].position if name in saved else 0 for name in base.pchannels}
             at_tick = cut_journal(building, disk, chosen, begins)
             tick, metadata = at_tick.tick, metadata_at(chosen, at_tick, before, metadata)
         files = {} if base is None else {file: _cursor(store, file, chunk) for file, chunk in base.files.items()}
@@ -189,8 +190,7 @@ def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel:
             file.truncate(segment.size)
     for name, chunk in pchannel.files.items():
         write_file(folder / name, fetch(store, chunk))
-    record = ControlRecord(pchannel.incarnation, pchannel.term, pchannel.end, pchannel.earliest, tick, pchannel.limit, closed=True)
-    ControlPage.create(disk, folder / CONTROL_NAME, record)
+    write_control(disk, folder, pchannel, pchannel.end, tick)
 
 
 def _site(directory: Path) -> _Site:

@@ -287,19 +287,20 @@ class Rounds:
             # Small chunks are put once more, as part of a larger one, so that a segment has few, however many backups it grew through.
             while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
                 at = chunks.pop().start
-
-            def put(data: bytes, start: int) -> Future[Chunk]:
-                return self._put(data, part_of_segment(pchannel, base, header.generation, start), start=start)
-
-            reader = _SegmentReader(file, at, stop, put)
+            putting: list[Future[Chunk]] = []
+            while at < stop:
+                if not (data := file.read(min(CHUNK_BYTES, stop - at), at)):
+                    raise FileNotFoundError(2, "the segment is shorter than the log", str(path))
+                putting.append(self._put(data, part_of_segment(pchannel, base, header.generation, at), start=at))
+                at += len(data)
             if not begins_frame:
-                checked = reader.next_frame(header, checked)
-            for damage in check_frames(path, header, reader.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
+                checked = _next_frame(file, header, checked, stop)
+            # It reads from the page cache what was just put.
+            for damage in check_frames(path, header, file.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
                 self._damage.append(DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem))
-            reader.finish()
             if read_header(file) != header:
                 raise FileNotFoundError(2, "the segment was recycled while it was being copied", str(path))
-        return SegmentCopy(base, header.generation, header.size, tuple(chunks)), reader.chunks
+        return SegmentCopy(base, header.generation, header.size, tuple(chunks)), putting
 
     def _carry_damage(self, pchannel: str, base: int, stop: int) -> None:
         """Notes the damage that an earlier backup found in a part of a segment that is not read again."""
@@ -383,41 +384,13 @@ class _Objects:
         return len(self._compress(samples, _LEVEL)) < _WORTH * len(samples)
 
 
-class _SegmentReader:
-    """The bytes of a segment file between two offsets, for the check of its frames; `put` gets them as chunks before they are checked.
-
-    So the disk is read once: the check finds the bytes in the page cache.
-    """
-
-    def __init__(self, file: JournalFile, at: int, stop: int, put: Callable[[bytes, int], Future[Chunk]]) -> None:
-        self.chunks: list[Future[Chunk]] = []
-        self._file, self._end, self._stop, self._put = file, at, stop, put
-
-    def read(self, length: int, offset: int) -> bytes:
-        """Returns the bytes at this offset, fewer only at the end."""
-        while self._end < min(offset + length, self._stop):
-            data = self._file.read(min(CHUNK_BYTES, self._stop - self._end), self._end)
-            if not data:
-                raise FileNotFoundError(2, "the segment is shorter than the log", str(self._file.path))
-            self.chunks.append(self._put(data, self._end))
-            self._end += len(data)
-        return self._file.read(max(0, min(length, self._stop - offset)), offset)
-
-    def next_frame(self, header: SegmentHeader, offset: int) -> int:
-        """Returns the offset of the first frame at or after this one."""
-        if offset < HEADER_PAGE_BYTES:
-            return HEADER_PAGE_BYTES
-        while offset < self._stop:
-            data = self.read(CHUNK_BYTES, offset)
-            if (found := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
-                return found
-            offset += len(data)
-        return self._stop
-
-    def finish(self) -> None:
-        """Reads what the check of the frames has left out."""
-        while self._end < self._stop:
-            self.read(1, self._end)
+def _next_frame(file: JournalFile, header: SegmentHeader, offset: int, stop: int) -> int:
+    """Returns the offset of the first frame of a segment at or after this one, at most `stop`."""
+    while HEADER_PAGE_BYTES <= offset < stop and (data := file.read(CHUNK_BYTES, offset)):
+        if (found := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
+            return min(found, stop)
+        offset += len(data)
+    return offset
 
 
 def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
