@@ -23,16 +23,12 @@ from typing import Any, Final
 import msgspec
 
 from wal.message import ImmutableMessage, ImmutableTxnMessage, Message
-from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.installation import Needed
 
-try:
+with Needed("traces need", "otel"):
     from opentelemetry import context, trace
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ModuleNotFoundError as _missing:
-    raise ImportError(
-        f"traces need {missing_package(_missing)}, which is not installed: {install_hint('otel')}", name=_missing.name
-    ) from _missing
 
 __all__ = ["ATTRIBUTES", "TRACEPARENT", "TracedLog", "handling", "traced"]
 

@@ -24,7 +24,7 @@ from wal.errors import CorruptionError
 from wal.message import MessageType
 from wal.read.columns import COLUMNS, NO_TXN, Piece, RowColumns
 from wal.read.frame_rows import counting
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,11 +32,9 @@ if TYPE_CHECKING:
 
 def load_pyarrow() -> Any:
     """Returns the module pyarrow; raises an ImportError that says what to install if it is missing."""
-    try:
+    with Needed("Arrow batches need", "arrow"):
         import pyarrow
         import pyarrow.compute
-    except ImportError as error:
-        raise ImportError(f"Arrow batches need pyarrow, which is not installed: {install_hint('arrow')}", name="pyarrow") from error
     return pyarrow
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 
 LEVEL: Final = 1
 BODY_BYTES_MIN: Final = 512
@@ -23,10 +23,8 @@ BODY_BYTES_MIN: Final = 512
 def load_zstd() -> Any:
     """Returns the module of zstd; raises an ImportError that says how to install it."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-    try:
+    with Needed("compression needs the package", "zstd"):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"compression needs the package {name}: {install_hint('zstd')}", name=name) from error
 
 
 class Compressor:

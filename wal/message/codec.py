@@ -22,14 +22,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 
-try:
+with Needed("the wire form of messages needs", "wire"):
     from wal.message import wire_pb2
-except ImportError as _missing:
-    raise ImportError(
-        f"the wire form of messages needs protobuf, which is not installed: {install_hint('wire')}", name=_missing.name
-    ) from _missing
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
 from wal.message.message_id import MessageID
 from wal.message.properties import RESERVED_PREFIX, Reserved, encode_properties

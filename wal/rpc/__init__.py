@@ -5,14 +5,9 @@ these messages and back. `codes.py` does so for errors. `connection.py` is the c
 addresses, each with a deadline. `serving.py` and `auth.py` are the server's side. The room knows neither clients nor servers.
 """
 
-from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.installation import Needed
 
-try:
+with Needed("a log on the network needs", "cluster"):
     import google.protobuf  # noqa: F401
 
     import wal.network  # noqa: F401
-except ImportError as _missing:
-    raise ImportError(
-        f"a log on the network needs grpcio and protobuf, and {missing_package(_missing)} is not installed: {install_hint('cluster')}",
-        name=_missing.name,
-    ) from _missing

@@ -22,6 +22,22 @@ def install_hint(*extras: str) -> str:
     return f"pip install '{_source()}[{','.join(extras)}]'"
 
 
+class Needed:
+    """Imports inside this context need an extra: without one of its packages they raise an ImportError that begins with `what`, and names
+    the package and the command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self._what = what
+        self._extra = extra
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ModuleNotFoundError):
+            text = f"{self._what} {missing_package(error)}, which is not installed: {install_hint(self._extra)}"
+            raise ImportError(text, name=error.name) from error
+
+
 def missing_package(error: ImportError) -> str:
     """Returns the name by which pip knows the package of a module that could not be imported: protobuf for `google.protobuf`."""
     module = (error.name or "").partition(".")[0]
@@ -29,11 +45,14 @@ def missing_package(error: ImportError) -> str:
 
 
 _PACKAGES = {
+    "backports": "backports.zstd",
+    "compression": "compression.zstd",
     "google": "protobuf",
     "grpc": "grpcio",
     "opentelemetry": "opentelemetry-api",
     "prometheus_client": "prometheus-client",
     "pulsar": "pulsar-client",
+    "yaml": "PyYAML",
 }
 """Packages whose modules have other names."""
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.operate.backup.manifest import PREFIX
 from wal.runtime.descriptors import open_file
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 from wal.runtime.system import sync_file, sync_path
 
 _TEMPORARY: Final = ".tmp-"
@@ -194,12 +194,10 @@ _NO_PROXY: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.
 
 
 def _obstore() -> Any:
-    try:
+    with Needed("a backup in an object store needs", "backup"):
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError as error:
-        raise ImportError(f"a backup in an object store needs obstore: {install_hint('backup')}", name="obstore") from error
     return obstore
 
 

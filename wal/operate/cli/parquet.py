@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.message import ImmutableMessage, MessageID
+from wal.runtime.installation import Needed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,14 +29,10 @@ class ParquetFile:
     """An open file; `stack` closes it. Raises ImportError, with the remedy, without pyarrow."""
 
     def __init__(self, path: str, stack: contextlib.ExitStack) -> None:
-        try:
+        with Needed("--to-parquet needs", "arrow"):
             import pyarrow as pa
             import pyarrow.compute
             import pyarrow.parquet as pq
-        except ImportError:
-            from wal.runtime.installation import install_hint
-
-            raise ImportError(f"--to-parquet needs pyarrow: {install_hint('arrow')}") from None
         self._pa: Any = pa
         self._schema = pa.schema(
             [

@@ -19,14 +19,13 @@ from wal.errors import InvalidArgumentError, WALError
 from wal.operate.cli.commands import EXIT_SIGNALLED
 from wal.operate.cli.output import stopped_by_signals
 from wal.rpc.serving import check_free
-from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.installation import Needed
 from wal.runtime.threads import in_thread
 from wal.serve.access import Access
 from wal.serve.process import raise_limit
 from wal.serve.server import Server
 
 if TYPE_CHECKING:
-    from wal.operate.metrics.collector import MetricsEndpoint
     from wal.operate.metrics.snapshot import SnapshotSource
 
 EXIT_FAILED: Final = 3
@@ -83,9 +82,9 @@ async def serve(
             stack.push_async_callback(process.close)
             server = process.server
             if access.metrics:
-                endpoint_of = _metrics_endpoint()
-
-                endpoint = await stack.enter_async_context(endpoint_of(access.metrics, process.measured()))
+                with Needed("metrics need", "metrics"):
+                    from wal.operate.metrics.collector import MetricsEndpoint
+                endpoint = await stack.enter_async_context(MetricsEndpoint(access.metrics, process.measured()))
                 _log.info("metrics are served at %s", endpoint.address)
             if access.status and page is not None:
                 _log.info("the status page is served at %s", await stack.enter_async_context(page(process, access)))
@@ -107,15 +106,6 @@ async def serve(
     finally:
         handlers.close()
     return 0 if failure is None else EXIT_FAILED
-
-
-def _metrics_endpoint() -> type[MetricsEndpoint]:
-    """Returns the server of metrics. Raises ImportError with the remedy without the extra."""
-    try:
-        from wal.operate.metrics.collector import MetricsEndpoint
-    except ModuleNotFoundError as error:
-        raise ImportError(f"metrics need {missing_package(error)}, which is not installed: {install_hint('metrics')}") from error
-    return MetricsEndpoint
 
 
 async def _renew(server: Server, access_now: Callable[[], Access], requested: asyncio.Event) -> None:

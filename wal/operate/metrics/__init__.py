@@ -8,6 +8,8 @@ the path of an append: the log counts in plain numbers, and whoever scrapes pays
 
 from typing import TYPE_CHECKING, Any
 
+from wal.runtime.installation import Needed
+
 if TYPE_CHECKING:
     from wal.operate.metrics.collector import Collector, register
 
@@ -19,10 +21,6 @@ if not TYPE_CHECKING:
         """Imports a public name at its first use: snapshots need no package, and a coordinator without metrics takes none."""
         if name not in __all__:
             raise AttributeError(f"module 'wal.operate.metrics' has no attribute {name!r}")
-        try:
+        with Needed("metrics need", "metrics"):
             from wal.operate.metrics import collector
-        except ModuleNotFoundError as error:
-            from wal.runtime.installation import install_hint, missing_package
-
-            raise ImportError(f"metrics need {missing_package(error)}, which is not installed: {install_hint('metrics')}") from error
         return getattr(collector, name)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wal.errors import InvalidArgumentError, StorageError
 from wal.operate.inspect.outside import STATUS_NAME
 from wal.operate.status.access import StatusAccess, is_loopback
-from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.installation import Needed
 from wal.runtime.secret import Secret
 from wal.runtime.threads import in_thread
 from wal.runtime.user_code import shielded
@@ -119,18 +119,13 @@ class StatusServer:
 
 def load_app() -> ModuleType:
     """Imports the application, which blocks. Raises ImportError, saying how to install it, without the extra."""
-    return _load("wal.operate.status.app")
+    with Needed("the status page needs", "status"):
+        return importlib.import_module("wal.operate.status.app")
 
 
 def _load_server() -> tuple[ModuleType, ModuleType]:
-    return load_app(), _load("uvicorn")
-
-
-def _load(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"the status page needs {missing_package(error)}, which is not installed: {install_hint('status')}") from error
+    with Needed("the status page needs", "status"):
+        return load_app(), importlib.import_module("uvicorn")
 
 
 def _publish(directory: Path, host: str, port: int) -> None:

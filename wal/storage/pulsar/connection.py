@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.runtime.descriptors import pipe
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 from wal.runtime.threads import in_thread
 from wal.storage.pulsar.address import PulsarAddress, entry_of, ledger_of, position_of
 
@@ -163,12 +163,8 @@ PASSING: Final = ("ServiceUnitNotReady", "ConsumerBusy", "ProducerBusy", "NotCon
 
 def check_requirements(address: PulsarAddress) -> None:
     """Raises ImportError if the client is not installed, InvalidArgumentError if the file of its authorities cannot be read. Blocks."""
-    try:
+    with Needed("a log on Pulsar needs the package", "pulsar"):
         import pulsar  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"a log on Pulsar needs the package pulsar-client, which is not installed: {install_hint('pulsar')}", name=error.name
-        ) from error
     if address.tls_authority is not None:
         try:
             Path(address.tls_authority).read_bytes()

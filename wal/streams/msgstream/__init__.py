@@ -6,12 +6,10 @@ one that acknowledges. A `TtMsgStream` feeds the pages to a `TickAligner` and ha
 streams into a log.
 """
 
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 
-try:
+with Needed("message streams need", "wire"):
     import google.protobuf  # noqa: F401
-except ImportError as _missing:
-    raise ImportError(f"message streams need protobuf, which is not installed: {install_hint('wire')}", name=_missing.name) from _missing
 from wal.streams.msgstream.channel_service import ChannelService
 from wal.streams.msgstream.dispatcher import (
     MarshalFunc,

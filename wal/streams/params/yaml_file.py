@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from wal.errors import InvalidArgumentError
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 
-try:
+with Needed("reading YAML needs", "params"):
     import yaml
-except ImportError as _missing:
-    raise ImportError(f"reading YAML needs PyYAML: {install_hint('params')}", name=_missing.name) from _missing
 
 
 FILE_BYTES_MAX: Final = 1 << 20

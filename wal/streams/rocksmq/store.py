@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, FormatError, LockedError, StorageError, WALError
-from wal.runtime.installation import install_hint
+from wal.runtime.installation import Needed
 from wal.runtime.system import is_foreign
 from wal.storage.files import PRIVATE
 from wal.streams.rocksmq.channel import ConsumerMessage
@@ -219,10 +219,8 @@ class Store:
 
 
 def _load() -> Any:
-    try:
+    with Needed("a RocksMQ needs", "rocksmq"):
         import rocksdict
-    except ImportError as error:
-        raise ImportError(f"a RocksMQ needs rocksdict, which is not installed: {install_hint('rocksmq')}", name="rocksdict") from error
     return rocksdict
 
 

@@ -5,17 +5,12 @@ A `Connection` makes calls with a deadline, and knows which may be sent twice an
 leader, with a fencing token; a `LedKV` changes the KV only while that one leads.
 """
 
-from wal.runtime.installation import install_hint, missing_package
+from wal.runtime.installation import Needed
 
-try:
+with Needed("metadata in etcd needs", "etcd"):
     import google.protobuf  # noqa: F401
 
     import wal.network  # noqa: F401
-except ImportError as _missing:
-    raise ImportError(
-        f"metadata in etcd needs grpcio and protobuf, and {missing_package(_missing)} is not installed: {install_hint('etcd')}",
-        name=_missing.name,
-    ) from _missing
 
 from wal.storage.kv.etcd.election import EtcdElection, Leader, Leadership
 from wal.storage.kv.etcd.kv import EtcdKV
