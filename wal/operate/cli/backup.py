@@ -95,7 +95,7 @@ def fill_restore(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = _RESTORE, EXIT_STATUS
     parser.add_argument("target", metavar="TARGET", help="where the backups are")
     parser.add_argument("location", metavar="DIRECTORY", help="the directory of the journal")
-    parser.add_argument("--to", metavar="TICK|TIME", help="the log as it was at this tick or time (2026-11-25T12:00:00+00:00)")
+    parser.add_argument("--to", metavar="TICK|TIME", help="the log as it was at this tick, time (2026-11-25T12:00:00+00:00) or 10m ago")
     parser.add_argument("--if-absent", action="store_true", help="does nothing if there is a journal already")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=lambda arguments: asyncio.run(_restore(arguments)))
