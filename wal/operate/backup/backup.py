@@ -159,24 +159,31 @@ def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
     return metadata
 
 
-def check_header(store: Store, segment: SegmentCopy, data: bytes) -> None:
-    """Raises CorruptionError unless these bytes, the first chunk of a segment, begin the segment that the manifest says."""
+def fetch_part(store: Store, segment: SegmentCopy, chunk: Chunk) -> bytes:
+    """Returns a chunk of a segment. Raises CorruptionError as `fetch` does, and if it begins another segment than the manifest says."""
+    data = fetch(store, chunk)
+    if chunk is not segment.chunks[0]:
+        return data
     try:
         header = SegmentHeader.unpack(data)
         if (header.generation, header.base, header.size) != (segment.generation, segment.base, segment.size):
             raise CorruptionError("it is the beginning of another segment than the manifest says")
     except (CorruptionError, FormatError) as error:
-        raise _damaged(store, segment.chunks[0], str(error)) from error
+        raise _damaged(store, chunk, str(error)) from error
+    return data
 
 
-def check_cursor(store: Store, file: str, chunk: Chunk, data: bytes) -> None:
-    """Raises CorruptionError if these bytes are a cursor that belongs in another file. Those that were damaged in the log pass."""
+def fetch_cursor(store: Store, file: str, chunk: Chunk) -> bytes:
+    """Returns the cursor in this file. Raises CorruptionError as `fetch` does, and if it belongs in another file. One that was damaged in
+    the log is returned as it is."""
+    data = fetch(store, chunk)
     try:
         name = file_name(decode_cursor(data).key)
     except (CorruptionError, FormatError):
-        return
+        return data
     if file != f"{CURSORS_NAME}/{name}":
         raise _damaged(store, chunk, f"it is the cursor in {name}, and the manifest says {file}")
+    return data
 
 
 def _damaged(store: Store, chunk: Chunk, what: str) -> CorruptionError:
@@ -203,24 +210,21 @@ def _verify(store: Store) -> list[str]:
     damage = {part: manifest.number for manifest in reversed(readable) for part in manifest.damage}
     findings += [f"backup {number}: the log was damaged when it was copied, {part}" for part, number in damage.items()]
     for manifest in readable:
-        parts = [segment for pchannel in manifest.pchannels.values() for segment in pchannel.segments]
-        firsts = {segment.chunks[0].name: segment for segment in parts if segment.chunks}
-        files = {chunk.name: file for file, chunk in manifest.files.items()}
-        for chunk in manifest.chunks():
-            segment, file = firsts.get(chunk.name), files.get(chunk.name, "")
-            if (key := (chunk.name, file if segment is None else segment.size)) not in checked:
-                checked.add(key)
-                try:
-                    if chunk.name == manifest.metadata.name:
-                        fetch_metadata(store, manifest)
-                        continue
-                    data = fetch(store, chunk)
-                    if segment is not None:
-                        check_header(store, segment, data)
-                    elif file:
-                        check_cursor(store, file, chunk, data)
-                except CorruptionError as error:
-                    findings.append(f"backup {manifest.number}: {error}")
+        for _, chunk, of in manifest.parts():
+            if (key := (chunk.name, of if isinstance(of, str) else of.size)) in checked:
+                continue
+            checked.add(key)
+            try:
+                if chunk is manifest.metadata:
+                    fetch_metadata(store, manifest)
+                elif isinstance(of, SegmentCopy):
+                    fetch_part(store, of, chunk)
+                elif of:
+                    fetch_cursor(store, of, chunk)
+                else:
+                    fetch(store, chunk)
+            except CorruptionError as error:
+                findings.append(f"backup {manifest.number}: {error}")
     return findings
 
 

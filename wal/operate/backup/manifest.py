@@ -12,7 +12,7 @@ A store is not trusted: names are those of files of a journal, and lengths and p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import google_crc32c
@@ -124,12 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[DamagedPart, ...] = ()
 
     def __post_init__(self) -> None:
-        parts = [(METADATA, self.metadata), *((part_of_cursor(file), chunk) for file, chunk in self.files.items())]
-        for name, pchannel in self.pchannels.items():
-            parts += [(part_of_file(name, file), chunk) for file, chunk in pchannel.files.items()]
-            for segment in pchannel.segments:
-                parts += [(part_of_segment(name, segment.base, segment.generation, chunk.start), chunk) for chunk in segment.chunks]
-        for part, chunk in parts:
+        for part, chunk, _ in self.parts():
             if not chunk.name.startswith(f"{OBJECTS}{part}-"):
                 raise ValueError(f"the object {chunk.name} does not hold {part}")
 
@@ -140,11 +135,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def chunks(self) -> list[Chunk]:
         """Returns everything that the backup needs."""
-        found = [self.metadata, *self.files.values()]
-        for pchannel in self.pchannels.values():
-            found += pchannel.files.values()
-            found += [chunk for segment in pchannel.segments for chunk in segment.chunks]
-        return found
+        return [chunk for _, chunk, _ in self.parts()]
+
+    def parts(self) -> Iterator[tuple[str, Chunk, SegmentCopy | str]]:
+        """Yields what the backup needs: what the name of the object says, the chunk, and the segment or the file of a cursor that it is
+        of; an empty text for others."""
+        yield METADATA, self.metadata, ""
+        yield from ((part_of_cursor(file), chunk, file) for file, chunk in self.files.items())
+        for name, pchannel in self.pchannels.items():
+            yield from ((part_of_file(name, file), chunk, "") for file, chunk in pchannel.files.items())
+            for segment in pchannel.segments:
+                for chunk in segment.chunks:
+                    yield part_of_segment(name, segment.base, segment.generation, chunk.start), chunk, segment
 
     def encode(self) -> bytes:
         """Returns the JSON with its checksum."""

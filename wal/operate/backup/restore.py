@@ -22,8 +22,8 @@ from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.location import parse_location
 from wal.node.local.restored import mark_restored
-from wal.operate.backup.backup import check_cursor, check_header, fetch, fetch_metadata, journal_path, manifests, verify
-from wal.operate.backup.manifest import Chunk, Manifest, PChannelCopy
+from wal.operate.backup.backup import fetch, fetch_cursor, fetch_metadata, fetch_part, journal_path, manifests, verify
+from wal.operate.backup.manifest import Manifest, PChannelCopy
 from wal.operate.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
 from wal.operate.backup.store import Store, open_store
 from wal.runtime.descriptors import open_file, write_file
@@ -159,9 +159,9 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
                 begins |= {name: saved[name].position if name in saved else 0 for name in base.pchannels}
             at_tick = cut_journal(building, disk, chosen, begins)
             tick, metadata = at_tick.tick, metadata_at(chosen, at_tick, before, metadata)
-        files = {} if base is None else {file: _cursor(store, file, chunk) for file, chunk in base.files.items()}
+        files = {} if base is None else {file: fetch_cursor(store, file, chunk) for file, chunk in base.files.items()}
         for file, chunk in top.files.items():
-            data = _cursor(store, file, chunk)
+            data = fetch_cursor(store, file, chunk)
             if base is None or (at_tick is not None and cursor_at(data, at_tick)):
                 files[file] = data
         for file, data in files.items():
@@ -173,20 +173,11 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
     return metadata, tick
 
 
-def _cursor(store: Store, file: str, chunk: Chunk) -> bytes:
-    data = fetch(store, chunk)
-    check_cursor(store, file, chunk, data)
-    return data
-
-
 def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel: PChannelCopy) -> None:
     for segment in pchannel.segments:
         with open(folder / segment_name(segment.base), "xb", opener=open_file) as file:
             for chunk in segment.chunks:
-                data = fetch(store, chunk)
-                if chunk is segment.chunks[0]:
-                    check_header(store, segment, data)
-                file.write(data)
+                file.write(fetch_part(store, segment, chunk))
             file.truncate(segment.size)
     for name, chunk in pchannel.files.items():
         write_file(folder / name, fetch(store, chunk))
