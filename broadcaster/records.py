@@ -26,7 +26,7 @@ waited for again, and the reason of an abort is lost.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -80,7 +80,7 @@ class Stored(msgspec.Struct):
     """All keys except those of the done marks."""
 
 
-def read_records(keys: Sequence[str], values: Sequence[str]) -> Stored:
+def read_records(keys: Iterable[str], values: Iterable[str]) -> Stored:
     """Decodes all keys and values under the root path."""
     stored = Stored()
     for key, value in zip(keys, values, strict=True):

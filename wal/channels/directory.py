@@ -290,6 +290,11 @@ def _owners(names: list[str], changes: Mapping[str, tuple[VChannelInfo, bool]]) 
     return sum(not remove and info.owner is not None for info, remove in map(changes.__getitem__, names))
 
 
+def infos_in(metadata: Mapping[str, str]) -> list[VChannelInfo]:
+    """Returns the vchannels that are among these records of the metadata; raises as `record_from` does."""
+    return [record_from(key, value) for key, value in metadata.items() if key.startswith(PREFIX)]
+
+
 def record_from(key: str, value: str) -> VChannelInfo:
     """Returns the vchannel whose record is `value` on `key`. Raises CorruptionError if it cannot be read."""
     try:

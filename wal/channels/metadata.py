@@ -88,6 +88,12 @@ async def load_metadata(kv: str | Secret) -> dict[str, str]:
         await opened.close()
 
 
+def broadcasts_in(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Returns the broadcaster's records among these of the metadata, by their keys below its root path."""
+    root = f"{BROADCAST_ROOT}/"
+    return {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
+
+
 async def save_metadata(kv: KVBase, records: Mapping[str, str]) -> None:
     """Saves these records, some at a time: before all of them are there, the log is none."""
     pairs, count = list(records.items()), 500 if isinstance(kv, SqliteKV) else OPERATIONS_MAX // 2

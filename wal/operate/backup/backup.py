@@ -18,9 +18,8 @@ import google_crc32c
 import msgspec
 
 from broadcaster.records import read_records
-from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.directory import record_from
-from wal.channels.metadata import BROADCAST_ROOT
+from wal.channels.directory import infos_in
+from wal.channels.metadata import broadcasts_in
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame.codec import expand, load_zstd
@@ -148,12 +147,9 @@ def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
     try:
         metadata = msgspec.json.decode(data, type=dict[str, str])
         checkpoint_records(metadata)
-        for key, value in metadata.items():
-            if key.startswith(VCHANNELS):
-                record_from(key, value)
-        root = f"{BROADCAST_ROOT}/"
-        broadcasts = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
-        read_records(list(broadcasts), list(broadcasts.values()))
+        infos_in(metadata)
+        broadcasts = broadcasts_in(metadata)
+        read_records(broadcasts, broadcasts.values())
     except (msgspec.DecodeError, RecursionError, ValueError, CorruptionError) as error:
         raise _damaged(store, manifest.metadata, str(error)) from error
     return metadata

@@ -24,7 +24,7 @@ import msgspec
 from broadcaster.message import Content
 from broadcaster.records import encode_task, read_records, task_key
 from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.metadata import BROADCAST_ROOT, HOME_ROOT
+from wal.channels.metadata import BROADCAST_ROOT, HOME_ROOT, broadcasts_in
 from wal.channels.pchannels import CHECKPOINT_PREFIX, FORMAT_KEY
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, RunKind, encode_frame
@@ -299,9 +299,8 @@ def _broadcasts_at(
     One that has ended is finished again if a copy is above the tick, which the frames show: the ticks that pchannels promise may lag behind
     its end. The mark of an end has a time of the clock alone, so while ticks are ahead of it, acks above the tick may count as well.
     """
-    own = {key.removeprefix(_BROADCASTS): value for key, value in before.items() if key.startswith(_BROADCASTS)}
-    later = {key.removeprefix(_BROADCASTS): value for key, value in after.items() if key.startswith(_BROADCASTS)}
-    stored = read_records(list(later), list(later.values()))
+    own, later = broadcasts_in(before), broadcasts_in(after)
+    stored = read_records(later, later.values())
     cut: set[int] = set()
     tick_ms = parse(at_tick.tick)[0]
     # A broadcast with a task and a mark ended between the two readings of the metadata, which is above the tick.

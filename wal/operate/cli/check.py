@@ -223,10 +223,9 @@ def _behind(metadata: Mapping[str, str], terms: Mapping[str, int]) -> Iterator[s
 
 def _lost_vchannels(metadata: Mapping[str, str], maps: Mapping[str, VChannelMap]) -> Iterator[str]:
     """Yields what the metadata have lost of the vchannels that the maps show. The maps were read first."""
-    from wal.channels.directory import NEXT_KEY, RecordCounter, record_from
-    from wal.channels.directory import PREFIX as VCHANNELS
+    from wal.channels.directory import NEXT_KEY, RecordCounter, infos_in
 
-    infos = [record_from(key, value) for key, value in metadata.items() if key.startswith(VCHANNELS)]
+    infos = infos_in(metadata)
     try:
         counter = RecordCounter.parse(metadata.get(NEXT_KEY, "1 0"))
     except ValueError as error:

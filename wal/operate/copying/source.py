@@ -16,11 +16,8 @@ from typing import Final, cast
 import msgspec
 
 from wal.channels.cluster import FORMAT, ClusterRecord, load_cluster
-from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.directory import record_from
 from wal.channels.metadata import open_metadata
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records
-from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, UnavailableError
 from wal.frame import FrameView, RunName
 from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
@@ -230,11 +227,6 @@ class CopySource:
     def metadata(self) -> dict[str, str]:
         """Returns the records of the metadata by key, as they are now."""
         return metadata_of(self.location.path, self._settings.kv)
-
-    @staticmethod
-    def vchannels(metadata: Mapping[str, str]) -> list[VChannelInfo]:
-        """Returns the vchannels in these records."""
-        return [record_from(key, value) for key, value in metadata.items() if key.startswith(VCHANNELS)]
 
     def cursors(self) -> list[Cursor]:
         """Returns the saved cursors. Raises CorruptionError for one that cannot be read: deleting or repairing it comes first."""

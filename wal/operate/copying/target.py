@@ -20,9 +20,9 @@ import msgspec
 
 from broadcaster.message import Content
 from broadcaster.records import encode_task, read_records, task_key
-from wal.channels.directory import NEXT_KEY, RecordCounter
+from wal.channels.directory import NEXT_KEY, RecordCounter, infos_in
 from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY, save_metadata
+from wal.channels.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY, broadcasts_in, save_metadata
 from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, names_in, new_incarnation
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
@@ -184,7 +184,7 @@ class CopyTarget:
 
         `metadata` are as they were after the pass over the frames, `before` as they were before it; the latter count for broadcasts.
         """
-        infos = source.vchannels(metadata)
+        infos = infos_in(metadata)
         check_homes(metadata, spreads=self.routes.spreads)
         positions = await self._finish_pchannels(source, before, infos, ends)
         cursors = await self._copy_cursors(source, infos)
@@ -328,16 +328,15 @@ class CopyTarget:
 
     def _broadcast_records(self, metadata: Mapping[str, str], infos: Mapping[str, VChannelInfo]) -> dict[str, str]:
         """Returns the records of the broadcasts, in which each vchannel is on its pchannel of the target."""
-        root = f"{BROADCAST_ROOT}/"
-        records = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
-        for broadcast_id, task in read_records(list(records), list(records.values())).tasks.items():
+        records = broadcasts_in(metadata)
+        for broadcast_id, task in read_records(records, records.values()).tasks.items():
             places: dict[str, list[str]] = {}
             for pchannel, vchannels in task.by_pchannel().items():
                 for name in vchannels:
                     source = infos[name].pchannel if name in infos else pchannel
                     places.setdefault(self.routes.target(source, name), []).append(name)
             records[task_key(broadcast_id)] = encode_task(task.header, Content(*task.content), places)
-        return {root + key: value for key, value in records.items()}
+        return {f"{BROADCAST_ROOT}/{key}": value for key, value in records.items()}
 
     # -- beginning
 

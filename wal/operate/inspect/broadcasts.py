@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from broadcaster.message import CopiesInLog
 from broadcaster.records import read_records, rebuild
-from wal.channels.metadata import BROADCAST_ROOT
+from wal.channels.metadata import broadcasts_in
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import TruncatedError
 from wal.operate.inspect.builders import broadcast_row
@@ -34,8 +34,7 @@ def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings
     FormatError or CorruptionError if they are missing or cannot be read, and what etcd raises.
     """
     metadata = metadata_of(directory, settings.kv)
-    root = f"{BROADCAST_ROOT}/"
-    records = {key.removeprefix(root): value for key, value in metadata.items() if key.startswith(root)}
+    records = broadcasts_in(metadata)
     checkpoints = checkpoint_records(metadata)
     copies = []
     for name, log in core.logs.items():
@@ -45,7 +44,7 @@ def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings
     now_s = time.time()
     return [
         broadcast_row(task, task.header.resource_keys, age_s=max(0.0, now_s - parse(task.broadcast_id)[0] / 1000), last_error=None)
-        for task, _ in rebuild(read_records(list(records), list(records.values())), copies).tasks
+        for task, _ in rebuild(read_records(records, records.values()), copies).tasks
         if not task.finished
     ]
 
