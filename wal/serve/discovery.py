@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc.aio
@@ -26,6 +27,19 @@ from wal.serve.hosted import Hosted
 
 PUSH_BYTES_S: Final = 256 * 1024
 """The most bytes of assignments that a client is pushed in a second: with 10,000 pchannels two pushes, with 100 of them all changes."""
+_CLOSED: Final = proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse())
+
+
+async def _reports(context: Any) -> AsyncIterator[proto.ReportAssignmentErrorRequest]:
+    """Yields what a client reports, until it closes the stream."""
+    while (request := await context.read()) is not grpc.aio.EOF:
+        match request.WhichOneof("command"):
+            case "report_error":
+                yield request.report_error
+            case "close":
+                return
+            case _:
+                raise InvalidArgumentError("an AssignmentDiscoverRequest has no command that this version knows: set report_error or close")
 
 
 class Discovery:
@@ -43,19 +57,11 @@ class Discovery:
     async def _discover(self, context: Any) -> None:
         await context.write(self._assignment())
         with self._draining.ending():
-            while (request := await context.read()) is not grpc.aio.EOF:
-                match request.WhichOneof("command"):
-                    case "report_error":
-                        # An error of a pchannel that is here as the client knows it says nothing about the assignment.
-                        if not self._is_assigned(request.report_error.pchannel):
-                            await context.write(self._assignment())
-                    case "close":
-                        await context.write(proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse()))
-                        return
-                    case _:
-                        raise InvalidArgumentError(
-                            "an AssignmentDiscoverRequest has no command that this version knows: set report_error or close"
-                        )
+            async for reported in _reports(context):
+                # An error of a pchannel that is here as the client knows it says nothing about the assignment.
+                if not self._is_assigned(reported.pchannel):
+                    await context.write(self._assignment())
+            await context.write(_CLOSED)
 
     def _assignment(self) -> proto.AssignmentDiscoverResponse:
         channels = self._hosted.infos()
@@ -122,7 +128,7 @@ class ClusterDiscovery:
                     async with asyncio.timeout(pause_s):
                         await woken.wait()
             reader.result()
-            await context.write(proto.AssignmentDiscoverResponse(close=proto.CloseAssignmentDiscoverResponse()))
+            await context.write(_CLOSED)
         finally:
             stop_waiting()
             self._streams.pop(woken, None)
@@ -131,19 +137,8 @@ class ClusterDiscovery:
     async def _read(self, context: Any, woken: asyncio.Event) -> None:
         """Takes the client's reports until it closes the stream."""
         try:
-            while (request := await context.read()) is not grpc.aio.EOF:
-                match request.WhichOneof("command"):
-                    case "report_error":
-                        reported = request.report_error
-                        await self._assigner.reported(
-                            reported.pchannel.name, reported.pchannel.term, f"a client says: {reported.err.cause}"
-                        )
-                    case "close":
-                        return
-                    case _:
-                        raise InvalidArgumentError(
-                            "an AssignmentDiscoverRequest has no command that this version knows: set report_error or close"
-                        )
+            async for reported in _reports(context):
+                await self._assigner.reported(reported.pchannel.name, reported.pchannel.term, f"a client says: {reported.err.cause}")
         finally:
             woken.set()
 
