@@ -18,7 +18,7 @@ import pytest
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
 from wal.network import Method, ServerCertificate, TlsFiles
-from wal.network.tls import LOOK_S
+from wal.network.reach import LOOK_S
 from wal.rpc import auth, methods
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Right, Token, TokenCheck

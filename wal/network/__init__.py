@@ -9,6 +9,7 @@ import wal.network.forks  # noqa: F401
 # isort: split
 
 from wal.network.endpoints import PING_S, Endpoints, Method, ping_options, served_by
-from wal.network.tls import Reach, ServerCertificate, TlsFiles
+from wal.network.reach import Reach
+from wal.network.tls import ServerCertificate, TlsFiles
 
 __all__ = ["PING_S", "Endpoints", "Method", "Reach", "ServerCertificate", "TlsFiles", "ping_options", "served_by"]

@@ -1,63 +1,19 @@
 """TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's, which can be renewed.
 
 They are read off the loop, and no key is kept longer than it takes to pass it on.
-
-TLS faults, and ports of other services, as told by gRPC's reason for a connection that failed; with the remedy. Pure.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 import os
 import ssl
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import grpc
-import grpc.aio
 import msgspec
 
 from wal.errors import InvalidArgumentError
-from wal.network.endpoints import Endpoints
 from wal.runtime.threads import in_thread
-
-_FAULTS: Final = {
-    "CERTIFICATE_VERIFY_FAILED": (
-        "the server's certificate is not of an authority that this client trusts: name the file of the server's authority with ca="
-    ),
-    "Hostname Verification Check failed": ("the server's certificate is of another host: connect by a name or an address that is in it"),
-    "WRONG_VERSION_NUMBER": (
-        "the server does not speak TLS on this port: connect with {scheme}://, or give the server a certificate and a key"
-    ),
-    "Trying to connect an http1.x server": "another service listens on this port, which does not speak gRPC: is it the right port?",
-}
-"""The explanation for each text that BoringSSL and gRPC use."""
-_CLOSED_AT_ONCE: Final = ("Socket closed", "TSI_DATA_CORRUPTED")
-"""What gRPC says of a connection that the server ended at once; the second, if it did so with an alert of TLS, as servers in Go do."""
-
-
-def tls_fault(reasons: Sequence[str], scheme: str) -> str:
-    """Returns what is wrong if TLS, or another service, is why none of several servers can be reached, else an empty text.
-
-    `scheme` begins a location whose connections have no TLS.
-    """
-    faults = [next((text for words, text in _FAULTS.items() if words in reason), "") for reason in reasons]
-    return faults[0].format(scheme=scheme) if all(faults) else ""
-
-
-def is_closed_at_once(reasons: Sequence[str]) -> bool:
-    """Returns whether every server closed the connection before it said anything."""
-    return all(any(words in reason for words in _CLOSED_AT_ONCE) for reason in reasons)
-
-
-def closed_at_once(scheme: str) -> str:
-    """Returns what to say of a server that does so again and again. One that is being stopped does it once."""
-    return (
-        f"the server closes every connection before it says anything: if it has TLS, connect with {scheme}+ssl://, and if it asks its "
-        "clients for certificates, give one of its authority with certificate= and key="
-    )
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,45 +114,3 @@ def _read(path: str | os.PathLike[str] | None) -> bytes | None:
 
 def _shown(path: str | os.PathLike[str] | None) -> str:
     return repr(os.fspath(path or ""))
-
-
-LOOK_S: Final = 0.5
-"""How often it is asked why no member can be reached before one ever was: gRPC tries about twice a second."""
-LOOKS: Final = 3
-"""How often in a row a member that closes connections at once is taken for one that is being stopped."""
-
-
-class Reach:
-    """Waits until a member is connected, and finds out early if TLS is why none ever will be.
-
-    The way to the members of `endpoints`. `scheme` begins a location whose connections have no TLS.
-    """
-
-    def __init__(self, endpoints: Endpoints, *, scheme: str) -> None:
-        self._endpoints = endpoints
-        self._scheme = scheme
-        self._was_connected = False
-        """Whether any member was ever connected, so that address and TLS are right."""
-
-    async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel] | str | None:
-        """Returns a connected member, by its number and its channel.
-
-        If there is none by the deadline (infinite: no limit), or TLS is why, it returns what was tried and what to do, as a text. It
-        returns None if the endpoints were stopped.
-        """
-        endpoints, loop = self._endpoints, asyncio.get_running_loop()
-        closed = 0
-        while (endpoint := endpoints.connected()) is None:
-            if endpoints.stopped:
-                return None
-            left = max(0.0, deadline - loop.time())
-            timeout_s = left if self._was_connected else min(left, LOOK_S)
-            if await endpoints.look(timeout_s if timeout_s < math.inf else None):
-                continue
-            reasons = await endpoints.why()
-            closed = closed + 1 if is_closed_at_once(reasons) else 0
-            fault = tls_fault(reasons, self._scheme) or (closed_at_once(self._scheme) if closed >= LOOKS else "")
-            if (fault and not self._was_connected) or loop.time() >= deadline:
-                return f"{'; '.join(reasons)}; {fault or 'is it running, and are address and TLS right?'}"
-        self._was_connected = True
-        return endpoint

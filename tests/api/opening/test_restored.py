@@ -19,7 +19,7 @@ from wal.message import AppendResult, Lineage, Restore
 from wal.node.local import restored
 from wal.node.local.restored import mark_restored
 from wal.operate.cli.main import main
-from wal.storage.journal.directory import LINEAGE_NAME, load_lineage
+from wal.storage.journal.lineage_file import LINEAGE_NAME, load_lineage
 
 OLD, LOST, NEW = 20, 10, 40
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal.node.retention.policy import AGREED_S, DRIFT_MAX_S, ClockWatch
+from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S, ClockWatch
 
 
 def test_small_corrections_are_accepted() -> None:

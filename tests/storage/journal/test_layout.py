@@ -17,10 +17,10 @@ from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameHeader
 from wal.message import Lineage, Restore
 from wal.storage.journal.control import ControlPage, ControlRecord
-from wal.storage.journal.directory import load_lineage, save_lineage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import Envelope, SegmentHeader, padding, slot_bytes
+from wal.storage.journal.lineage_file import load_lineage, save_lineage
 
 HEADER = SegmentHeader(
     incarnation=0x0102,

@@ -22,7 +22,8 @@ from actors import Clock
 from wal.engine import PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
 from wal.message import MessageID
-from wal.node.retention.policy import AGREED_S, DRIFT_MAX_S, Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
+from wal.node.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.node.retention.report import report_of
 from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey

@@ -7,7 +7,7 @@ retention, cursors that are too old, messages that wait for their time. Ticks do
 from __future__ import annotations
 
 from actors import Clock
-from wal.node.retention.policy import ClockWatch
+from wal.node.retention.clock_watch import ClockWatch
 
 
 class WallTime:

@@ -53,9 +53,9 @@ from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
 from wal.storage.files import META_NAME
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
-from wal.storage.journal.directory import LINEAGE_NAME
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, Envelope, SegmentHeader, segment_name
+from wal.storage.journal.lineage_file import LINEAGE_NAME
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 from wal.storage.journal.segments import open_shared, read_header, segment_bases
 from wal.storage.journal.verify import check_frames

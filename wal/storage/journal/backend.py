@@ -21,9 +21,10 @@ from wal.runtime.threads import in_thread
 from wal.storage.base import LogBackend
 from wal.storage.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
-from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, raise_format, save_lineage
+from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, raise_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
+from wal.storage.journal.lineage_file import save_lineage
 from wal.storage.journal.log import JournalLog
 from wal.storage.journal.preparer import NO_SPACE
 from wal.storage.journal.read_only_journal import absence

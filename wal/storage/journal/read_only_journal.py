@@ -25,10 +25,11 @@ from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, Rows
 from wal.storage.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.storage.journal.checkpoint import load_checkpoint, newest_checkpoint
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
-from wal.storage.journal.directory import check_format, load_lineage
+from wal.storage.journal.directory import check_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import segment_name
+from wal.storage.journal.lineage_file import load_lineage
 from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.segments import Segment, SegmentSet, damaged, extend_index, last_truncated, load_index, segment_bases
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice

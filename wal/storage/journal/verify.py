@@ -28,7 +28,7 @@ from wal.message import Lineage
 from wal.storage.files import FORMAT_NAME, MAP_NAME
 from wal.storage.journal.checkpoint import load_checkpoint
 from wal.storage.journal.control import CONTROL_BYTES, CONTROL_NAME, FENCE_NAME, ControlRecord, ControlView
-from wal.storage.journal.directory import check_format, load_lineage
+from wal.storage.journal.directory import check_format
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex, index_name
 from wal.storage.journal.layout import (
@@ -41,6 +41,7 @@ from wal.storage.journal.layout import (
     segment_name,
     slot_bytes,
 )
+from wal.storage.journal.lineage_file import load_lineage
 from wal.storage.journal.segments import open_shared, segment_bases
 
 _CHUNK_BYTES: Final = 2 << 20
