@@ -10,7 +10,7 @@ from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.message import FORM_JOURNAL, Lineage, Origin
-from wal.read.cursors.in_kv import MemoryCursors
+from wal.read.cursors.store import SavedCursors
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.storage.base import FramePage, LogSnapshot
@@ -53,9 +53,9 @@ class MadeUpSource(ReadOnlySource):
     name = "made up"
     form = FORM_JOURNAL
     location = "made up:"
+    cursors: SavedCursors
 
     def __init__(self, *names: str) -> None:
-        self.cursors = MemoryCursors()
         self.names = list(names)
         self.logs: dict[str, EmptyLog] = {}
         self.maps = {name: VChannelMap(INCARNATION, 1, {}) for name in names}

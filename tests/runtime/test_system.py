@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wal.read.cursors.cursor import CursorKey
-from wal.read.cursors.files import file_name
+from wal.read.cursors.pins import stem_of
 from wal.runtime.system import allocate, direct_flag, file_of, open_descriptors, sync_data, sync_file, warn_of_weaknesses, weaknesses
 from wal.storage.files import LockHolder
 
@@ -120,4 +120,4 @@ def test_lock_holder_without_proc_is_the_noted_process(descriptor: int, monkeypa
 
 def test_names_differ_where_case_is_folded() -> None:
     keys = [CursorKey.of(name, ("orders",)) for name in ("billing", "Billing", "BILLING")]
-    assert len({file_name(key).casefold() for key in keys}) == 3
+    assert len({stem_of(key).casefold() for key in keys}) == 3

@@ -9,9 +9,7 @@ import concurrent.futures
 import os
 import random
 import secrets
-import threading
 import time
-import types
 import uuid
 from typing import Any
 
@@ -20,15 +18,13 @@ import grpc.aio
 import wal.network.endpoints
 import wal.node.session
 import wal.operate.processes.opening
-import wal.read.cursors.in_kv
-import wal.read.cursors.service
 import wal.rpc.serving
 import wal.serve.server
 from actors import SystemClock
 from tests.simulation.broker import Broker, SharedLogBackend
 from tests.simulation.grpc_channel import Channel
 from tests.simulation.grpc_server import Server
-from tests.simulation.loop import SimulatedLoop, SimulatedPool, SimulatedThread, WorkerFuture, WorkerLock, running
+from tests.simulation.loop import SimulatedLoop, SimulatedThread, WorkerFuture, running
 from tests.simulation.network import Network
 from wal.channels.metadata import open_metadata
 from wal.location import Location
@@ -67,11 +63,7 @@ def install(loop: SimulatedLoop, network: Network, broker: Broker) -> None:
         setattr(module, name, made)
     futures: Any = concurrent.futures
     futures.Future = WorkerFuture
-    locks = types.SimpleNamespace(**{**vars(threading), "Lock": WorkerLock})
     product: Any = wal
-    product.read.cursors.in_kv.threading = locks
-    pools = types.SimpleNamespace(**{**vars(concurrent.futures), "ThreadPoolExecutor": SimulatedPool})
-    product.read.cursors.service.concurrent = types.SimpleNamespace(futures=pools)
     product.node.session.LoopThread = SimulatedThread
     product.serve.server.ProcessWatch = _QuietWatch
     product.network.endpoints._keep_poller = lambda: None

@@ -435,69 +435,6 @@ class WorkerFuture(concurrent.futures.Future):  # type: ignore[type-arg]
         return super().result(timeout)
 
 
-class SimulatedPool:
-    """A thread pool whose functions may wait for the loop (`concurrent.futures.ThreadPoolExecutor`), of a simulated process."""
-
-    def __init__(self, max_workers: int, **_: object) -> None:
-        self._free = max_workers
-        self._waiting: deque[tuple[Callable[[], Any], WorkerFuture, contextvars.Context]] = deque()
-
-    def submit(self, call: Callable[[], Any]) -> WorkerFuture:
-        """Has a function called as soon as a thread is free."""
-        future = WorkerFuture()
-        self._waiting.append((call, future, contextvars.copy_context()))
-        self._next()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """There is nothing to release."""
-
-    def _next(self) -> None:
-        if self._free and self._waiting:
-            self._free -= 1
-            loop = _running[0]
-            call, future, context = self._waiting.popleft()
-            loop.call_later(loop.disk_delay_s(), loop._workers.run, call, future, self._ended, context=context)
-
-    def _ended(self) -> None:
-        self._free += 1
-        self._next()
-
-
-class WorkerLock:
-    """A lock for workers, of which only one runs at a time: who waits gives the turn to the loop."""
-
-    def __init__(self) -> None:
-        self._held = False
-        self._waiting: deque[WorkerFuture] = deque()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        while self._held:
-            if not _running[0]._workers.in_worker():
-                raise RuntimeError("the loop itself would wait for a lock that a worker has")
-            free = WorkerFuture()
-            self._waiting.append(free)
-            try:
-                free.result(None if timeout < 0 else timeout)
-            except TimeoutError:
-                return False
-        self._held = True
-        return True
-
-    def release(self) -> None:
-        self._held = False
-        while self._waiting:
-            if not (free := self._waiting.popleft()).done():
-                free.set_result(None)
-                break
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 _running: list[SimulatedLoop] = []
 
 

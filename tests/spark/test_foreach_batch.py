@@ -21,12 +21,12 @@ from pyspark.sql.types import StructType
 
 import wal.spark
 from tests.docs.snippets import ROOT
+from tests.read.cursors.samples import saved_in
 from tests.spark.offsets_of_logs import end_of
 from wal import Message
 from wal.bridge import blocking
 from wal.errors import CorruptionError, InvalidArgumentError, UnknownError
 from wal.read.cursors.cursor import CursorKey
-from wal.read.cursors.files import CursorFiles
 from wal.spark import Batch, ForeachBatch, QueryLag, decoded, foreach_batch, lag, lag_listener
 from wal.spark.foreach.offset_log import entry_of_batch, parse_entry
 
@@ -182,7 +182,7 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
     fails = [2]
 
     def handler(df: DataFrame, batch: Batch) -> None:
-        found = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+        found = saved_in(data_dir, CursorKey.of("delays", ["JFK"]))
         cursors.append(None if found is None else found.start)
         batches.append(batch)
         batch.write_parquet(df.select("vchannel", "value.*"), target)
@@ -217,7 +217,7 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
     assert {entry.query_id for entry in entries} == {query.id}
     ends = [entry.ends[0].pchannels["p0"].log_position for entry in entries]
     assert cursors == [None, *(ends[number - 1] for number in ids[1:])]
-    last = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+    last = saved_in(data_dir, CursorKey.of("delays", ["JFK"]))
     assert last is not None
     assert last.start == ends[-1]
 
@@ -247,7 +247,7 @@ def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir
     finally:
         spark.conf.unset(version)
     assert Path(checkpoint, "offsets", "0").read_text().startswith("v2\n")
-    saved = CursorFiles(data_dir).load(CursorKey.of("delays", ["JFK"]))
+    saved = saved_in(data_dir, CursorKey.of("delays", ["JFK"]))
     assert saved is not None
     assert saved.start == end_of(data_dir).pchannels["p0"].log_position
 

@@ -141,7 +141,7 @@ class BlockingRead:
                 time.time(),
                 source.form,
             )
-            source.cursors.save(cursor, earliest=lambda: log.earliest)
+            source.cursors.save(cursor)
 
     def _begin(self) -> None:
         """Fixes where the read begins and ends. The first use of the read calls it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -389,16 +388,11 @@ class BlockingCursors(SavedCursors):
             keys.update(CursorKey(info.name, info.vchannels) for info in infos)
         return sorted(keys)
 
-    def save(
-        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
-    ) -> bool:
-        """Stores a cursor, see `CursorStore.save`; the server compares it with its own first event instead of `earliest`."""
+    def save(self, cursor: Cursor, *, forward_only: bool = False) -> bool:
+        """Stores a cursor; see `SavedCursors.save`."""
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
         cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
-        waited_s = 0.0 if since_s is None else time.monotonic() - since_s
-        request = proto.SaveCursorRequest(
-            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), waited_s=waited_s, forward_only=forward_only
-        )
+        request = proto.SaveCursorRequest(pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), forward_only=forward_only)
         return self._remote.ask(SAVE_CURSOR, request, f"saving {cursor.key}", pchannel=cursor.pchannel).saved
 
 

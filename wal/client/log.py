@@ -481,11 +481,9 @@ class RemoteCursors:
         answer = await self._nodes.read(pchannel, LOAD_CURSOR, request, f"loading {key}")
         return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
 
-    async def save(self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float) -> None:
+    async def save(self, cursor: Cursor) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
-        request = pchannel_calls_pb2.SaveCursorRequest(
-            pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(self._below_end(cursor)), waited_s=time.monotonic() - since_s
-        )
+        request = pchannel_calls_pb2.SaveCursorRequest(pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(self._below_end(cursor)))
         await self._nodes.repeat(cursor.pchannel, SAVE_CURSOR, request, f"saving {cursor.key}")
 
     async def infos(self) -> list[CursorInfo]:

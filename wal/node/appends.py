@@ -85,8 +85,8 @@ class LocalAppends:
         self._settings = settings
         self._limits: TxnLimits | None = None  # those of every pchannel; known at the first transaction
         self.message_bytes_max: int = settings.message_bytes_max
-        self.homes: SavesCursors | None = None
-        """The homes of cursors that transactions save, once they are open."""
+        self.cursors: SavesCursors | None = None
+        """The cursors that transactions save, once they are open."""
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
     def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
@@ -421,7 +421,7 @@ class LocalAppends:
         begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
         tell(self._on_one_pchannel(names)[0], begin)
         context = await future
-        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, self.homes, bytes_max=self.message_bytes_max)
+        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, self.cursors, bytes_max=self.message_bytes_max)
 
     def commit_with(
         self, bodies: Sequence[Message], change: CursorChange, home: PChannel

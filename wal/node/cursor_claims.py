@@ -25,17 +25,18 @@ from wal.engine import CursorClaim
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, closed_log
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.node.appends import LocalAppends
-from wal.node.cursor_homes import CursorHomes
+from wal.node.cursors import NodeCursors
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
-from wal.write.cursor_table import ConsumerLostError, CursorChange, CursorRecord
+from wal.read.cursors.records import CursorRecord
+from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel
 
 
 class CursorClaims:
-    """The consumers of the cursors in `homes`."""
+    """The consumers of these cursors."""
 
-    def __init__(self, homes: CursorHomes, appends: LocalAppends, *, clock: Clock) -> None:
-        self._homes = homes
+    def __init__(self, cursors: NodeCursors, appends: LocalAppends, *, clock: Clock) -> None:
+        self._cursors = cursors
         self._appends = appends
         self._clock = clock
         self._holders: dict[CursorKey, _Holder] = {}
@@ -96,7 +97,7 @@ class CursorClaims:
 
     def home(self, key: CursorKey) -> LocalCursorHome:
         """Returns the home of a cursor that has one, for a consumer of this process."""
-        return LocalCursorHome(self, key, self._homes.home_of(key).channel)
+        return LocalCursorHome(self, key, self._cursors.home_of(key).channel)
 
     async def claim(self, key: CursorKey, home: str, *, exclusive: Literal["wait", "error"]) -> CursorClaim:
         """Gives a cursor to a consumer of this process; see `CursorHome.claim`."""
@@ -114,10 +115,10 @@ class CursorClaims:
                 self._free(key, holder)
         holder = self._holders[key] = _Holder()
         try:
-            await self._homes.named(key, home)
-            pchannel = self._homes.here(key, home)
-            await self._homes.adopt(pchannel, key)
-            record = await self._homes.changed(pchannel, key, make=lambda table: table.claim(key))
+            await self._cursors.named(key, home)
+            pchannel = self._cursors.here(key, home)
+            await self._cursors.look()
+            record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key))
             assert record is not None
         except BaseException:
             self._free(key, holder)
@@ -131,7 +132,7 @@ class CursorClaims:
         """Sends a commit of a consumer; see `CursorHome.commit`."""
         if len(state) > STATE_BYTES_MAX:
             raise InvalidArgumentError(f"the state of the consumer with {key} has {len(state)} bytes: at most {STATE_BYTES_MAX}")
-        pchannel = self._homes.here(key, home)
+        pchannel = self._cursors.here(key, home)
         future: asyncio.Future[AppendResult | ForgottenResult] | asyncio.Future[CursorRecord | None]
         holder = self._holders.get(key)
         if holder is None or holder.fence != fence:
@@ -146,7 +147,7 @@ class CursorClaims:
         if bodies:
             future = self._appends.commit_with(bodies, change, pchannel)
         else:
-            future = self._homes.tell(pchannel, key, change=change)
+            future = self._cursors.tell(pchannel, key, change=change)
         holder.commits += 1
         return future
 
@@ -155,7 +156,7 @@ class CursorClaims:
 
         Raises ResourceAcquiredError while another consumer has it. A lease of an earlier term counts from the first such call.
         """
-        await self._homes.named(key, pchannel.channel)
+        await self._cursors.named(key, pchannel.channel)
         now, newest = self._clock.monotonic(), pchannel.cursors.table.newest(key)
         before = self._holders.get(key)
         if before is None and newest.holder and not newest.deleted:
@@ -172,8 +173,8 @@ class CursorClaims:
         claimed = self._holders[key] = _Holder(0, holder, now + lease_ms / 1000, client)
         self._ending.pop(client, None)
         try:
-            await self._homes.adopt(pchannel, key)
-            record = await self._homes.changed(pchannel, key, make=lambda table: table.claim(key, holder=holder, lease_ms=lease_ms))
+            await self._cursors.look()
+            record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key, holder=holder, lease_ms=lease_ms))
             assert record is not None
         except BaseException:
             self._free(key, claimed)
@@ -197,7 +198,7 @@ class CursorClaims:
 
     async def end_lease(self, key: CursorKey, pchannel: PChannel, fence: int) -> None:
         """Ends the lease of the consumer with this number, durably; does nothing if it has ended already."""
-        await self._homes.changed(pchannel, key, make=lambda table: table.release(key, fence))
+        await self._cursors.changed(pchannel, key, make=lambda table: table.release(key, fence))
         await self.release(key, fence)
 
     async def release(self, key: CursorKey, fence: int) -> None:

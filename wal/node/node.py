@@ -13,24 +13,23 @@ from typing import Final
 from actors import Actor, ActorRef, ActorSystem
 from broadcaster.message import BroadcasterStatistics
 from wal.channels.pchannels import PChannelMeta
+from wal.channels.pchannels import raise_format as raise_metadata_format
 from wal.engine import InboxStatistics, LogStatistics
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
 from wal.message import MessageID, ScheduledMessage
 from wal.node.appends import LocalAppends
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
-from wal.node.cursor_homes import CursorHomes
+from wal.node.cursors import NodeCursors
 from wal.node.hosting import Hosting
 from wal.node.retention.keeper import RetentionKeeper
 from wal.node.retention.policy import RetentionBounds
 from wal.node.retention.wall_time import WallTime
 from wal.node.routes import KnownVChannels, Routes
 from wal.read.cursors.cursor import REDRIVE, CursorKey
-from wal.read.cursors.service import CursorService
+from wal.read.cursors.pins import AsyncPins
 from wal.read.cursors.status import LogRange, LogView
-from wal.read.cursors.store import CursorStore
 from wal.read.lease import OWN, Lease
 from wal.read.options import named
-from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend
 from wal.storage.kv import KVBase
@@ -52,8 +51,7 @@ class StreamingNode:
     oracle: TimestampOracle
     routes: Routes
     appends: LocalAppends
-    cursors: CursorService
-    homes: CursorHomes
+    cursors: NodeCursors
     claims: CursorClaims
     retention: RetentionKeeper
     hosting: Hosting
@@ -120,30 +118,27 @@ class StreamingNode:
             self.pchannels[pchannel.channel] = self.pchannels.pop(pchannel.channel)  # not in the order of the openings
         return replayed
 
-    async def open_cursors(self, store: CursorStore) -> None:
-        """Serves cursors from this store; those of an earlier incarnation become this log's."""
-        lineages = {name: pchannel.log.lineage for name, pchannel in self.pchannels.items()}
-        await store.begin(self.pchannels)
-        if any(lineage.restores for lineage in lineages.values()):
-            await in_thread(store.adopt, lineages)
-        self.cursors = self.routes.cursors = CursorService(
-            store, view=self._cursor_view, wall=self.system.clock.wall, catch_up=self.routes.known.catch_up
-        )
+    async def open_cursors(
+        self, pins: AsyncPins | None, kv: KVBase, *, raise_format: Callable[[], Awaitable[None]], shared: bool = False
+    ) -> None:
+        """Serves cursors; `pins` are those of processes beside this one. `raise_format` is the backend's; `shared` says that there are
+        other nodes."""
 
-    async def open_homes(self, kv: KVBase, *, raise_format: Callable[[], Awaitable[None]], shared: bool = False) -> None:
-        """Serves the cursors that move with transactions. `raise_format` is the backend's; `shared` says that there are other nodes."""
-        self.homes = CursorHomes(
-            kv,
-            self.pchannels,
-            self.cursors,
+        async def raise_both() -> None:
+            await raise_format()
+            await raise_metadata_format(kv)
+
+        self.cursors = self.routes.cursors = self.appends.cursors = NodeCursors(
+            pins,
+            view=self._cursor_view,
+            catch_up=self.routes.known.catch_up,
             pchannel_of=self.routes.known.pchannel_of,
-            raise_backend_format=raise_format,
+            raise_format=raise_both,
             clock=self.system.clock,
             shared=shared,
         )
-        await self.homes.open()
-        self.claims = CursorClaims(self.homes, self.appends, clock=self.system.clock)
-        self.cursors.homes = self.appends.homes = self.homes
+        await self.cursors.open(self.pchannels.values())
+        self.claims = CursorClaims(self.cursors, self.appends, clock=self.system.clock)
 
     async def start_retention(self) -> None:
         """Begins to drop what the settings say; `retention.close` ends that."""
@@ -156,13 +151,12 @@ class StreamingNode:
     async def _closing(self, pchannel: PChannel, closed: Callable[[], WALError]) -> None:
         """Refuses what comes for a pchannel that is being closed by itself, and waits for a truncation of it that is under way."""
         self.routes.close(pchannel, closed)
-        self.claims.leave(self.homes.detach(pchannel))
+        self.claims.leave(self.cursors.detach(pchannel))
         await self.retention.settled()
 
     async def _opened(self, pchannel: PChannel) -> None:
         """Includes a pchannel that has come in what is truncated here; one that has gone is not among `pchannels` any more."""
-        await self.cursors.store.begin([*self.pchannels, pchannel.channel])
-        await self.homes.attach(pchannel)
+        await self.cursors.open([pchannel])
         self.retention.watch(pchannel)
 
     async def close(self, cause: Callable[[], WALError]) -> tuple[BaseException | str | None, list[BaseException]]:
@@ -173,22 +167,19 @@ class StreamingNode:
         self.in_flight.fail(cause)
         await self.retention.close()
         self.claims.end()
-        await self.homes.end()
+        await self.cursors.end()
         trouble = await self.hosting.drain()
-        await self.homes.close()
-        await self.cursors.close()
         return trouble, await self.hosting.finish(cause)
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
-        # The store has every cursor of the log, also those whose pchannels are on other nodes.
         saved = [info.vchannels for info in await self.cursors.infos() if info.name == key.name]
         if saved and key.vchannels not in saved and key.name != REDRIVE:
             raise InvalidArgumentError(
                 f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "
                 f"at the oldest message: name another cursor, consume the same vchannels, or delete_cursor({key.name!r}) before"
             )
-        await self.homes.name(key, pchannel=pchannel)
+        await self.cursors.name(key, pchannel=pchannel)
         return self.claims.home(key)
 
     # -- reading

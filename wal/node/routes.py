@@ -25,7 +25,6 @@ from wal.errors import (
     closed_log,
 )
 from wal.message import MessageID
-from wal.read.cursors.service import CursorService
 from wal.read.options import Selection
 from wal.settings import Settings
 from wal.write.checks import check_expected
@@ -98,6 +97,13 @@ class KnownVChannels(Protocol):
         """Has a vchannel created, or raises ChannelNotExistError or InvalidArgumentError; it is in `records` on return."""
 
 
+class DropsCursors(Protocol):
+    """The cursors of a log, as far as vchannels take them along."""
+
+    async def drop(self, vchannel: str, incarnation: int) -> None:
+        """Deletes the cursors of this incarnation of a vchannel."""
+
+
 class Routes:
     """The vchannels whose pchannels are here. `spawn` starts the actor of a scanner, and `location` names the log in warnings."""
 
@@ -114,7 +120,7 @@ class Routes:
         self.known: KnownVChannels = known
         self.actors: dict[str, VChannel] = {}
         """The actors of the vchannels that were used since their pchannels were opened."""
-        self.cursors: CursorService | None = None
+        self.cursors: DropsCursors | None = None
         """The cursors of the log, once they are open."""
         self._pchannels = pchannels
         self._settings = settings

@@ -20,7 +20,7 @@ from wal.write.txn_table import BODY_OVERHEAD
 
 
 class SavesCursors(Protocol):
-    """The homes of cursors, as transactions use them."""
+    """The cursors of a log, as transactions use them."""
 
     def change_of(self, cursor: Cursor, after: LogPosition | None = None) -> CursorChange:
         """Returns the save of a cursor, as of now."""
@@ -32,7 +32,7 @@ class SavesCursors(Protocol):
 class LocalTxn:
     """See `wal.engine.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_change", "_expected", "_homes", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
+    __slots__ = ("_bytes_max", "_change", "_cursors", "_expected", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LocalTxn:
         names: tuple[str, ...],
         key: Key | None,
         expected_last: Mapping[str, MessageID | None],
-        homes: SavesCursors | None = None,
+        cursors: SavesCursors | None = None,
         *,
         bytes_max: int,
     ) -> None:
@@ -53,7 +53,7 @@ class LocalTxn:
         self._vchannel = names[0]
         self._key = key
         self._expected = expected_last
-        self._homes = homes
+        self._cursors = cursors
         self._change: CursorChange | None = None
         self._bytes_max = bytes_max
 
@@ -96,19 +96,19 @@ class LocalTxn:
 
     def save(self, cursor: Cursor, after: LogPosition | None = None) -> None:
         """Has the commit save this cursor; see `EngineTxn.save`."""
-        if self._homes is None:
+        if self._cursors is None:
             raise UnavailableError("the cursors of the log are not open here: try again when it is open")
         if self._change is not None and self._change.key != cursor.key:
             raise InvalidArgumentError(
                 f"the transaction saves {self._change.key} already, and saves one cursor: save {cursor.key} in another one"
             )
-        self._change = self._homes.change_of(cursor, after)
+        self._change = self._cursors.change_of(cursor, after)
 
     async def commit(self) -> AppendResult | ForgottenResult:
         """Has the vchannel's actor commit; the commit is durable on return."""
-        if self._change is not None and self._homes is not None:
+        if self._change is not None and self._cursors is not None:
             try:
-                await self._homes.named(self._change.key, self._vchannels.existing(self._vchannel).pchannel.channel)
+                await self._cursors.named(self._change.key, self._vchannels.existing(self._vchannel).pchannel.channel)
             except BaseException:
                 self._roll_back()
                 raise

@@ -316,7 +316,6 @@ class ReadLoop:
                 start=reached.position,
                 event=reached.event,
                 time_tick=reached.tick,
-                earliest=lambda: pchannel.log.earliest,
             )
         except TruncatedError as error:
             error.earliest = await pchannel.first_event()

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +20,8 @@ from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.location import PulsarLocation, parse_kv
-from wal.read.cursors.cursor import Cursor
-from wal.read.cursors.in_kv import CursorsBesideWriter
-from wal.read.cursors.store import CursorStore
+from wal.read.cursors.pinned import PinnedCursors
+from wal.read.cursors.pins import PinKeys, PinKeysInThread
 from wal.read.read_only_core import ReadOnlySource
 from wal.runtime.loop_thread import LoopThread
 from wal.runtime.secret import Secret
@@ -48,7 +46,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
 
     name: str = PulsarBackend.name
     form: int = PulsarBackend.form
-    cursors: CursorStore
+    cursors: PinnedCursors
 
     def __init__(self, location: PulsarLocation, settings: Settings) -> None:
         self.location: str = str(location)
@@ -73,7 +71,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         )
 
     def open(self) -> None:
-        self.cursors = self._opened().cursors
+        self.cursors = PinnedCursors(self._opened().pins, lambda: dict(self._logs))
         self._connection.start()
         self._admin.check_namespace()
 
@@ -193,7 +191,7 @@ class PulsarMetadata:
             raise
         self.thread.closing = _Closing(closing, self._kv)
         self._pulsar = self._kv.under(PULSAR_ROOT)
-        self.cursors: CursorsBesideWriter = self.thread.call(_cursors, self._kv, self._earliest)
+        self.pins: PinKeysInThread = PinKeysInThread(self.thread, PinKeys(self._kv.under(CURSOR_ROOT)))
         self._known = LoadedVChannels({}, 0)
         self._known_since = float("-inf")
         self._cost_s = 0.0
@@ -226,28 +224,6 @@ class PulsarMetadata:
     def close(self) -> None:
         """Closes the KV and ends the thread. Idempotent; also done at the interpreter's exit."""
         self.thread.stop()
-
-    def _earliest(self, pchannel: str) -> tuple[int, int]:
-        return self.control(pchannel)()[0].earliest
-
-
-class _Cursors(CursorsBesideWriter):
-    """The cursors of the log. A save asks the metadata for the earliest event, whatever the caller believes it is."""
-
-    def __init__(self, kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> None:
-        super().__init__(kv)
-        self._earliest = earliest
-
-    def save(
-        self, cursor: Cursor, *, earliest: Callable[[], tuple[int, int]], since_s: float | None = None, forward_only: bool = False
-    ) -> bool:
-        """See `CursorStore.save`."""
-        now = partial(self._earliest, cursor.pchannel)
-        return super().save(cursor, earliest=now, since_s=since_s, forward_only=forward_only)
-
-
-async def _cursors(kv: KVBase, earliest: Callable[[str], tuple[int, int]]) -> CursorsBesideWriter:
-    return _Cursors(kv.under(CURSOR_ROOT), earliest)
 
 
 class _Closing:

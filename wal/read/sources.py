@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from wal.channels.vchannel_map import MapPlace, VChannelMaps, VChannelView
 from wal.errors import ClosedError, FormatError, InvalidArgumentError, StorageError
 from wal.location import Location
-from wal.read.cursors.files import CursorFiles
+from wal.read.cursors.pinned import PinnedCursors
+from wal.read.cursors.pins import PinFiles
 from wal.read.read_only_core import ReadOnlySource
 from wal.runtime.backoff import Backoff
 from wal.storage.journal.backend import JournalBackend
@@ -73,7 +74,8 @@ class ReadOnlyJournalSource(ReadOnlySource):
 
     def __init__(self, directory: Path) -> None:
         self.location: str = f"journal:{directory}"
-        self.cursors: CursorFiles = CursorFiles(directory)
+        self._pins = PinFiles(directory)
+        self.cursors: PinnedCursors = PinnedCursors(self._pins, lambda: dict(self.logs))
         self.logs: dict[str, ReadOnlyJournalLog] = {}
         self._directory = directory
         self._journal: ReadOnlyJournal | None = None
@@ -85,7 +87,7 @@ class ReadOnlyJournalSource(ReadOnlySource):
 
     def open(self) -> None:
         self._journal = ReadOnlyJournal(self._directory)
-        self.cursors.held = self._journal.held
+        self._pins.held = self._journal.held
 
     def pchannels(self) -> list[str]:
         for log in self.logs.values():

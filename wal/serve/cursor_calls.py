@@ -8,7 +8,6 @@ on a Produce stream: `change_from_proto`.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +18,7 @@ from wal.message import AppendResult
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey, check_cursor
+from wal.read.cursors.records import CursorRecord
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.auth import Right, check_right
 from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_from_proto, info_to_proto, key_from_proto
@@ -26,7 +26,7 @@ from wal.rpc.headers import client_in
 from wal.rpc.methods import CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
 from wal.rpc.serving import Handler, checked_names
 from wal.serve.hosted import Hosted
-from wal.write.cursor_table import ConsumerLostError, CursorChange, CursorRecord
+from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel
 
 LEASE_MS: Final = (100, 600_000)
@@ -66,16 +66,11 @@ class CursorCalls:
         _checked(request_cursor.key)
         await _catch_up(self._node, request_cursor)
         _check_position(self._node, request_cursor, pchannel)
-        if not 0 <= request.waited_s < float("inf"):
-            raise InvalidArgumentError(f"waited_s={request.waited_s} is not a time: give the seconds that have passed")
-        since_s = time.monotonic() - request.waited_s
         cursor = msgspec.structs.replace(request_cursor, stale="")
         saved = await cursors.save(
             cursor,
-            earliest=lambda: pchannel.log.earliest,
-            since_s=since_s,
             forward_only=request.forward_only,
-            check_homed=lambda: check_right(Right.WRITE, f"move {cursor.key}, a cursor of consumers or transactions"),
+            check_moving=lambda: check_right(Right.WRITE, f"move {cursor.key}, a cursor of consumers or transactions"),
         )
         return proto.SaveCursorResponse(saved=saved)
 
@@ -144,7 +139,7 @@ async def change_from_proto(node: StreamingNode, save: proto.CursorSave) -> Curs
     if not save.fence:
         if cursor is None or save.number or save.state:
             raise InvalidArgumentError(f"a save of {key} without a consumer has a position and nothing else")
-        return CursorChange(key, cursor, after=event_from_proto(save.after) if save.HasField("after") else None)
+        return CursorChange(key, cursor, after=event_from_proto(save.after) if save.HasField("after") else None, moves=True)
     if not save.number or len(save.state) > STATE_BYTES_MAX:
         raise InvalidArgumentError(
             f"commit {save.number} of a consumer with {key} has {len(save.state)} bytes of state: number commits from 1 on, and save "

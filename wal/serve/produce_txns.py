@@ -101,7 +101,7 @@ class ProduceTxns:
         txn_id, change = request.txn.context.txn_id, await self.change_of(request)
         over = term < pchannel.log.term or txn_id not in pchannel.table
         if over and key is not None and (first := self._first_result(names, key)) is not None:
-            return first if change is None else self._node.homes.save_after(change, first, pchannel)
+            return first if change is None else self._node.cursors.save_after(change, first, pchannel)
         if term < pchannel.log.term:
             txn_id = await self._begun_anew(request, names, key)
         txn = self._opened(txn_id, key, expected)
@@ -119,14 +119,14 @@ class ProduceTxns:
         if not request.HasField("save"):
             return None
         change = await change_from_proto(self._node, request.save)
-        await self._node.homes.named(change.key, self._pchannel.channel)
+        await self._node.cursors.named(change.key, self._pchannel.channel)
         return change
 
     def save_alone(self, change: CursorChange, bodies: Sequence[object]) -> asyncio.Future[Any]:
         """Saves a cursor without messages; returns the future of its outcome."""
         if bodies:
             raise InvalidArgumentError(f"a save of {change.key} has bodies and no vchannels: name those of the bodies")
-        return self._node.homes.send(change, self._pchannel)
+        return self._node.cursors.send(change, self._pchannel)
 
     def _incarnations(self, names: tuple[str, ...]) -> list[int]:
         """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""

@@ -266,6 +266,13 @@ class PChannelLog(ReadableLog):
         may succeed) or ClosedError (appended after `close`).
         """
 
+    async def intend(self, up_to: LogPosition | None) -> None:
+        """Shows other processes how far the log may be truncated next, None: not at all; they see it when it returns. `truncate` ends it.
+
+        A process that saves a cursor stores its pin, and then looks at the intent. The writer publishes its intent, and then looks at the
+        pins. So one of the two sees the other.
+        """
+
     @abc.abstractmethod
     async def truncate(self, position: int, index: int) -> None:
         """Makes (position, index) the earliest event; durable when it returns. Does nothing for a position below the current one.

@@ -180,6 +180,20 @@ class ReadOnlyStoredLog(ReadOnlyPChannelLog):
     """A log that is read where it is stored, with what its writer stores for recovery. Its calls block and are thread-safe."""
 
     @abc.abstractmethod
+    def kept(self) -> tuple[LogPosition, LogPosition]:
+        """Returns the earliest event, and how far the writer may truncate the log next ((0, 0): not at all), both as they are now.
+
+        See `PChannelLog.intend`. What a writer that has died meant to do is not shown if that can be known.
+        """
+
+    @abc.abstractmethod
+    def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
+        """Returns the durable frames in [start, end) that hold what a recovery needs, truncated or not, with all their runs.
+
+        Raises TruncatedError if the log does not hold everything from `start` on any more.
+        """
+
+    @abc.abstractmethod
     def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
         """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
 

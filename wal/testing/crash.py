@@ -235,8 +235,9 @@ class _Moments:
 def _watch(moments: _Moments) -> None:
     """Has the calls that append, and those that store a cursor, count as moments."""
     from wal.node.appends import LocalAppends
+    from wal.node.cursors import NodeCursors
     from wal.node.txn import LocalTxn
-    from wal.read.cursors.store import CursorStore
+    from wal.read.cursors.pinned import PinnedCursors
 
     def counted(owner: type, name: str, moment: Moment) -> None:
         real = getattr(owner, name)
@@ -254,7 +255,8 @@ def _watch(moments: _Moments) -> None:
     for name in ("append", "append_keyed", "append_expecting", "append_together", "append_bulk", "_transaction"):
         counted(LocalAppends, name, "append")
     counted(LocalTxn, "send_commit", "append")
-    counted(CursorStore, "save", "save")
+    for cursors in (NodeCursors, PinnedCursors):
+        counted(cursors, "save", "save")
 
 
 def _watch_journals(moments: _Moments, disks: list[PowerCutDisk], job: _Job) -> None:

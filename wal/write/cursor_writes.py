@@ -4,10 +4,10 @@ It is a member of the pchannel's group, so changes of cursors are ordered with t
 
 * a transaction that saves a cursor (`TxnSubmission.change`) is judged by `admit` in the turn in which it joins a frame; other changes are
   `CursorOperation`s, told to this member, and written as records alone;
-* most saves move a cursor forward, and need nothing but that. A first save, and one that moves back, could meet a truncation that has seen
-  only the old position. Such a change waits while `check` compares it with the log, under the lock of the cursors, and stores a copy that
-  holds the log; every later change of the cursor waits until it was judged, in order;
-* the save of a transaction whose key was seen before (`save_after`) waits in the same way until that first transaction is durable;
+* a save below the first event of the log that the cursor reads is refused. A truncation that is under way counts as done: it has published
+  how far it goes before it looked at the cursors (`wal/node/retention/keeper.py`), so that no save comes between;
+* the save of a transaction whose key was seen before (`save_after`) waits until that first transaction is durable, and so do the later
+  saves of its cursor;
 * if a frame is refused, the later changes of its cursors that wait for a frame fail with it: a later save must not pass messages whose
   output was never written.
 
@@ -23,10 +23,11 @@ from typing import Any, Protocol
 import msgspec
 
 from actors import ActorError, Group
-from wal.errors import UnavailableError, WALError
-from wal.message import AppendResult
+from wal.errors import WALError
+from wal.message import AppendResult, LogPosition
 from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
-from wal.write.cursor_table import CursorChange, CursorRecord, CursorTable, has_saved
+from wal.read.cursors.records import CursorRecord
+from wal.write.cursor_table import CursorChange, CursorTable, has_saved
 from wal.write.in_flight import InFlight
 from wal.write.operations import Answers, Settles, answer_future, fail_future
 from wal.write.pipeline import FramePipeline
@@ -38,15 +39,14 @@ from wal.write.ticks import Holder, TickSupply
 class CursorOperation(msgspec.Struct, gc=False):
     """A change of a cursor without bodies. `change` is a save; otherwise `make` returns the record of another change, or None.
 
-    The future gets the record once it is durable, or None if there was nothing to write. `checked` says that the save has been compared
-    with the log. `first` is the outcome of a transaction that has to be durable before.
+    The future gets the record once it is durable, or None if there was nothing to write. `first` is the outcome of a transaction that has
+    to be durable before.
     """
 
     key: CursorKey
     future: Answers[CursorRecord | None]
     change: CursorChange | None = None
     make: Callable[[CursorTable], CursorRecord | None] | None = None
-    checked: bool = False
     first: asyncio.Future[Any] | None = None
 
 
@@ -69,11 +69,7 @@ class Admits(Holder, Protocol):
     """Has changes of cursors admitted: a vchannel those of transactions, `CursorWrites` others."""
 
     def released(self, operation: Any) -> None:
-        """Continues an operation that waited for a check."""
-
-
-Check = Callable[[CursorChange], None]
-"""Begins to compare a change with the log and the stored cursors; the answer is a call of `CursorWrites.checked`, on the control lane."""
+        """Continues an operation that waited for an earlier save."""
 
 
 class CursorWrites(StateWrites):
@@ -87,25 +83,25 @@ class CursorWrites(StateWrites):
         """`barriers` has the operations of the pchannel that wait for their barriers."""
         super().__init__(group, frames, ticks, in_flight)
         self.table: CursorTable = table
-        self.check: Check | None = None
-        """Set once cursors can be stored; without it, a change that needs it is refused."""
+        self.first_for: Callable[[Cursor], LogPosition] = lambda _: (0, 0)
+        """Returns the first event of the log that a cursor reads, as far as truncations under way leave one."""
         self.on_settled: Callable[[CursorKey], object] | None = None
         """Called with each cursor of which a record became durable or failed."""
         self._barriers = barriers
-        self._checking: dict[CursorKey, list[tuple[Admits, Any]]] = {}
-        """The changes of cursors that wait for a check, or for a transaction before them, and those that came after them."""
+        self._waiting: dict[CursorKey, list[tuple[Admits, Any]]] = {}
+        """The saves of cursors that wait for a transaction before them, and those that came after them."""
 
     # -- turns
 
     def released(self, operation: CursorOperation) -> None:
-        """Carries an operation out; a save waits for an earlier one that waits for its check or its `first`, other changes do not."""
+        """Carries an operation out; a save waits for an earlier one that waits for its `first`, other changes do not."""
         change, first = operation.change, operation.first
-        if change is not None and (waiting := self._checking.get(operation.key)) is not None:
+        if change is not None and (waiting := self._waiting.get(operation.key)) is not None:
             waiting.append((self, operation))
             return
         if first is not None and not first.done():
             if not self._barriers:  # otherwise the first transaction may come here later, and would wait for this one
-                self._checking[operation.key] = [(self, operation)]
+                self._waiting[operation.key] = [(self, operation)]
             first.add_done_callback(lambda _: self._go_on(operation))
             return
         if first is not None and (failure := first.exception()) is not None:
@@ -113,10 +109,7 @@ class CursorWrites(StateWrites):
             return
         try:
             if change is not None:
-                if not operation.checked and self._needs_check(change):
-                    self._begin_check(change, self, operation)
-                    return
-                record = self.table.save(change)
+                record = self._save(change)
             else:
                 assert operation.make is not None
                 record = operation.make(self.table)
@@ -131,19 +124,16 @@ class CursorWrites(StateWrites):
     def admit(self, holder: Admits, submission: TxnSubmission) -> bool:
         """Judges the save of a transaction that joins a frame now; returns whether it may.
 
-        Otherwise the transaction waits for a check and comes back by `released`, or it is over: its caller has the error, or the success
-        of the same commit that was sent before.
+        Otherwise the transaction waits for an earlier save and comes back by `released`, or it is over: its caller has the error, or the
+        success of the same commit that was sent before.
         """
         change = submission.change
         assert change is not None
-        if (waiting := self._checking.get(change.key)) is not None:
+        if (waiting := self._waiting.get(change.key)) is not None:
             waiting.append((holder, submission))
             return False
-        if not submission.checked and self._needs_check(change):
-            self._begin_check(change, holder, submission)
-            return False
         try:
-            record = self.table.save(change)
+            record = self._save(change)
         except WALError as error:
             holder.refuse([submission], error)
             return False
@@ -154,35 +144,8 @@ class CursorWrites(StateWrites):
         submission.record, submission.cursors = record, self
         return True
 
-    # -- checks
-
-    def checked(self, key: CursorKey, adopted: Cursor | None, error: WALError | None) -> None:
-        """Takes the answer of `check`, inside a turn, and continues with what waited for it.
-
-        `adopted` is a cursor that was saved without a home and gets its first record here, before anything else.
-        """
-        waiting = self._checking.pop(key, None)
-        if waiting is None:  # the pchannel failed meanwhile
-            return
-        (holder, first), *others = waiting
-        if error is not None:
-            holder.refuse([first], error)
-            for holder, operation in others:
-                holder.refuse([operation], after_unsaved(key))
-            return
-        if adopted is not None:
-            try:
-                record = self.table.save(CursorChange(key, adopted))
-            except WALError as refused:
-                holder.refuse([first], refused)
-                record = None
-            else:
-                if record is not None:
-                    self._submit(record, None)
-        first.checked = True
-        holder.released(first)
-        for holder, operation in others:
-            holder.released(operation)
+    def _save(self, change: CursorChange) -> CursorRecord | None:
+        return self.table.save(change, first=(0, 0) if change.cursor is None else self.first_for(change.cursor))
 
     def _go_on(self, operation: CursorOperation) -> None:
         """Carries out a save whose `first` transaction is settled, and the changes that waited for it."""
@@ -191,9 +154,9 @@ class CursorWrites(StateWrites):
             if operation.future.done():  # the pchannel failed meanwhile
                 return
             alone: list[tuple[Admits, Any]] = [(self, operation)]
-            waiting = self._checking.get(operation.key, alone)
+            waiting = self._waiting.get(operation.key, alone)
             if waiting[0][1] is operation:
-                self._checking.pop(operation.key, None)
+                self._waiting.pop(operation.key, None)
             else:
                 waiting = alone
             for holder, each in waiting:
@@ -207,45 +170,27 @@ class CursorWrites(StateWrites):
             self.stop(error)
 
     def take_out(self, chosen: Callable[[tuple[Admits, Any]], bool]) -> list[tuple[Admits, Any]]:
-        """Removes and returns those operations behind the first one of a check that are chosen; that one is judged again anyway."""
+        """Removes and returns the chosen operations that wait for another save of their cursor."""
         taken: list[tuple[Admits, Any]] = []
-        for waiting in self._checking.values():
+        for waiting in self._waiting.values():
             taken += [entry for entry in waiting[1:] if chosen(entry)]
             waiting[1:] = [entry for entry in waiting[1:] if not chosen(entry)]
         return taken
 
     def stop(self, error: WALError) -> None:
-        """Fails what waits for a check: the pchannel writes nothing any more."""
-        checking, self._checking = self._checking, {}
-        for waiting in checking.values():
+        """Fails what waits for another save: the pchannel writes nothing any more."""
+        stopped, self._waiting = self._waiting, {}
+        for waiting in stopped.values():
             for holder, operation in waiting:
                 holder.refuse([operation], error)
-
-    def _needs_check(self, change: CursorChange) -> bool:
-        """Returns whether a save must be compared with the log first: a first one, and one that moves back, or to another log."""
-        cursor = change.cursor
-        if cursor is None or not self.table.would_write(change):
-            return False
-        before = self.table.newest(change.key).cursor
-        return (
-            before is None
-            or cursor.start < before.start
-            or cursor.incarnations != before.incarnations
-            or (cursor.pchannel, cursor.incarnation) != (before.pchannel, before.incarnation)
-        )
-
-    def _begin_check(self, change: CursorChange, holder: Admits, operation: Any) -> None:
-        if self.check is None:
-            holder.refuse([operation], UnavailableError("the cursors of the log are not open here: try again when it is open"))
-            return
-        self._checking[change.key] = [(holder, operation)]
-        self.check(change)
 
     # -- outcomes
 
     def durable(self, record: CursorRecord) -> None:
         """Notes that a record is in the log."""
         self.table.durable(record)
+        if record.deleted:
+            self.table.forget(record)
         if self.on_settled is not None:
             self.on_settled(record.key)
 
@@ -258,15 +203,13 @@ class CursorWrites(StateWrites):
         if self.on_settled is not None:
             self.on_settled(record.key)
 
-    def _submit(self, record: CursorRecord, future: Answers[CursorRecord | None] | None) -> None:
+    def _submit(self, record: CursorRecord, future: Answers[CursorRecord | None]) -> None:
         def settled(error: BaseException | None) -> None:
             if error is None:
                 self.durable(record)
-                if future is not None:
-                    answer_future(future, record)
+                answer_future(future, record)
             else:
-                if future is not None:
-                    fail_future(future, error)
+                fail_future(future, error)
                 self.failed(record)
 
         self._frames.submit(
@@ -280,7 +223,8 @@ class CursorWrites(StateWrites):
 
         def answer() -> None:
             record = self.table.get(key)
-            if record is None or (record.revision < newest.revision and (change is None or not has_saved(record, change))):
+            missing = not newest.deleted if record is None else record.revision < newest.revision
+            if missing and (record is None or change is None or not has_saved(record, change)):
                 fail_future(future, self._frames.fault or after_unsaved(key))
             else:
                 answer_future(future, result)

@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from wal.errors import UnavailableError, WouldBlockError
 from wal.frame import FrameDraft, Payloads, Record, RunName
 from wal.message import AppendResult, MessageID, Origin, TxnContext
-from wal.write.cursor_table import CursorChange, CursorRecord
+from wal.read.cursors.records import CursorRecord
+from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import key_ext
 from wal.write.idempotency.scopes import Claim
 from wal.write.keyed_writes import KeyedWrites
@@ -96,12 +97,12 @@ class TxnSubmission(Submission):
     `bodies` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
     so that it spans no other message while it waits for a barrier.
 
-    `change` is the save of a cursor that it commits, `checked` says that the save was compared with the log, and `record` is what is
-    written of it, once it was judged by `cursors`. Without bodies the record is all that is written.
+    `change` is the save of a cursor that it commits, and `record` is what is written of it, once it was judged by `cursors`. Without bodies
+    the record is all that is written.
     """
 
     __slots__ = (
-        "bodies", "change", "checked", "claim", "context", "cursors", "expected", "future", "keyed", "names", "owners", "record", "whole",
+        "bodies", "change", "claim", "context", "cursors", "expected", "future", "keyed", "names", "owners", "record", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +130,6 @@ class TxnSubmission(Submission):
         self.whole: bool = whole
         self.expected: Expected = expected
         self.change: CursorChange | None = None
-        self.checked: bool = False
         self.record: CursorRecord | None = None
         self.cursors: CursorOutcomes | None = None
 

@@ -38,7 +38,7 @@ from wal import Message, open_wal
 from wal.channels.vchannel_map import VChannelMap
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, WALError
 from wal.message import BroadcastHeader, ResourceKey
-from wal.read.cursors.files import decode_cursor, encode_cursor
+from wal.read.cursors.pins import Pin, decode_pin, encode_pin
 from wal.storage.kv import SqliteKV
 from wal.storage.pieces import PieceKind, encode_header, encode_piece
 from wal.write.copies import CopiesPart, CopyTable, ListedBroadcast, encode_copies
@@ -98,12 +98,12 @@ def test_map_of_the_vchannels() -> None:
 
 
 def test_cursor() -> None:
-    whole = encode_cursor(cursor(vchannels=("a", "b")))
+    whole = encode_pin(Pin(cursor(vchannels=("a", "b"))))
     head, body = whole[:16], whole[24:]
 
     def decode(body: bytes, head: bytes | None = None) -> None:
         head = head or whole[:12] + struct.pack("<I", len(body))
-        decode_cursor(head + struct.pack("<II", google_crc32c.extend(google_crc32c.value(head), body), 0) + body)
+        decode_pin(head + struct.pack("<II", google_crc32c.extend(google_crc32c.value(head), body), 0) + body)
 
     decode(body)
     for at in (8, 12):

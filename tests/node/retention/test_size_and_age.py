@@ -16,7 +16,8 @@ from tests.locations import open_virtual, open_wal
 from tests.probes import local, payloads, read_all
 from wal import AppendResult, Message, PChannelRetention, ReadPosition, StartAfter, StartFrom, WALAccesser
 from wal.errors import InvalidArgumentError, NoSpaceError, TruncatedError
-from wal.read.cursors.files import CursorFiles
+from wal.node.cursors import NodeCursors
+from wal.read.cursors.cursor import Cursor
 
 MIB = 1 << 20
 SEGMENTS_BEYOND = 4
@@ -312,27 +313,6 @@ async def test_size_counts_also_while_the_clocks_disagree(location: str) -> None
     await log.close()
 
 
-async def test_stopped_process_that_has_the_cursors_lock_holds_up_no_append(data: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A process was stopped while it saved a cursor: old segments are kept, with a warning."""
-    log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, retention_bytes=2 * MIB)
-    await fill(log, 8)
-    other = CursorFiles(Path(data))
-    await asyncio.to_thread(other.acquire, 5.0)
-    try:
-        with caplog.at_level(logging.WARNING, "wal.retention"):
-            for _ in range(2):
-                await local(log).node.retention.turn(lock_timeout_s=0.01)
-        assert (await numbers(log))[0] == 0
-        await fill(log, 1, first=128)
-        assert caplog.text.count("retention waits") == 1
-        assert "another process" in caplog.text
-    finally:
-        await asyncio.to_thread(other.release)
-    await turn(log)
-    assert (await numbers(log))[0] > 0
-    await log.close()
-
-
 @pytest.mark.inside
 async def test_failed_retention_turn_is_tried_again(
     location: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -364,11 +344,11 @@ async def test_full_disk_can_be_cut_although_nothing_can_be_stored(
     await save_at(log, 3, cursor="lazy")
     await fill(log, 8, first=16)
 
-    def full(_: CursorFiles, cursor: object) -> None:
+    async def full(cursors: NodeCursors, cursor: Cursor, why: str) -> None:
         raise NoSpaceError("the disk is full")
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "wal.retention"):
-        patched.setattr(CursorFiles, "_put", full)
+        patched.setattr(NodeCursors, "mark_stale", full)
         await turn(log)
         await turn(log)
     assert caplog.text.count("could not be stored: the disk is full") == 1

@@ -26,7 +26,7 @@ from wal import BroadcastMessage, Consumer, Delivery, Message, ResourceKey, WALA
 from wal.errors import HandlerFailedError, InvalidArgumentError, StorageError
 from wal.operate.inspect.rows import VERSION
 from wal.operate.status import counting, status_app
-from wal.read.cursors.files import CursorFiles
+from wal.read.cursors.pins import PinFiles
 from wal.timestamp import to_datetime
 
 TOKEN = "a token that nobody guesses"
@@ -179,7 +179,7 @@ async def test_ended_consumer_stays_visible(log: WALAccesser) -> None:
 
 async def test_readiness_reads_no_cursor(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
-    monkeypatch.setattr(CursorFiles, "load_all", looks.append)
+    monkeypatch.setattr(PinFiles, "names", looks.append)
     async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
         assert (await client.get("/readyz")).status_code == 200
     assert looks == []

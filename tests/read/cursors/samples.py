@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
+from wal.read.read_only_core import ReadOnlyCore
+from wal.read.sources import ReadOnlyJournalSource
 
 
 def cursor(name: str = "billing", vchannels: Iterable[str] = ("orders",), **fields: Any) -> Cursor:
@@ -23,6 +26,17 @@ def cursor(name: str = "billing", vchannels: Iterable[str] = ("orders",), **fiel
         "saved_at": 1_700_000_000.25,
     }
     return Cursor(key, **(values | fields))
+
+
+def saved_in(directory: Path, key: CursorKey) -> Cursor | None:
+    """Returns a cursor of a journal as a process beside its writer has it."""
+    source = ReadOnlyJournalSource(directory)
+    core = ReadOnlyCore(source)
+    core.open()
+    try:
+        return source.cursors.load(key)
+    finally:
+        core.close()
 
 
 def _allowed(name: str) -> bool:

@@ -344,7 +344,8 @@ async def test_cancelled_save_leaves_the_old_or_the_new(log: WALAccesser) -> Non
 async def test_damaged_file_is_loud(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 5)
-        await take(log, 2, cursor="billing")
+        async with open_wal(data, read_only=True) as beside:
+            await take(beside, 2, cursor="billing")
     (file,) = [path for path in Path(data, "cursors").rglob("*") if path.is_file()]
     content = file.read_bytes()
     for spoilt in (bytes([content[0] ^ 1]) + content[1:], content[:-1] + bytes([content[-1] ^ 1]), content[:-3], b""):

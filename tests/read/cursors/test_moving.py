@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,19 +17,14 @@ from wal.errors import (
     InvalidArgumentError,
     InvalidRequestSeqError,
     InvalidTransactionStateError,
-    NoSpaceError,
     NotLocalError,
     ResourceAcquiredError,
     SessionLostError,
     TruncatedError,
-    UnavailableError,
 )
 from wal.location import parse_location
-from wal.node.cursor_homes import CursorHomes
-from wal.node.local.log import LocalLog
 from wal.node.local.restored import mark_restored
-from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.read.cursors.store import CursorStore
+from wal.read.cursors.cursor import CursorKey
 
 __all__ = ["small_disk"]
 
@@ -246,8 +238,8 @@ async def test_cursor_without_home_survives_its_past(tmp_path: Path) -> None:
         assert await left(log) == [b"3", b"4", b"5"]
 
 
-async def test_log_counts_where_copies_are_later(tmp_path: Path) -> None:
-    """A log that was restored to an earlier time than the copies of its cursors lacks the output that these have passed."""
+async def test_copy_of_log_has_its_cursors(tmp_path: Path) -> None:
+    """A copy of an earlier time lacks the output of what the cursor has passed since: the cursor is where the output is."""
     async with open_wal(tmp_path / "log") as log:
         await filled(log)
         copy_of_open(tmp_path / "log", tmp_path / "first")
@@ -255,23 +247,11 @@ async def test_log_counts_where_copies_are_later(tmp_path: Path) -> None:
         copy_of_open(tmp_path / "log", tmp_path / "second")
         await stage(log, 2)
     for name, expected in (("first", 0), ("second", 2)):
-        shutil.copytree(tmp_path / "log" / "cursors", tmp_path / name / "cursors", dirs_exist_ok=True)
         async with open_wal(tmp_path / name) as log:
             assert len(await output(log)) == expected
             assert await left(log) == [b"%d" % number for number in range(expected, 6)]
             await stage(log, 6 - expected)
             assert await output(log) == [b"%d" % number for number in range(6)]
-
-
-async def test_log_counts_where_the_only_save_is_later(tmp_path: Path) -> None:
-    async with open_wal(tmp_path / "log") as log:
-        await filled(log)
-        copy_of_open(tmp_path / "log", tmp_path / "before")
-        await stage(log, 1)
-    shutil.copytree(tmp_path / "log" / "cursors", tmp_path / "before" / "cursors", dirs_exist_ok=True)
-    async with open_wal(tmp_path / "before") as log:
-        assert await output(log) == []
-        assert await left(log) == [b"%d" % number for number in range(6)]
 
 
 async def test_dropped_vchannel_takes_its_cursor(log: Log) -> None:
@@ -287,9 +267,6 @@ async def test_other_process_sees_and_spares_it(tmp_path: Path) -> None:
     async with open_wal(tmp_path / "log") as log:
         await filled(log)
         await stage(log, 3)
-        engine = log._lifecycle.engine
-        assert isinstance(engine, LocalLog)
-        await engine.node.homes._keep()
         async with open_wal(tmp_path / "log", read_only=True) as other:
             assert await left(other) == [b"3", b"4", b"5"]
             async with reading(other) as scanner:
@@ -415,61 +392,6 @@ async def test_full_disk_lets_no_later_save_pass(small_disk: Path) -> None:
         filler.unlink()
         assert await left(log) == [b"%d" % number for number in range(failed[0], 2000)]
         assert len(await output(log)) == failed[0]
-
-
-async def test_failed_check_lets_no_later_save_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy that a first save needs cannot be stored once: the save that waited for the same check fails with it."""
-    real, calls = CursorStore.put, 0
-
-    def put(self: CursorStore, cursor: Cursor) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise NoSpaceError("no room for the file of a cursor: nothing was written")
-        real(self, cursor)
-
-    async with open_wal(tmp_path / "log") as log:
-        await filled(log)
-        async with reading(log) as scanner:
-            txns = []
-            for _ in range(2):
-                message = await anext(scanner)
-                txns.append(await log.txn("out"))
-                await txns[-1].append(message.payload)
-                txns[-1].save(scanner)
-        monkeypatch.setattr(CursorStore, "put", put)
-        outcomes = await asyncio.gather(*[txn.commit() for txn in txns], return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [NoSpaceError, InvalidRequestSeqError]
-        assert await output(log) == []
-        await stage(log, 6)
-        assert await output(log) == [b"%d" % number for number in range(6)]
-
-
-async def test_late_turn_writes_nothing_of_a_check_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = CursorHomes._judge
-    late: list[Callable[[], None]] = []
-    """The turn of the first save, which comes after its thread has given up."""
-
-    def judge(self: CursorHomes, *arguments: Any) -> None:
-        if len(arguments) == 5 and not late:  # by the thread that waits for the turn
-            late.append(partial(real, self, *arguments))
-            return
-        if len(arguments) == 4:
-            late[0]()
-        real(self, *arguments)
-
-    async with open_wal(tmp_path / "log") as log:
-        await filled(log)
-        monkeypatch.setattr(CursorHomes, "_judge", judge)
-        monkeypatch.setattr("wal.node.cursor_homes.ANSWER_S", 0.05)
-        with pytest.raises(
-            UnavailableError, match=r"did not take a save of .* within 0.05 s, and nothing of it was written: save it again"
-        ):
-            await stage(log, 1)
-        assert (await output(log), len(await left(log))) == ([], 6)
-        monkeypatch.setattr("wal.node.cursor_homes.ANSWER_S", 10.0)
-        await stage(log, 6)
-        assert (await output(log), await left(log)) == ([b"%d" % number for number in range(6)], [])
 
 
 async def test_save_never_covers_failed_one(log: Log) -> None:

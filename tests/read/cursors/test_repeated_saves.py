@@ -86,7 +86,7 @@ async def test_save_fails_with_first_in_flight(log: Log, monkeypatch: pytest.Mon
     txns = await begun(log, ("0", 0), ("0", 1), ("1", 2))
     gate = Gate(log, monkeypatch)
     commits = [start(txn.commit()) for txn in txns]
-    waiting = local(log).node.pchannels["p0"].cursors._checking
+    waiting = local(log).node.pchannels["p0"].cursors._waiting
     await eventually(lambda: len(waiting.get(KEY, ())) == 2)
     gate.refuse()
     outcomes = await asyncio.gather(*commits, return_exceptions=True)

@@ -13,8 +13,9 @@ from tests.read.cursors.samples import cursor, cursors
 from wal.errors import CorruptionError, FormatError, InvalidRequestSeqError, ResourceAcquiredError, SessionLostError, TruncatedError
 from wal.frame import FrameDraft, FrameView, encode_frame
 from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.records import CursorRecord, cursor_records, decode_record
 from wal.write.copies import CopyTable
-from wal.write.cursor_table import BROUGHT, CursorChange, CursorRecord, CursorTable, cursor_records, decode_record
+from wal.write.cursor_table import FIRST, CursorChange, CursorTable
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import RecoveryState
 
@@ -46,6 +47,36 @@ def test_record_survives_its_bytes(saved: Cursor, number: int, state: bytes, hol
     assert decode_record(record.encoded()) == record
 
 
+def test_record_says_who_moves_cursor() -> None:
+    table = CursorTable()
+    assert not done(table, table.save(CursorChange(KEY, at(10)))).is_moving
+    assert not done(table, table.save(CursorChange(KEY, at(20)))).is_moving
+    assert done(table, table.save(CursorChange(KEY, at(30), moves=True))).is_moving
+    again = done(table, table.save(CursorChange(KEY, at(40))))
+    assert again.is_moving, "until it is deleted"
+    assert decode_record(again.encoded()).is_moving
+    done(table, table.delete(KEY))
+    assert not done(table, table.save(CursorChange(KEY, at(50)))).is_moving
+    assert done(table, table.claim(KEY)).is_moving
+
+
+def test_save_below_first_event_is_refused() -> None:
+    table = CursorTable()
+    with pytest.raises(TruncatedError, match="truncated up to 30:0"):
+        table.save(CursorChange(KEY, at(20)), first=(30, 0))
+    assert not table.has_pending
+    done(table, table.save(CursorChange(KEY, at(30)), first=(30, 0)))
+
+
+def test_other_home_takes_over_with_later_revision() -> None:
+    first, second = CursorTable(), CursorTable()
+    for position in (10, 20, 30):
+        record = done(first, first.save(CursorChange(KEY, at(position))))
+    moved = done(second, second.take_over(record))
+    assert moved.revision > record.revision
+    assert moved.cursor == record.cursor
+
+
 @given(st.binary(max_size=60))
 def test_damaged_record_is_corruption(data: bytes) -> None:
     with pytest.raises((CorruptionError, FormatError)):
@@ -70,7 +101,7 @@ def test_save_may_move_back() -> None:
     record = table.get(KEY)
     assert record is not None
     assert record.cursor is not None
-    assert (record.revision, record.cursor.start, record.cursor.moved_at) == (BROUGHT + 2, (40, 1), 5.0)
+    assert (record.revision, record.cursor.start, record.cursor.moved_at) == (FIRST + 2, (40, 1), 5.0)
 
 
 def test_forward_save_writes_nothing_backwards() -> None:
@@ -247,7 +278,7 @@ class Recovery(RuleBasedStateMachine):
         for record in written:
             self.frames.append(record)
             self.table.durable(record)
-            before = self.newest_revisions.get(record.key.name, BROUGHT)
+            before = self.newest_revisions.get(record.key.name, FIRST)
             assert record.revision == before + 1, "revisions are dense in the log"
             self.newest_revisions[record.key.name] = record.revision
 

@@ -19,8 +19,7 @@ import pytest
 from tests.probes import payloads
 from tests.processes import Line, Other
 from wal import Message, open_wal
-from wal.errors import LockedError, WouldBlockError
-from wal.read.cursors.files import CursorFiles
+from wal.errors import LockedError
 from wal.storage.journal.backend import JournalBackend
 
 WAIT_S = 30
@@ -167,41 +166,6 @@ async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path
         await backend.close()
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def hold_the_cursors_and_fork(line: Line, directory: str) -> None:
-    with CursorFiles(Path(directory)).locked():
-        line.tell(by_os_fork())
-        signal.pause()
-
-
-def test_child_does_not_keep_the_lock_on_the_cursors(tmp_path: Path) -> None:
-    parent = Other(hold_the_cursors_and_fork, str(tmp_path))
-    child = parent.hear_now()
-    try:
-        parent.kill_now()
-        with CursorFiles(tmp_path).locked(1.0):
-            pass
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def fork_within_the_lock(line: Line, directory: str) -> None:
-    with CursorFiles(Path(directory)).locked():
-        pid = os.fork()
-        if pid:
-            line.tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-            line.hear_now()
-    if pid == 0:
-        os._exit(7)  # the child left the block, and had nothing to release
-
-
-def test_child_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
-    parent = Other(fork_within_the_lock, str(tmp_path))
-    assert parent.hear_now() == 7
-    with pytest.raises(WouldBlockError, match="another process"), CursorFiles(tmp_path).locked(0.05):
-        raise AssertionError("the child let go of its parent's lock")
-    parent.kill_now()
 
 
 @pytest.mark.linux

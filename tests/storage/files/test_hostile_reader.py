@@ -18,7 +18,7 @@ from tests.storage.files.other_user import OtherUser, place, root_only
 from tests.storage.frames import INCARNATION, FrameMaker, append
 from wal import Message, StartFrom, bridge, open_wal
 from wal.errors import ChannelFencedError, LockedError
-from wal.storage.files import CURSORS_LOCK_NAME, LOCK_NAME
+from wal.storage.files import LOCK_NAME
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.control import FENCE_NAME
 
@@ -109,7 +109,7 @@ async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, ki
             await scanner.save()
     async with OtherUser(hold_everything, str(place), kind, uses_log=False) as reader:
         held = await names_held(reader, "earlier", "earlier/FORMAT", "earlier/pchannels/p0/control")
-        locked = {earlier / LOCK_NAME, earlier / CURSORS_LOCK_NAME, earlier / "pchannels/p0" / FENCE_NAME}
+        locked = {earlier / LOCK_NAME, earlier / "pchannels/p0" / FENCE_NAME}
         assert all(path.exists() for path in locked)
         assert locked.isdisjoint(place / name for name in held)
         async with asyncio.timeout(ENOUGH_S):

@@ -15,7 +15,7 @@ from tests.processes import Line, Other, eventually
 from tests.storage.files.other_user import READERS, SERVICE, STRANGER, OtherUser, modes, place, root_only
 from wal import Message, bridge, open_wal
 from wal.errors import LockedError, StorageError
-from wal.read.cursors.files import CursorFiles
+from wal.read.cursors.pins import PinFiles
 from wal.spark.batch_reader import take_snapshot
 from wal.spark.frame_source import LogSource
 from wal.spark.sink.folder import SinkFolder, make_directory
@@ -33,12 +33,17 @@ async def use_all(directory: str, **settings: Any) -> None:
     """Makes a log create each kind of file: several segments, indices, a checkpoint, cursors, and the files that Spark's sink stages."""
     async with open_wal(directory, segment_bytes=MIB, **settings) as log:
         results = [await log.raw_append(Message("orders", bytes(120_000)), idempotency_key=f"{n}") for n in range(12)]
-        async with log.read("orders", cursor="billing", follow=False) as scanner:
-            async for _ in scanner:
-                pass
-            await scanner.save()
+        await save_beside(directory)
         await log.truncate(up_to=results[0].message_id)
     await asyncio.to_thread(publish, Path(directory))
+
+
+async def save_beside(directory: str) -> None:
+    """Saves a cursor as a process beside the writer does."""
+    async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="billing", follow=False) as scanner:
+        async for _ in scanner:
+            pass
+        await scanner.save()
 
 
 def publish(journal: Path) -> None:
@@ -125,10 +130,7 @@ async def test_setting_is_remembered_until_it_is_set_again(data_dir: Path) -> No
     async def mode_after(**settings: Any) -> tuple[str, str, str]:
         async with open_wal(str(data_dir), **settings) as log:
             await log.raw_append(Message("orders", b"1"))
-            async with log.read("orders", cursor="billing", follow=False) as scanner:
-                async for _ in scanner:
-                    pass
-                await scanner.save()
+            await save_beside(str(data_dir))
         found = modes(data_dir)
         (cursor,) = (name for name in found if name.endswith(".cursor"))
         return oct(found["."]), oct(found["pchannels/p0/control"]), oct(found[cursor])
@@ -286,7 +288,8 @@ async def test_files_that_root_creates_belong_to_the_service(place: Path) -> Non
     async with OtherUser(append_and_save, str(directory), uid=SERVICE) as service:
         assert await service.hear() == 1
         await service.end()
-    await asyncio.to_thread(CursorFiles(directory).delete, lambda _: False)
+    pins = PinFiles(directory)
+    await asyncio.to_thread(pins.remove, pins.names())
     await use_all(str(directory))
     strangers = {str(path) for path in directory.rglob("*") if path.stat().st_uid != SERVICE}
     assert not strangers

@@ -54,19 +54,21 @@ async def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
         assert (tmp_path / "meta.sqlite3").read_bytes() == b"theirs"
 
 
-async def test_failed_start_releases_the_lock_and_all_files(tmp_path: Path) -> None:
+async def test_failed_start_releases_the_lock_and_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with journal(tmp_path):
         pass
-    lock = tmp_path / "cursors.lock"
-    lock.unlink()
-    lock.mkdir()
+
+    def broken(*_: object) -> None:
+        raise StorageError("the format cannot be stored")
+
     backend = JournalBackend(tmp_path)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(StorageError, match=lock.name):
+    monkeypatch.setattr("wal.storage.journal.backend.raise_format", broken)
+    with pytest.raises(StorageError, match="cannot be stored"):
         await backend.start()
     assert os.listdir("/proc/self/fd") == before
     assert is_being_written(tmp_path) is False
-    lock.rmdir()
+    monkeypatch.undo()
     async with journal(tmp_path, 2):
         pass
     await backend.start()

@@ -32,13 +32,11 @@ from wal.message import MessageID, ScheduledMessage
 from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
 from wal.node.cursor_claims import LocalCursorHome
+from wal.node.cursors import NodeCursors
 from wal.node.local.storage import Storage, Undo, open_storage
 from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import CursorKey
-from wal.read.cursors.files import CursorFiles
-from wal.read.cursors.in_kv import CursorsInKV, MemoryCursors
-from wal.read.cursors.service import CursorService
-from wal.read.cursors.store import CursorStore
+from wal.read.cursors.pins import AsyncPins, PinFiles, PinFilesInThreads, PinKeys
 from wal.read.lease import OWN, Lease
 from wal.read.options import Selection
 from wal.runtime.threads import in_thread
@@ -68,7 +66,7 @@ class LocalLog:
         self.frame_bytes_max: int
         self.appends: LocalAppends
         self.broadcasts: Broadcast
-        self.cursors: CursorService
+        self.cursors: NodeCursors
         self._location = location
         self._create = create
         self._opening_s = 0.0
@@ -216,17 +214,16 @@ class LocalLog:
 
     async def _open_cursors(self, storage: Storage) -> None:
         location, node = self._location, self.node
-        store: CursorStore
+        pins: AsyncPins | None = None
         if location.pulsar is not None:
-            store = CursorsInKV(storage.kv.under(CURSOR_ROOT))
-        else:
-            store = MemoryCursors() if location.path is None else CursorFiles(location.path, held=storage.held)
-        await node.open_cursors(store)
+            pins = PinKeys(storage.kv.under(CURSOR_ROOT))
+        elif location.path is not None:
+            files = PinFiles(location.path, held=storage.held)
+            await in_thread(files.remove_left)
+            pins = PinFilesInThreads(files)
+        await node.open_cursors(pins, storage.kv, raise_format=self.backend.raise_format)
         self.cursors = node.cursors
-        self._undo.add(node.cursors.close, abandon=node.cursors.abandon)
-        await node.open_homes(storage.kv, raise_format=self.backend.raise_format)
-        self._undo.add(node.homes.end)
-        # Abandoned before the cursors: a truncation under way holds the lock on them.
+        self._undo.add(node.cursors.end)
         self._undo.add(abandon=self.backend.finish_calls)
         await node.start_retention()
         self._undo.add(node.retention.close)

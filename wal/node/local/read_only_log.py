@@ -83,8 +83,7 @@ class ReadOnlyLog:
             self.name = source.name
             self.core = ReadOnlyCore(source, create_vchannels=self.settings.create_vchannels)
             await self._in_thread(self.core.open)
-            self.cursors = CursorService(source.cursors, view=self._cursor_view, wall=self.clock.wall)
-            self.cursors.judge = self._refresh_logs
+            self.cursors = CursorService(source.cursors, view=self._cursor_view, refresh=self._refresh_logs, wall=self.clock.wall)
             await self.system.start()
             await self.refresh()
             self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch vchannels")
@@ -162,7 +161,7 @@ class ReadOnlyLog:
 
     async def retention_report(self) -> list[PChannelRetention]:
         """Returns what each pchannel's log holds, as a reader sees it: only the writer knows the bounds."""
-        cursors = await self.cursors.run(self.cursors.store.load_all)
+        cursors = await self.cursors.load_all()
         await self.refresh()
         await self._refresh_logs()
         view = self._cursor_view()

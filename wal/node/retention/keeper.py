@@ -1,33 +1,30 @@
 """RetentionKeeper: carries out retention, and every other truncation.
 
 Owns: the turn, about every second and whenever an extent was sealed, in which it marks cursors over their bounds as stale, deletes
-those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time. It holds the lock on
-the cursors from reading them until the new earliest event is stored, so that no truncation passes a cursor that is saved meanwhile.
+those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time (`_truncate`): each
+says first how far it goes, then looks at the cursors and at the pins of other processes, and truncates only if none of them needs what
+would go. So no truncation passes a cursor that is saved meanwhile, and nobody waits for a lock.
 
-It never waits long for that lock: a process that was stopped while holding the lock delays retention, with a warning, but no append. A
-failure in a turn is logged once as a warning, and the next turn retries.
+A failure in a turn is logged once as a warning, and the next turn retries.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from actors import Clock
 from wal.engine import PChannelRetention
-from wal.errors import ClosedError, InvalidArgumentError, WALError, WouldBlockError
-from wal.message import MessageID
+from wal.errors import ClosedError, InvalidArgumentError, WALError
+from wal.message import LogPosition, MessageID
+from wal.node.cursors import NodeCursors
 from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
 from wal.node.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.node.retention.report import report_of
 from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
 from wal.storage.base import Extent
@@ -35,10 +32,8 @@ from wal.write.pchannel import PChannel
 
 _T = TypeVar("_T")
 TURN_S: Final = 1.0
-LOCK_TIMEOUT_S: Final = 5.0
-OPENING_LOCK_TIMEOUT_S: Final = 1.0
 _EXTENTS_MAX: Final = 16
-"""The most extents that are dropped at a time, so that a save of a cursor meanwhile does not wait for long."""
+"""The most extents that are dropped at a time, so that a save by another process meanwhile does not wait for long."""
 _log: Final = logging.getLogger("wal.retention")
 
 
@@ -46,17 +41,19 @@ class RetentionKeeper:
     """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
 
     def __init__(
-        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: CursorService, *, clock: Clock, wall: WallTime
+        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: NodeCursors, *, clock: Clock, wall: WallTime
     ) -> None:
         self.bounds = bounds
         self._pchannels = pchannels
-        self._service = cursors
+        self._cursors = cursors
         self._clock = clock
         self._wall = wall
         self._sealed_since: dict[str, dict[int, float]] = {}
         """By pchannel, the end of each sealed extent, and the elapsed time at which it was first seen."""
         self._saved_since: dict[CursorKey, tuple[float, float]] = {}
         """The newest save of each cursor, and the elapsed time at which it was first seen."""
+        self._unmarked: set[Cursor] = set()
+        """The cursors that hold the log no longer, which could not be stored."""
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
         """The logged warnings whose cause has not ended."""
@@ -69,8 +66,8 @@ class RetentionKeeper:
     async def start(self) -> None:
         """Marks the cursors that became stale while the log was closed, and begins its turns, if any bound is set."""
         if self.bounds.of_cursors:
-            await self.turn(lock_timeout_s=OPENING_LOCK_TIMEOUT_S)
-            self._service.judge = self.judge
+            await self.turn()
+            self._cursors.judge = self.judge
         if self.bounds.of_cursors or self.bounds.of_logs:
             for pchannel in self._pchannels.values():
                 self.watch(pchannel)
@@ -95,9 +92,9 @@ class RetentionKeeper:
         async with self._lock:
             pass
 
-    async def turn(self, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    async def turn(self) -> None:
         """Does the work that is due. Never raises for a failure: it logs a warning, and the next turn retries."""
-        await self._whole(self._guarded(lambda: self._step(lock_timeout_s)))
+        await self._whole(self._guarded(self._step))
 
     async def judge(self) -> None:
         """Only marks the cursors that are over a bound. Never raises for a failure."""
@@ -105,10 +102,7 @@ class RetentionKeeper:
         async def mark() -> bool:
             now_s = self._look()
             if await self._has_stale(now_s):
-                async with self._service.held(LOCK_TIMEOUT_S) as cursors:
-                    view = await self._service.view_for(cursors)
-                    cursors = await self._mark_homed(cursors, view, now_s)
-                    await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
+                await self._sweep(now_s)
             return False
 
         await self._whole(self._guarded(mark))
@@ -122,12 +116,12 @@ class RetentionKeeper:
             return
 
         async def unless_pinned() -> None:
-            async with self._lock, self._service.held() as cursors:
-                view = await self._service.view_for(cursors)
-                pins = [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]
-                if pins:
+            async with self._lock:
+                await self._cursors.look()
+                cursors = self._cursors.saved()
+                pins = [pin for pin in _pins(cursors, await self._cursors.view_for(cursors), pchannel) if pin.position < up_to]
+                if pins or (pins := await self._truncate(pchannel, up_to)):
                     raise InvalidArgumentError(_refusal(message_id, pins))
-                await self._truncate(pchannel, up_to, cursors)
 
         await self._whole(unless_pinned())
         await self._make_room([pchannel])
@@ -135,8 +129,9 @@ class RetentionKeeper:
     async def report(self, pchannels: Iterable[PChannel] | None = None) -> list[PChannelRetention]:
         """Returns the state of the log of each of these pchannels (None: all)."""
         drift_s = None if self._look() is not None else self._wall.drift_s
-        cursors = await self._service.run(self._service.store.load_all)
-        view = await self._service.view_for(cursors)
+        await self._cursors.look()
+        cursors = self._cursors.saved()
+        view = await self._cursors.view_for(cursors)
         return [
             await report_of(
                 pchannel,
@@ -159,17 +154,15 @@ class RetentionKeeper:
                     pass
         except ClosedError:
             pass
-        except WouldBlockError as error:
-            self._warn("lock", "retention waits: %s", error)
         except WALError as error:
             self._warn("failure", "retention failed and will be tried again: %s", error)
         except Exception:
             _log.exception("retention failed and will be tried again")
         else:
-            self._warned -= {"lock", "failure"}
+            self._warned.discard("failure")
 
     async def _whole(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Finishes the work even if its caller is cancelled: the lock must be held until the threads under it are done."""
+        """Finishes the work even if its caller is cancelled: a truncation must not be left half done."""
         task = asyncio.get_running_loop().create_task(work, name="retention, under way")
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -200,7 +193,7 @@ class RetentionKeeper:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    async def _step(self, lock_timeout_s: float) -> bool:
+    async def _step(self) -> bool:
         """Does a part of a turn; returns whether more can be dropped now."""
         now_s = self._look()
         if not self._is_due(now_s) and not await self._has_stale(now_s):
@@ -208,20 +201,18 @@ class RetentionKeeper:
             return False
         truncated: list[PChannel] = []
         more = False
-        async with self._service.held(lock_timeout_s) as cursors:
-            view = await self._service.view_for(cursors)
-            cursors = await self._mark_homed(cursors, view, now_s)
-            cursors = await self._service.run_held(lambda: self._sweep(cursors, view, now_s))
-            for name, pchannel in list(self._pchannels.items()):
-                drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
-                if drop_plan.end is not None:
-                    await self._truncate(pchannel, (drop_plan.end, 0), cursors)
-                    truncated.append(pchannel)
-                    more = more or drop_plan.end != drop_plan.wanted
-                if drop_plan.holders:
-                    self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
-                else:
-                    self._warned.discard(f"held {name}")
+        await self._cursors.look()
+        cursors = await self._sweep(now_s)
+        view = await self._cursors.view_for(cursors)
+        for name, pchannel in list(self._pchannels.items()):
+            drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
+            if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked):
+                truncated.append(pchannel)
+                more = more or drop_plan.end != drop_plan.wanted
+            if drop_plan.holders:
+                self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
+            else:
+                self._warned.discard(f"held {name}")
         await self._make_room(truncated)
         return more
 
@@ -272,9 +263,9 @@ class RetentionKeeper:
         """Returns whether any cursor is over its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
-        cursors = self._current(await self._service.run(self._service.store.load_all))
+        cursors = self._cursors.saved()
         self._note_saves(cursors)
-        view = await self._service.view_for(cursors)
+        view = await self._cursors.view_for(cursors)
         return any(isinstance(cursor, Cursor) and self._turned_stale(cursor, view, now_s) for cursor in cursors)
 
     def _turned_stale(self, cursor: Cursor, view: LogView, now_s: float | None) -> str:
@@ -284,66 +275,58 @@ class RetentionKeeper:
         kept_s = self._wall.elapsed() - since if saved_at == cursor.saved_at else 0.0
         return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s, kept_s=kept_s)
 
-    def _current(self, cursors: list[Cursor | DamagedCursor]) -> list[Cursor | DamagedCursor]:
-        """Returns stored cursors, those that move with transactions as their homes have them."""
-        return cursors if self._service.homes is None else self._service.homes.current(cursors)
+    async def _sweep(self, now_s: float | None) -> list[Cursor | DamagedCursor]:
+        """Marks cursors over a bound, deletes those of dropped vchannels, and returns those that may hold the log.
 
-    async def _mark_homed(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
-        """Marks those over a bound that move with transactions, at their homes, and returns all with their copies as they are then.
-
-        It holds the lock. Best effort, as `_change`.
+        Best effort: a cursor that cannot be updated (disk full) does not block freeing space. Its reader finds the log truncated past it,
+        or loses nothing.
         """
-        if (homes := self._service.homes) is None:
-            return cursors
-        marked: list[Cursor | DamagedCursor] = []
-        for copy, cursor in zip(cursors, homes.current(cursors), strict=True):
-            if isinstance(copy, Cursor) and isinstance(cursor, Cursor) and copy.home and (why := self._turned_stale(cursor, view, now_s)):
-                stale: Cursor | None = None
-                try:
-                    if (stale := await homes.mark_stale(copy.key, why)) is not None:
-                        await self._service.run_held(partial(self._service.store.put, stale))
-                except WALError as error:
-                    self._warn(f"unsaved {copy.key}", "that %s holds the log no longer could not be stored: %s", copy.key, error)
-                    stale = msgspec.structs.replace(copy, stale=why)
-                if stale is not None:
-                    self._warn(f"stale {copy.key}", "%s is stale and holds the log no longer: %s", copy.key, why)
-                    copy = stale
-            marked.append(copy)
-        return marked
-
-    def _sweep(self, cursors: list[Cursor | DamagedCursor], view: LogView, now_s: float | None) -> list[Cursor | DamagedCursor]:
-        """Marks cursors over a bound, deletes those of dropped vchannels, and returns the rest. Runs in a thread, under the lock."""
+        cursors = self._cursors.saved()
+        view = await self._cursors.view_for(cursors)
         left: list[Cursor | DamagedCursor] = []
+        self._unmarked = set()
         for cursor in cursors:
-            if isinstance(cursor, Cursor) and not cursor.home:
-                if cursor_status(cursor, view) is CursorStatus.DROPPED:
-                    self._change(cursor, None)
+            why = ""
+            if isinstance(cursor, Cursor):
+                is_dropped = cursor_status(cursor, view) is CursorStatus.DROPPED
+                why = "" if is_dropped else self._turned_stale(cursor, view, now_s)
+                try:
+                    if is_dropped:
+                        await self._cursors.remove(cursor)
+                    elif why:
+                        await self._cursors.mark_stale(cursor, why)
+                except WALError as error:
+                    self._warn(f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error)
+                    self._unmarked.add(cursor)
+                if is_dropped:
                     continue
-                if why := self._turned_stale(cursor, view, now_s):
-                    stale = msgspec.structs.replace(cursor, stale=why)
-                    self._change(cursor, stale)
+                if why:
                     self._warn(f"stale {cursor}", "%s is stale and holds the log no longer: %s", cursor.key, why)
-                    left.append(stale)
                     continue
             left.append(cursor)
         return left
 
-    def _change(self, cursor: Cursor, changed: Cursor | None) -> None:
-        """Changes a cursor. Best effort: a cursor that cannot be updated (disk full) does not block freeing space.
+    async def _truncate(self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = ()) -> list[Pin]:
+        """Truncates up to this position, exclusive, unless somebody needs an event below it; returns the pins of those.
 
-        Its reader finds the log truncated past it, or loses nothing.
+        The cursors in `released` hold nothing any more.
         """
+        done = False
         try:
-            self._service.store.change(cursor, changed)
-        except WALError as error:
-            self._warn(f"unsaved {cursor}", "that %s holds the log no longer could not be stored: %s", cursor.key, error)
-
-    async def _truncate(self, pchannel: PChannel, up_to: tuple[int, int], cursors: list[Cursor | DamagedCursor]) -> None:
-        """Truncates, under the lock. The cursors that it relies on are synced first, so that a power cut cannot undo them but keep the
-        truncation."""
-        if cursors:
-            await self._service.run_held(self._service.store.sync)
-        await pchannel.log.truncate(*up_to)
+            await self._cursors.intend(pchannel, up_to)
+            await self._cursors.look()
+            cursors = [cursor for cursor in self._cursors.saved() if cursor not in released]
+            view = await self._cursors.view_for(cursors)
+            if pins := [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]:
+                return pins
+            await pchannel.log.truncate(*up_to)
+            done = True
+        finally:
+            if done:
+                self._cursors.truncated(pchannel)
+            else:
+                await self._cursors.intend(pchannel, None)
+        return []
 
     async def _make_room(self, pchannels: list[PChannel]) -> None:
         for pchannel in pchannels:

@@ -27,7 +27,7 @@ from wal.location import Location, parse_location
 from wal.operate.backup.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
 from wal.operate.backup.rounds import Progress, Rounds
 from wal.operate.backup.store import Store, age_s, open_store
-from wal.read.cursors.files import CURSORS_NAME, decode_cursor, file_name
+from wal.read.cursors.pins import CURSORS_NAME, decode_pin, stem_of
 from wal.runtime.threads import in_thread
 from wal.storage.journal.layout import SegmentHeader
 
@@ -174,11 +174,11 @@ def fetch_cursor(store: Store, file: str, chunk: Chunk) -> bytes:
     the log is returned as it is."""
     data = fetch(store, chunk)
     try:
-        name = file_name(decode_cursor(data).key)
+        stem = stem_of(decode_pin(data).cursor.key)
     except (CorruptionError, FormatError):
         return data
-    if file != f"{CURSORS_NAME}/{name}":
-        raise _damaged(store, chunk, f"it is the cursor in {name}, and the manifest says {file}")
+    if not file.startswith(f"{CURSORS_NAME}/{stem}"):
+        raise _damaged(store, chunk, f"it is the cursor {stem}, and the manifest says {file}")
     return data
 
 

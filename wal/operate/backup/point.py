@@ -31,8 +31,7 @@ from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, RunKind, encode_frame
 from wal.message import MessageType
 from wal.operate.backup.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.read.assembly import SharedCopies, shared_copies
-from wal.read.cursors.cursor import Cursor
-from wal.read.cursors.files import decode_cursor
+from wal.read.cursors.pins import decode_pin
 from wal.read.parts import draft_of, parts_of
 from wal.runtime.descriptors import open_file
 from wal.storage.base import StoredFrame
@@ -347,9 +346,10 @@ def _broadcasts_at(
 
 
 def cursor_at(data: bytes, at_tick: LogAtTick) -> bool:
-    """Returns whether a cursor of `top` is that of the tick: one that was not moved by a transaction, and is not above."""
+    """Returns whether a pin of `top` may be that of the tick: it is not above. The records of cursors are in the frames."""
     try:
-        cursor: Cursor = decode_cursor(data)
+        pin = decode_pin(data)
     except WALError:
         return False
-    return not cursor.home and cursor.time_tick <= at_tick.tick and cursor.start[0] <= at_tick.ends.get(cursor.pchannel, 0)
+    cursor = pin.cursor
+    return not pin.copy and cursor.time_tick <= at_tick.tick and cursor.start[0] <= at_tick.ends.get(cursor.pchannel, 0)

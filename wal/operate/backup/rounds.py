@@ -49,7 +49,7 @@ from wal.operate.backup.manifest import (
 )
 from wal.operate.backup.point import first_above
 from wal.operate.backup.store import ObjectExistsError, Store
-from wal.read.cursors.files import CURSOR_SUFFIX, CURSORS_NAME, decode_cursor
+from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.files import META_NAME
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
@@ -222,12 +222,12 @@ class Rounds:
         return {file: self._put((log.directory / file).read_bytes(), part_of_file(log.pchannel, file)) for file in files}
 
     def _cursors(self) -> dict[str, Future[Chunk]]:
-        """Puts the saved cursors."""
+        """Puts the pins of cursors; their records are in the frames."""
         files: dict[str, Future[Chunk]] = {}
         for path in sorted((self._directory / CURSORS_NAME).glob(f"*{CURSOR_SUFFIX}")):
             file, data = f"{CURSORS_NAME}/{path.name}", path.read_bytes()
             with self._naming(file):
-                decode_cursor(data)
+                decode_pin(data)
             files[file] = self._put(data, part_of_cursor(file))
         return files
 

@@ -372,7 +372,7 @@ def _moves_with_transactions(arguments: argparse.Namespace, rows: Sequence[Curso
         return False  # the server changes it
     with details_of(arguments) as details:
         saved = [details.core.source.cursors.load(CursorKey(row.cursor, row.vchannels)) for row in rows]
-        return any(cursor is not None and cursor.home for cursor in saved)
+        return any(cursor is not None and cursor.moving for cursor in saved)
 
 
 async def _policy(log: WALAccesser, vchannels: tuple[str, ...], point: Point) -> DeliverPolicy:

@@ -159,7 +159,7 @@ def fill_repair(parser: argparse.ArgumentParser) -> None:
 def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: str | Secret | None = None) -> Iterator[Damage]:
     """Yields all damage in a journal: of its logs, and of its cursors, maps and metadata. `kv`: where the metadata are, if elsewhere."""
     from wal.channels.vchannel_map import VChannelMap
-    from wal.read.cursors.files import CursorFiles
+    from wal.read.cursors.pins import PinFiles
     from wal.read.cursors.store import DamagedCursor
 
     yield from verify_journal(directory, progress, sample=sample)
@@ -171,7 +171,8 @@ def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: s
             yield Damage(path=str(path), offset=error.offset or 0, problem=str(error), kind="map")
         except FileNotFoundError:
             continue
-    for cursor in CursorFiles(directory).load_all():
+    pins = PinFiles(directory)
+    for cursor in map(pins.read, pins.names()):
         if isinstance(cursor, DamagedCursor):
             yield Damage(path=str(directory / "cursors" / Path(cursor.file).name), offset=0, problem=str(cursor.error), kind="cursor")
     file = directory / META_NAME

@@ -43,7 +43,7 @@ from wal.timestamp.checks import whole_number
 if TYPE_CHECKING:
     from wal.api.accesser import WALAccesser
     from wal.operate.inspect.outside import OutsideDetails
-    from wal.read.cursors.store import CursorStore
+    from wal.read.cursors.pinned import PinnedCursors
 
 Rows = Callable[["WALAccesser", "OutsideDetails"], Awaitable[list[Row]]]
 Counts = dict[str, list[int]]
@@ -164,7 +164,7 @@ def _cursors(arguments: argparse.Namespace) -> int:
 
     async def shown(log: WALAccesser, details: OutsideDetails) -> list[Row]:
         if parse_location(arguments.location).servers is None:  # the log warns of each
-            saved = await in_thread(cast("CursorStore", details.core.source.cursors).load_all)
+            saved = await in_thread(cast("PinnedCursors", details.core.source.cursors).load_all)
             damaged.extend(cursor for cursor in saved if isinstance(cursor, DamagedCursor))
         return await _cursor_rows(log, details)
 

@@ -155,7 +155,7 @@ class _Copy:
     async def run(self, pchannels: int | None, *, follow: bool) -> CopyResult | None:
         source, target = self._source, self._target
         before = await in_thread(source.stored)
-        await in_thread(source.cursors)  # a damaged one ends a copy before it begins
+        await in_thread(source.pins)  # a damaged one ends a copy before it begins
         mark = await target.look()
         resumed = mark is not None
         if mark is not None:
@@ -172,7 +172,8 @@ class _Copy:
         keys = None
         if mark is None:
             mark = await in_thread(self._plan, pchannels)
-            check_homes(before.metadata, spreads=len(mark.incarnations) > len(mark.source))
+            if len(mark.incarnations) > len(mark.source):
+                check_homes(record for _, record in (await in_thread(source.cursors)).values())
         if not mark.created:
             first_ticks = await in_thread(source.first_ticks)
             keys = await in_thread(source.truncated_keys, before, first_ticks)
@@ -203,7 +204,7 @@ class _Copy:
         count = pchannels or len(incarnations)
         groups: list[list[str]] = []
         if count > len(incarnations):
-            groups = groups_of(source.heads(source.ends(follow=True)), [cursor.key.vchannels for cursor in source.cursors()])
+            groups = groups_of(source.heads(source.ends(follow=True)), [key.vchannels for key in source.cursors()])
         return new_mark(incarnations, count, groups, min(source.first_ticks().values()) - 1)
 
     async def _pass(self, ends: Ends) -> bool:

@@ -24,6 +24,8 @@ from wal.frame import RunKind, RunName
 from wal.location import Location
 from wal.operate.copying.source import PROMISE_S, CopySource, Ends, Remembered, Stored
 from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.pins import Pin
+from wal.read.cursors.records import CursorRecord
 from wal.read.read_only_core import ReadOnlyCore
 from wal.settings import Settings
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
@@ -95,7 +97,11 @@ class ServedSource(CopySource):
             self._waiting = {name: self._scheduled(name) for name in self._core.logs}
         return stored
 
-    def cursors(self) -> list[Cursor]:
+    def pins(self) -> list[Pin]:
+        """Returns nothing: the server makes records of them."""
+        return []
+
+    def _cursors(self) -> list[Cursor]:
         """Returns the saved cursors, without those that are stale: nothing can be read with them."""
         cursors: list[Cursor] = []
         saved = self._source.cursors
@@ -111,7 +117,7 @@ class ServedSource(CopySource):
     def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
         """Returns what the frames of a pchannel show. Raises InvalidArgumentError if that is not all."""
         remembered = super().remembered(pchannel, stored, ends, live)
-        moving = sorted({record.key.name for record in remembered.cursors if record.cursor is not None})
+        moving = sorted({record.key.name for record in remembered.cursors if record.cursor is not None and record.is_moving})
         if moving:
             raise InvalidArgumentError(
                 f"cursor {moving[0]!r} of {self.location} moves with transactions, which a client cannot copy: copy the log where its "
@@ -125,7 +131,8 @@ class ServedSource(CopySource):
                 f"the scheduled message {min(waiting)!r} of {self.location} is in no frame any more, so a client cannot copy it: copy the "
                 "log where its server has it"
             )
-        return msgspec.structs.replace(remembered, broadcasts=frozenset(), cursors=())  # no broadcast is unfinished
+        records = tuple(CursorRecord(cursor.key, 2, cursor) for cursor in self._cursors() if cursor.pchannel == pchannel)
+        return msgspec.structs.replace(remembered, broadcasts=frozenset(), cursors=records)  # no broadcast is unfinished
 
     def _scheduled(self, pchannel: str) -> set[str]:
         """Returns the keys of the messages of a pchannel that wait for their time; nothing if its frames show all of them."""

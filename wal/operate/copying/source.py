@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, cast
 
 import msgspec
@@ -23,8 +23,11 @@ from wal.frame import FrameView, RunName
 from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
 from wal.message import LogPosition
 from wal.operate.inspect.outside import metadata_of
-from wal.read.cursors.cursor import Cursor
-from wal.read.cursors.store import CursorStore, DamagedCursor
+from wal.read.cursors.cursor import CursorKey
+from wal.read.cursors.pinned import PinnedCursors
+from wal.read.cursors.pins import Pin, newest_pin
+from wal.read.cursors.records import CursorRecord
+from wal.read.cursors.store import DamagedCursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import source_of
 from wal.runtime.secret import Secret
@@ -34,7 +37,7 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 from wal.storage.journal.salvage import LostPart, SalvagedLog
 from wal.storage.read_only import ReadOnlyStoredLog
 from wal.write.copies import CopyTable
-from wal.write.cursor_table import CursorRecord, CursorTable
+from wal.write.cursor_table import CursorTable
 from wal.write.idempotency.scopes import KeyRun, Scope
 from wal.write.idempotency.state import KeptProducer, decode_state
 from wal.write.idempotency.table import IdempotencyTable
@@ -228,14 +231,39 @@ class CopySource:
         """Returns the records of the metadata by key, as they are now."""
         return metadata_of(self.location.path, self._settings.kv)
 
-    def cursors(self) -> list[Cursor]:
-        """Returns the saved cursors. Raises CorruptionError for one that cannot be read: deleting or repairing it comes first."""
-        cursors: list[Cursor] = []
-        for cursor in cast("CursorStore", self._core.source.cursors).load_all():
-            if isinstance(cursor, DamagedCursor):
-                raise cursor.error
-            cursors.append(cursor)
-        return cursors
+    def pins(self) -> list[Pin]:
+        """Returns what processes beside the writer have saved. Raises CorruptionError for a pin that cannot be read: deleting or repairing
+        it comes first."""
+        pins: list[Pin] = []
+        for pin in cast("PinnedCursors", self._core.source.cursors).all_pins():
+            if isinstance(pin, DamagedCursor):
+                raise pin.error
+            pins.append(pin)
+        return pins
+
+    def cursors(self) -> dict[CursorKey, tuple[str, CursorRecord]]:
+        """Returns the record of each saved cursor, as of now, with the pchannel that is its home."""
+        stored, ends = self.stored(), self.ends(follow=True)
+        records = {name: self.remembered(name, stored, ends, ()).cursors for name in ends.snapshots}
+        return {key: saved for key, saved in self.saved(records).items() if saved[1].cursor is not None}
+
+    def saved(self, records: Mapping[str, Iterable[CursorRecord]]) -> dict[CursorKey, tuple[str, CursorRecord]]:
+        """Returns the newest record of each cursor with its home, given the records of each pchannel; those that pins replace are made of
+        these."""
+        saved: dict[CursorKey, tuple[str, CursorRecord]] = {}
+        for name, own in records.items():
+            for record in own:
+                if record.key not in saved or saved[record.key][1].revision < record.revision:
+                    saved[record.key] = name, record
+        pins: dict[CursorKey, list[Pin]] = {}
+        for pin in self.pins():
+            pins.setdefault(pin.cursor.key, []).append(pin)
+        for key, each in pins.items():
+            home, before = saved.get(key, (each[0].cursor.pchannel, None))
+            if (later := newest_pin(pin for pin in each if pin.is_later(before))) is not None:
+                revision = 2 if before is None else before.revision + 1
+                saved[key] = home, CursorRecord(key, revision, None if later.deleted else later.cursor, deleted=later.deleted)
+        return saved
 
     # -- what checkpoints know
 
@@ -311,6 +339,11 @@ class CopySource:
                 copies.restore(state)
                 cursors.restore(state)
                 schedule.restore(state, live=live.__contains__)
+            while self._salvaged is None and position < at:  # truncated, and held for a recovery
+                page = log.keyed_page(position, at, PAGE_BYTES)
+                for frame in page.frames:
+                    cursors.replay(frame.position, frame.view)
+                position = page.next_position
         for frame in log.frames(at, end, PAGE_BYTES):
             if ends.tick is not None and frame.view.header.first_tick > ends.tick:
                 break

@@ -22,7 +22,7 @@ from broadcaster.message import Content
 from broadcaster.records import encode_task, read_records, task_key
 from wal.channels.directory import NEXT_KEY, RecordCounter, infos_in
 from wal.channels.directory import PREFIX as VCHANNELS
-from wal.channels.metadata import BROADCAST_ROOT, CURSOR_ROOT, HOME_ROOT, IDS_KEY, broadcasts_in, save_metadata
+from wal.channels.metadata import BROADCAST_ROOT, IDS_KEY, broadcasts_in, save_metadata
 from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, names_in, new_incarnation
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
@@ -37,9 +37,7 @@ from wal.node.local.storage import Storage, Undo, open_storage
 from wal.operate.copying.cutting import Piece, Routes
 from wal.operate.copying.source import CopySource, Ends, Stored, TruncatedKeys
 from wal.read.cursors.cursor import Cursor
-from wal.read.cursors.files import CursorFiles
-from wal.read.cursors.in_kv import CursorsInKV
-from wal.read.cursors.store import CursorStore
+from wal.read.cursors.records import CursorRecord
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
@@ -48,7 +46,6 @@ from wal.storage.files import FORMAT_NAME
 from wal.storage.search import PageRequest, event_below, position_after, run_async
 from wal.timestamp.oracle import LIMIT_KEY
 from wal.write.copies import CopyTable
-from wal.write.cursor_table import CursorRecord
 from wal.write.idempotency.state import encode_state
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import Checkpoint, RecoveryState, recover
@@ -185,9 +182,7 @@ class CopyTarget:
         `metadata` are as they were after the pass over the frames, `before` as they were before it; the latter count for broadcasts.
         """
         infos = infos_in(metadata)
-        check_homes(metadata, spreads=self.routes.spreads)
-        positions = await self._finish_pchannels(source, before, infos, ends)
-        cursors = await self._copy_cursors(source, infos)
+        positions, cursors = await self._finish_pchannels(source, before, infos, ends)
         await self._save_records(infos, before.metadata, metadata, positions)
         await self._save_mark(msgspec.structs.replace(self.mark, whole=True))
         return cursors
@@ -207,22 +202,22 @@ class CopyTarget:
             await storage.kv.remove(MARK)
         await undo.run()
 
-    async def _finish_pchannels(self, source: CopySource, before: Stored, infos: list[VChannelInfo], ends: Ends) -> dict[str, int]:
-        """Stores what each pchannel remembers at its end, as a checkpoint; returns the positions where they end."""
+    async def _finish_pchannels(
+        self, source: CopySource, before: Stored, infos: list[VChannelInfo], ends: Ends
+    ) -> tuple[dict[str, int], int]:
+        """Stores what each pchannel remembers at its end, as a checkpoint; returns the positions where they end, and the number of
+        cursors."""
         live = {(info.name, info.incarnation) for info in infos}
         broadcasts: set[int] = set()
-        cursors: dict[str, list[CursorRecord]] = {}
+        records: dict[str, tuple[CursorRecord, ...]] = {}
         scheduled: dict[str, list[Scheduled]] = {}
         for name in ends.snapshots:
             remembered = await in_thread(source.remembered, name, before, ends, live)
             broadcasts |= remembered.broadcasts
-            for record in remembered.cursors:
-                cursor = None if record.cursor is None else await self._moved(source, record.cursor)
-                target = self.routes.default(name)  # the home of the cursor: where the transactions are that move it
-                in_hand = await self._moved_state(source, record)
-                cursors.setdefault(target, []).append(msgspec.structs.replace(record, cursor=cursor, state=in_hand))
+            records[name] = remembered.cursors
             for message in remembered.scheduled:
                 scheduled.setdefault(self.routes.target(name, message.name[0]), []).append(message)
+        cursors = await self._moved_records(source, (await in_thread(source.saved, records)).values(), {info.name for info in infos})
         positions = {}
         for name, writer in self._writers.items():
             await writer.flush()
@@ -236,7 +231,7 @@ class CopyTarget:
                 _schedule(state.schedule, message)
             positions[name] = writer.log.durable_end
             await writer.log.save_state(positions[name], list(state.snapshot()))
-        return positions
+        return positions, sum(record.cursor is not None for own in cursors.values() for record in own)
 
     async def _recovered(self, log: PChannelLog, live: Collection[RunName]) -> RecoveryState:
         """Returns the state at the end of a pchannel, as an opening would recover it."""
@@ -244,24 +239,28 @@ class CopyTarget:
         await recover(log, state, _START, live=live.__contains__)
         return state
 
-    async def _copy_cursors(self, source: CopySource, infos: list[VChannelInfo]) -> int:
-        store: CursorStore
-        if self.location.path is None:
-            store = CursorsInKV(self._storage.kv.under(CURSOR_ROOT))
-        else:
-            assert self._building.path is not None
-            store = CursorFiles(self._building.path, held=self._storage.held)
+    async def _moved_records(
+        self, source: CopySource, saved: Collection[tuple[str, CursorRecord]], known: Collection[str]
+    ) -> dict[str, list[CursorRecord]]:
+        """Returns the records of cursors as they are in the target, by their homes there. `known` are the vchannels that exist."""
+        if self.routes.spreads:
+            check_homes(record for _, record in saved)
         incarnations = await in_thread(source.incarnations)
-        known = {info.name for info in infos}
-        count = 0
-        for cursor in await in_thread(source.cursors):
-            if incarnations.get(cursor.pchannel) != cursor.incarnation or not known.issuperset(cursor.key.vchannels):
+        moved: dict[str, list[CursorRecord]] = {}
+        for home, record in saved:
+            cursor = record.cursor
+            if cursor is not None and (
+                incarnations.get(cursor.pchannel) != cursor.incarnation or not all(name in known for name in cursor.key.vchannels)
+            ):
                 continue  # of a log, or a vchannel, that is gone: nothing can be read with it
-            moved = await self._moved(source, cursor)
-            await in_thread(store.delete_named, cursor.key.name, cursor.key.vchannels)
-            await in_thread(store.save, moved, earliest=lambda: (0, 0))
-            count += 1
-        return count
+            # Where the transactions are that move it, and otherwise where it reads.
+            target = self.routes.default(home)
+            if cursor is not None and not record.is_moving:
+                target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
+            state = await self._moved_state(source, record)
+            cursor = None if cursor is None else await self._moved(source, cursor)
+            moved.setdefault(target, []).append(msgspec.structs.replace(record, cursor=cursor, state=state))
+        return moved
 
     async def _moved(self, source: CopySource, cursor: Cursor) -> Cursor:
         """Returns the cursor as it is in the target: it begins with the same event."""
@@ -271,13 +270,7 @@ class CopyTarget:
         start = (0, 0) if cursor.stale else await _moved(source, log, cursor.pchannel, cursor.start)
         event = None if event_tick is None else await _newest(log, event_tick)
         return msgspec.structs.replace(
-            cursor,
-            pchannel=target,
-            incarnation=self.mark.incarnations[target],
-            form=self._storage.backend.form,
-            start=start,
-            event=event,
-            home=self.routes.default(cursor.home) if cursor.home else "",
+            cursor, pchannel=target, incarnation=self.mark.incarnations[target], form=self._storage.backend.form, start=start, event=event
         )
 
     async def _moved_state(self, source: CopySource, record: CursorRecord) -> bytes:
@@ -306,25 +299,12 @@ class CopyTarget:
         saves |= {key: metadata[key] for key in (IDS_KEY, COMPRESSION_KEY, LIMIT_KEY) if key in metadata}
         if NEXT_KEY in metadata:  # the target's maps are its own
             saves[NEXT_KEY] = str(RecordCounter(RecordCounter.parse(metadata[NEXT_KEY]).next_incarnation))
-        saves |= self._home_records(metadata)
         saves |= self._broadcast_records(before, {info.name: info for info in infos})
         for name, incarnation in self.mark.incarnations.items():
             saves[PCHANNELS + name] = encode(PChannelMeta(name, incarnation, self.mark.term))
             record_of_state = CheckpointRecord(self.mark.term, ends[name], ends[name])
             saves[CHECKPOINT_PREFIX + name] = msgspec.json.encode(record_of_state).decode()
         await save_metadata(self._storage.kv, saves)
-
-    def _home_records(self, metadata: Mapping[str, str]) -> dict[str, str]:
-        """Returns the records of the cursors that move with transactions, each with the pchannel of the target that is its home."""
-        saves = {}
-        for key, text in metadata.items():
-            if key.startswith(f"{HOME_ROOT}/"):
-                try:
-                    record: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-                    saves[key] = msgspec.json.encode({**record, "pchannel": self.routes.default(record["pchannel"])}).decode()
-                except (msgspec.DecodeError, RecursionError, KeyError, ValueError) as error:
-                    raise CorruptionError(f"the record {key!r} of the source cannot be read: {error!r}", expected="a home") from error
-        return saves
 
     def _broadcast_records(self, metadata: Mapping[str, str], infos: Mapping[str, VChannelInfo]) -> dict[str, str]:
         """Returns the records of the broadcasts, in which each vchannel is on its pchannel of the target."""
@@ -454,9 +434,9 @@ class _Writer:
             raise self._error
 
 
-def check_homes(metadata: Mapping[str, str], *, spreads: bool) -> None:
-    """Raises InvalidArgumentError for cursors that move with transactions, if vchannels of one pchannel go to several."""
-    if spreads and any(key.startswith(f"{HOME_ROOT}/") for key in metadata):
+def check_homes(records: Iterable[CursorRecord]) -> None:
+    """Raises InvalidArgumentError for cursors that move with transactions, where vchannels of one pchannel go to several."""
+    if any(record.is_moving and record.cursor is not None for record in records):
         raise InvalidArgumentError(
             "the log has cursors that move with transactions, which have to be on one pchannel with them: copy it with as many pchannels "
             "as it has, or fewer"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors import ActorSystem, SystemClock
 from wal._version import __version__
 from wal.channels.cluster import FORMAT, LEADER, MOVING_CURSORS, NODES, NodeRecord, encode, load_cluster, node_from, node_key, ticks_key
+from wal.channels.metadata import CURSOR_ROOT
 from wal.channels.pchannels import load_pchannels
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelExistError, UnavailableError, WALError, closed_log
@@ -34,8 +35,7 @@ from wal.node.node import StreamingNode
 from wal.node.session import TTL_S, NodeSession
 from wal.operate.processes.opening import connected, open_log, open_root, settings_for
 from wal.operate.processes.readiness import Readiness
-from wal.read.cursors.cursor import CursorInfo
-from wal.read.cursors.in_kv import FencedCursors
+from wal.read.cursors.pins import PinKeys
 from wal.rpc.api.cluster_pb2 import CreateVChannelRequest
 from wal.rpc.methods import CREATE_VCHANNEL
 from wal.rpc.serving import Draining, Handler
@@ -105,11 +105,9 @@ class ClusterNode:
 
         node = self.node
 
-        async def cursors() -> list[CursorInfo]:
-            infos = await node.cursors.infos()
-            return [info for info in infos if info.position is not None and info.position.message_id.pchannel in node.pchannels]
-
-        return Snapshots(lambda: node.statistics("pulsar", vchannels=len(node.routes.known.records)), cursors, node.retention.report)
+        return Snapshots(
+            lambda: node.statistics("pulsar", vchannels=len(node.routes.known.records)), node.cursors.infos, node.retention.report
+        )
 
     async def hand_over(self) -> None:
         """Has the leader take all pchannels away, as far as there is one."""
@@ -165,10 +163,9 @@ class ClusterNode:
         node.host(storage.backend, storage.kv, view, limits=storage.limits, checkpoint_rule=CheckpointRule(), lease=self.session)
         undo.add(node.hosting.close)
         view.on_changed = self._changed
-        await node.open_cursors(FencedCursors(storage.kv, node.hosting.claim))
-        undo.add(node.cursors.close)
-        await node.open_homes(storage.kv, raise_format=partial(_raise_format, storage), shared=True)
-        undo.add(node.homes.end)
+        pins = PinKeys(storage.kv.under(CURSOR_ROOT))
+        await node.open_cursors(pins, storage.kv, raise_format=partial(_raise_format, storage), shared=True)
+        undo.add(node.cursors.end)
         await node.start_retention()
         undo.add(node.retention.close)
         node.hosting.arm()

@@ -1,5 +1,5 @@
 """Cursors: saved positions of readers, kept under a name and shared by all processes that read; they hold back retention.
 
-A `CursorStore` keeps them, in files, in metadata or in memory, under one lock between saves and truncations. `cursor_status` says what a
-saved one is worth now. The `CursorService` serves the callers on an event loop, in threads.
+A cursor is a record in the log (`records.py`). Processes beside the writer store pins (`pins.py`), of which the writer makes records, and
+take the newest of both (`pinned.py`). `cursor_status` says what a saved cursor is worth now.
 """

@@ -64,13 +64,7 @@ class Cursor(msgspec.Struct, frozen=True):
     form: int = FORM_JOURNAL
     stale: str = ""
     moved_at: float = 0.0
-    home: str = ""
-    revision: int = 0
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether it is the copy of a cursor that was never saved."""
-        return bool(self.home) and not self.revision
+    moving: bool = False
 
     @property
     def position(self) -> ReadPosition | None:

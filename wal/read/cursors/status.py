@@ -109,7 +109,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     Raises TruncatedError (without the earliest event) and InvalidArgumentError as described at the top of the file, and ClosedError if the
     pchannel is not here any more.
     """
-    if cursor is None or cursor.unsaved:
+    if cursor is None:
         return None
     if pchannel not in view.logs:
         raise ClosedError(f"pchannel {pchannel!r} was moved while {cursor.key} was loaded: load it again, where the pchannel is now")
@@ -143,7 +143,7 @@ def shown(cursor: Cursor, view: LogView, *, now_s: float) -> CursorInfo | None:
     `now_s` is the wall time.
     """
     status = cursor_status(cursor, view)
-    if status is CursorStatus.DROPPED or cursor.unsaved:
+    if status is CursorStatus.DROPPED:
         return None
     unread, held_bytes, lag_s = Unread(0), 0, None
     if cursor.pchannel in view.logs and status is not CursorStatus.OTHER_INCARNATION:

@@ -96,7 +96,7 @@ class QueryCursor:
                 time.time(),
                 place.form,
             )
-            if not store.save(cursor, earliest=earliest, forward_only=True) and since > place.log_position:
+            if not store.save(cursor, forward_only=True) and since > place.log_position:
                 _log.warning(
                     "%s is ahead of this query, and was not moved: it belongs to another query, or this query was restarted with a new "
                     "checkpoint; name another cursor, or delete this one with delete_cursor(%r)",

@@ -27,7 +27,7 @@ from wal.storage.files.access import PRIVATE, FileAccess
 LOCK_NAME: Final = "LOCK"
 """The lock file of the process that has the journal open for writing."""
 CURSORS_LOCK_NAME: Final = "cursors.lock"
-"""The lock file of a process that saves or deletes a cursor, or truncates."""
+"""A lock file of earlier versions, whose processes took turns in saving cursors and truncating."""
 
 
 class FileLock:

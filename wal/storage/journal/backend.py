@@ -19,7 +19,7 @@ from wal.message import FORM_JOURNAL, Lineage
 from wal.runtime.system import warn_of_weaknesses
 from wal.runtime.threads import in_thread
 from wal.storage.base import LogBackend
-from wal.storage.files import CURSORS_LOCK_NAME, LOCK_NAME, FileLock, HeldDirectory
+from wal.storage.files import LOCK_NAME, HeldDirectory
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME
 from wal.storage.journal.directory import DirectoryLock, carry_out, choose_access, claim_format, create_log, raise_format
 from wal.storage.journal.disk import Disk
@@ -197,8 +197,6 @@ class JournalBackend(LogBackend):
             except OSError as error:
                 if error.errno not in NO_SPACE:  # on a full disk an older journal keeps its format until there is room
                     raise
-            # The file is created here, so that a log can still be truncated after the disk has filled up.
-            FileLock.open(self._directory / CURSORS_LOCK_NAME, access, dir_fd=held.fd).close()
             warn_of_weaknesses()
         except BaseException:
             if self.held is not None:

@@ -16,6 +16,10 @@ A writer also records the current boot of the machine: until the machine restart
 The page also notes that the map of the pchannel's vchannels was written once, so that its absence is damage.
 
     at 1536   "WALV"
+
+A writer that means to truncate says so before it does, and takes it back if it does not: see `PChannelLog.intend`.
+
+    at 2048   magic "WALT" | position u64 | index u32 | crc32c u32; zeros while it means to truncate nothing
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, LogWentBackError, WALError
+from wal.message import LogPosition
 from wal.runtime.descriptors import map_file, open_file
 from wal.storage.files import FileLock
 from wal.storage.files.links import check_only_name
@@ -220,6 +225,11 @@ class ControlPage:
         """Notes that the map of the vchannels was written, which stays true whoever owns the log: no lock is needed."""
         self._map[_MAP_AT : _MAP_AT + len(_MAP_NOTE)] = _MAP_NOTE
 
+    def intend(self, up_to: LogPosition | None) -> None:
+        """Says how far the log is to be truncated, None: not at all. Only inside `locked`."""
+        packed = bytes(_INTENT.size) if up_to is None else _INTENT.pack(b"WALT", *up_to)
+        self._map[_INTENT_AT : _INTENT_AT + _INTENT.size + _CRC.size] = packed + _CRC.pack(google_crc32c.value(packed) if up_to else 0)
+
     def sync(self) -> None:
         """Makes all stores so far survive a power cut."""
         self._disk.sync_map(self._map, self._fd, self._path)
@@ -302,6 +312,17 @@ class ControlView:
         """Returns whether a writer has once written the map of the vchannels."""
         return _notes_map(self._map)
 
+    def intended(self) -> LogPosition:
+        """Returns how far the writer means to truncate the log, (0, 0): not at all."""
+        for _ in range(_LOAD_TRIES):
+            data = self._map[_INTENT_AT : _INTENT_AT + _INTENT.size + _CRC.size]
+            if not any(data):
+                return 0, 0
+            if _CRC.unpack_from(data, _INTENT.size)[0] == google_crc32c.value(data[: _INTENT.size]):
+                _, position, index = _INTENT.unpack_from(data)
+                return position, index
+        return _NUMBERS_END, 0  # the writer was killed while it stored it
+
     def close(self) -> None:
         """Closes the mapping. Idempotent."""
         self._map.close()
@@ -341,6 +362,8 @@ _MAP_NOTE: Final = b"WALV"
 _BOOT_BYTES: Final = 24
 _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")
+_INTENT_AT: Final = 4 * SECTOR_BYTES
+_INTENT: Final = struct.Struct("<4sQI")
 _NUMBERS_END: Final = 1 << 63
 """A bound above every number that is counted, so that a next number always fits its field."""
 

@@ -159,6 +159,10 @@ class JournalLog(PChannelLog):
     def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
         return self._reader.unread_for(names, start, min(end, self._tail.durable_end))
 
+    async def intend(self, up_to: LogPosition | None) -> None:
+        self._check_open()
+        await self._in_thread(lambda: self._truncation.intend(up_to))
+
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
         if position > self.durable_end:
@@ -386,6 +390,12 @@ class JournalTruncation:
         self.removed: int = 0
         """The number of segments whose files were removed."""
 
+    def intend(self, up_to: LogPosition | None) -> None:
+        """See `PChannelLog.intend`."""
+        with self._lock, self._control.locked():
+            self._control.load_owned()
+            self._control.intend(up_to)
+
     def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
         """Makes this the earliest event unless a later one already is; returns the resulting one. Raises ChannelFencedError,
         StorageError."""
@@ -397,6 +407,7 @@ class JournalTruncation:
                         return record.earliest
                     self._control.store(msgspec.structs.replace(record, earliest=earliest))
                     self._control.sync()
+                    self._control.intend(None)
                 self._drop(earliest[0])
             except OSError as error:
                 raise StorageError(f"truncating the log in {self._directory} failed: {error.strerror}") from error

@@ -25,7 +25,7 @@ from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, Rows
 from wal.storage.files import FORMAT_NAME, MAP_NAME, HeldDirectory, HeldNames
 from wal.storage.journal.checkpoint import load_checkpoint, newest_checkpoint
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, REPLACED_TERM, ControlRecord, ControlView
-from wal.storage.journal.directory import check_format
+from wal.storage.journal.directory import check_format, is_being_written
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import segment_name
@@ -244,14 +244,27 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
                         raise  # otherwise segments were freed while they were read
 
     def _last_events(self, start: int, record: ControlRecord, names: frozenset[str]) -> dict[RunName, LogPosition]:
-        segments, reader = self._segments, self._reader
-        if start < segments.segments[0].base:  # truncated, and held for recovery
-            segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
-            segments.reach(record.durable, start)
-            reader = JournalReader(
-                self._disk, segments, pchannel=self.pchannel, incarnation=self.incarnation, earliest=lambda: self.earliest
-            )
-        return reader.last_events(start, record.durable, names)
+        return self._held_reader(start, record).last_events(start, record.durable, names)
+
+    def _held_reader(self, start: int, record: ControlRecord) -> JournalReader:
+        """Returns what reads the frames from `start` on, which may be truncated and held for a recovery."""
+        if start >= self._segments.segments[0].base:
+            return self._reader
+        segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
+        segments.reach(record.durable, start)
+        return JournalReader(self._disk, segments, pchannel=self.pchannel, incarnation=self.incarnation, earliest=lambda: self.earliest)
+
+    def kept(self) -> tuple[LogPosition, LogPosition]:
+        intended = self._control.intended()
+        earliest = self._load().earliest
+        if intended > earliest and is_being_written(self.directory.parent.parent) is False:
+            intended = 0, 0
+        return earliest, intended
+
+    def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
+        with self._damage_or_loss():
+            record, _ = self._reach()
+            return self._held_reader(start, record).keyed_page(start, end, bytes_max)
 
     def checkpoint_position(self) -> int | None:
         return newest_checkpoint(self.directory)

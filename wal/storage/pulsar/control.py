@@ -52,7 +52,8 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
     `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if it is
-    known. `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`.
+    known. `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`. `intent`: how far the log may
+    be truncated next, see `PChannelLog.intend`.
     """
 
     version: int
@@ -68,6 +69,7 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     last_truncated: tuple[int, int] | None = None
     states: dict[str, SavedState] = {}
     index: SavedState | None = None
+    intent: tuple[int, int] | None = None
 
 
 class Control:

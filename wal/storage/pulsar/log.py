@@ -134,6 +134,10 @@ class PulsarLog(PChannelLog):
             await self._page(partial(self._reader.last_events, passed, end, self._index))
         return passed.events
 
+    async def intend(self, up_to: LogPosition | None) -> None:
+        self._check_open()
+        await self._truncation.intend(up_to)
+
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
         if position > self.durable_end:
@@ -280,15 +284,20 @@ class PulsarTruncation:
     def earliest(self) -> tuple[int, int]:
         return self._control.record.earliest
 
+    async def intend(self, up_to: LogPosition | None) -> None:
+        """See `PChannelLog.intend`."""
+        async with self._turn:
+            if self._control.record.intent != up_to:
+                await self._control.change(self._term, intent=up_to)
+
     async def truncate(self, earliest: tuple[int, int]) -> None:
         """Makes this the earliest event, unless a later one already is. Raises ChannelFencedError, or an error of the metadata."""
         async with self._turn:
             if earliest <= self.earliest:
                 await self._control.check_owner(self._term)
                 return
-            await self._control.change(
-                self._term, earliest=earliest, last_truncated=self._newest_below(earliest[0]) or self._control.record.last_truncated
-            )
+            last_truncated = self._newest_below(earliest[0]) or self._control.record.last_truncated
+            await self._control.change(self._term, earliest=earliest, last_truncated=last_truncated, intent=None)
             await self._give_back()
 
     async def release(self, checkpoint: int) -> bool:

@@ -171,6 +171,13 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
             self._patiently(partial(self._reader.last_events, passed, end))
         return first, passed.events
 
+    def kept(self) -> tuple[LogPosition, LogPosition]:
+        record, _ = self._patiently(self._look)
+        return record.earliest, record.intent or (0, 0)
+
+    def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
+        return self._patiently(lambda: self._reader.keyed_page(Passed(start, start), end, bytes_max))
+
     def checkpoint_position(self) -> int | None:
         """Returns the position of the newest state for recovery, as of the last look at the metadata."""
         return max(map(int, self._record.states), default=None)

@@ -116,10 +116,10 @@ class PulsarReader:
         self.check(start, end)
         return self._page(start, end, bytes_max, self.check, lambda _: True, lambda _position, _view: True)
 
-    def keyed_page(self, passed: Passed, end: int, bytes_max: int, index: VChannelIndex) -> FramePage:
+    def keyed_page(self, passed: Passed, end: int, bytes_max: int, index: VChannelIndex | None = None) -> FramePage:
         """Returns the frames with keyed events or copies in the next page of what follows `passed` up to `end`, truncated or not.
 
-        All frames of the page are added to `passed` and to the `index`.
+        All frames of the page are added to `passed` and to the `index`, if one is given.
         """
         self.check_held(passed.end, end)
         return self._pass(passed, end, bytes_max, index, keyed=True)

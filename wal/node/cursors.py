@@ -1,0 +1,516 @@
+"""NodeCursors: the cursors of the pchannels that are here.
+
+How it works. A cursor is a record in the log of one pchannel, its home: the one that it reads, or that of the first transaction that saves
+it. `CursorWrites` writes the records, `CursorTable` judges them. The cursors of a home are in memory, and retention asks the tables.
+
+Processes beside this one store pins (`wal/read/cursors/pins.py`). `look` makes records of the new ones: when the pchannel is opened, when
+a caller asks for cursors, and before anything is truncated. A pin stays as long as its record is the newest one of its cursor. After
+another change it is removed, so that its process, which keeps no records, reads the log again.
+
+A truncation sets an intent for the time in which it looks at cursors and pins (`intend`): a save below it is refused, as if the log was
+truncated already. So none comes between the look and the truncation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from actors import ActorError, Clock
+from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnavailableError, WALError, closed_log
+from wal.message import Lineage, LogPosition
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.cursors.pins import AsyncPins, Pin, newest_pin, prefix_of, stem_of
+from wal.read.cursors.records import CursorRecord
+from wal.read.cursors.service import infos_of
+from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable
+from wal.read.cursors.store import DamagedCursor, adopted, check_replaced
+from wal.runtime.threads import in_thread
+from wal.write.cursor_table import CursorChange, CursorTable
+from wal.write.cursor_writes import CursorOperation, save_after
+from wal.write.pchannel import PChannel
+
+_log: Final = logging.getLogger("wal.cursors")
+
+
+class NodeCursors:
+    """See the top of the file, and `wal.read.cursors.service.Cursors`.
+
+    `pins` are None where no other process reads the log. `view` returns, on the loop, the logs with which cursors are compared; `catch_up`
+    brings up to date what is known of vchannels, and `pchannel_of` returns the pchannel of one. `raise_format` is called before the first
+    record: earlier versions must not write the log from then on. `shared`: other nodes have other pchannels of the log.
+    """
+
+    def __init__(
+        self,
+        pins: AsyncPins | None,
+        *,
+        view: Callable[[], LogView],
+        catch_up: Callable[[], Awaitable[None]],
+        pchannel_of: Callable[[str], str],
+        raise_format: Callable[[], Awaitable[None]],
+        clock: Clock,
+        shared: bool,
+    ) -> None:
+        self._pins = pins
+        self._view = view
+        self._catch_up = catch_up
+        self._pchannel_of = pchannel_of
+        self._raise_format = raise_format
+        self._shared = shared
+        self.wall: Callable[[], float] = clock.wall
+        self.judge: Callable[[], Awaitable[None]] | None = None
+        """Called before cursors are read: marks those over a bound."""
+        self._served: dict[str, PChannel] = {}
+        self._homes: dict[CursorKey, str] = {}
+        """The home of each cursor that has one here."""
+        self._moves: dict[CursorKey, asyncio.Future[None]] = {}
+        """The cursors whose home is being changed."""
+        self._raised = False
+        self._raising = asyncio.Lock()
+        self._in_line = 0
+        """The callers that wait until the format is raised: later ones must not overtake them."""
+        self._known: dict[str, Pin | DamagedCursor] = {}
+        """The pins as of the last look, by name."""
+        self._pending: dict[CursorKey, Cursor] = {}
+        """What pins say of cursors whose records could not be written yet, on a full disk say."""
+        self._looking = asyncio.Lock()
+        self._intents: dict[str, LogPosition] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Future[CursorRecord | None]] = set()
+        """The changes that were sent and are not settled."""
+        self._closed = False
+
+    # -- opening and closing
+
+    async def open(self, pchannels: Iterable[PChannel]) -> None:
+        """Serves the cursors of these pchannels, and makes records of what other processes have saved."""
+        opened = list(pchannels)
+        try:
+            for pchannel in opened:
+                await self._serve(pchannel)
+            await self._adopt_restored()
+            await self.look()
+        except BaseException:
+            for pchannel in opened:
+                self.detach(pchannel)
+            raise
+
+    def detach(self, pchannel: PChannel) -> list[CursorKey]:
+        """Serves the cursors of a pchannel that is being closed here no more, and returns them: its next owner does."""
+        self._served.pop(pchannel.channel, None)
+        keys = [key for key, home in self._homes.items() if home == pchannel.channel]
+        for key in keys:
+            del self._homes[key]
+        return keys
+
+    async def end(self) -> None:
+        """Refuses later changes and looks at no pins any more; waits for what is under way. Idempotent."""
+        self._closed = True
+        while self._tasks or self._changes:
+            under_way: list[asyncio.Future[Any]] = [*self._tasks, *self._changes]
+            await asyncio.wait(under_way)
+
+    async def _serve(self, pchannel: PChannel) -> None:
+        name, table = pchannel.channel, pchannel.cursors.table
+        await pchannel.log.intend(None)  # that of a writer that has died
+        pchannel.cursors.first_for = self._first_for
+        pchannel.cursors.on_settled = partial(self._settled, pchannel)
+        self._served[name] = pchannel
+        for record in table.all():
+            if record.deleted:
+                table.forget(record)
+                continue
+            other = self._served.get(self._homes.get(record.key, name))
+            if other is not None and other is not pchannel:  # the process ended while the home was changed
+                before = other.cursors.table.newest(record.key)
+                older = other if before.revision < record.revision else pchannel
+                self._homes[record.key] = name if older is other else other.channel
+                await self.changed(older, record.key, make=partial(CursorTable.delete, key=record.key))
+            else:
+                self._homes[record.key] = name
+
+    async def _adopt_restored(self) -> None:
+        """Moves the cursors of logs that were restored since to the incarnations that these have now.
+
+        A cursor whose event was lost stays as it is: using it raises LogWentBackError.
+        """
+        lineages = self._lineages()
+        if not any(lineage.restores for lineage in lineages.values()):
+            return
+        for key, home in list(self._homes.items()):
+            record = self._served[home].cursors.table.newest(key)
+            if record.cursor is not None and (moved := adopted(record.cursor, lineages)) is not None:
+                await self.changed(self._served[home], key, make=partial(CursorTable.save, change=CursorChange(key, moved)))
+
+    def _lineages(self) -> Mapping[str, Lineage]:
+        return {name: pchannel.log.lineage for name, pchannel in self._served.items()}
+
+    # -- what callers ask
+
+    async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
+        """Returns the cursor to resume from on this pchannel; see `Cursors.load`."""
+        await self.look()
+        if self.judge is not None:
+            await self.judge()
+        stem = stem_of(key)
+        for name, pin in self._known.items():
+            if isinstance(pin, DamagedCursor) and name.startswith(stem):
+                raise pin.error
+        cursor = self._pending.get(key)
+        if cursor is None and key in self._homes:
+            home = self.home_of(key)
+            home.check_lease()
+            if home.fault is not None:
+                raise home.fault
+            record = home.cursors.table.get(key)
+            cursor = None if record is None else record.cursor
+        return resumable(cursor, await self.view_for((cursor,)), pchannel=pchannel)
+
+    async def infos(self, *, pchannel: str | None = None) -> list[CursorInfo]:
+        """Returns all cursors that are here, or those on one pchannel, by name and vchannels, without those of dropped vchannels.
+
+        A damaged cursor is logged as a warning, and `retention` names it.
+        """
+        await self.look()
+        if self.judge is not None:
+            await self.judge()
+        cursors = [each for each in self.saved() if isinstance(each, DamagedCursor) or pchannel in (None, each.pchannel)]
+        view = await self.view_for(cursors)
+        return await in_thread(infos_of, cursors, view, now_s=self.wall())
+
+    async def save(self, cursor: Cursor, *, forward_only: bool = False, check_moving: Callable[[], None] | None = None) -> bool:
+        """Stores a reader's position; durable on return. Returns whether it was stored; see `SavedCursors.save` for `forward_only`.
+
+        `check_moving` is called before a cursor is moved that consumers or transactions move, and raises what refuses that.
+        """
+        key = cursor.key
+        while (moving := self._moves.get(key)) is not None:
+            await asyncio.shield(moving)
+        if key not in self._homes or self._in_line:
+            await self._name(key, cursor.pchannel)
+        home = self.home_of(key)
+        before = home.cursors.table.newest(key)
+        if before.is_moving:
+            if check_moving is not None:
+                check_moving()
+        elif before.cursor is not None:
+            check_replaced(before.cursor, cursor, forward_only=False)
+        cursor = msgspec.structs.replace(cursor, saved_at=self.wall())
+        return await self.changed(home, key, change=CursorChange(key, cursor, forward_only=forward_only)) is not None
+
+    async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        """Deletes cursors; see `Cursors.delete`."""
+        stem = prefix_of(name) if vchannels is None else stem_of(CursorKey(name, vchannels))
+        await self._delete(lambda key, _: key.name == name and vchannels in (None, key.vchannels), stem)
+
+    async def drop(self, vchannel: str, incarnation: int) -> None:
+        """Deletes the cursors of this incarnation of a vchannel, including those of sets that contain it."""
+
+        def is_dropped(key: CursorKey, cursor: Cursor | None) -> bool:
+            if vchannel not in key.vchannels:
+                return False
+            saved = None if cursor is None else cursor.incarnations[key.vchannels.index(vchannel)]
+            return (saved or 0) <= incarnation
+
+        if self._homes or self._pins is not None:
+            await self._delete(is_dropped)
+
+    async def _delete(self, chosen: Callable[[CursorKey, Cursor | None], bool], stem: str | None = None) -> None:
+        """Deletes the chosen cursors, and the damaged pins whose names begin with `stem`."""
+        await self.look()
+        async with self._looking:
+            for key, home in list(self._homes.items()):
+                table = self._served[home].cursors.table
+                if chosen(key, table.newest(key).cursor):
+                    await self.changed(self._served[home], key, make=partial(CursorTable.delete, key=key))
+            names = [name for name, pin in self._known.items() if isinstance(pin, Pin) and chosen(pin.cursor.key, pin.cursor)]
+            if stem is not None:
+                names += [name for name, pin in self._known.items() if isinstance(pin, DamagedCursor) and name.startswith(stem)]
+            await self._remove(names)
+
+    def saved(self) -> list[Cursor | DamagedCursor]:
+        """Returns the durable cursors that are here as of the last look, by name and vchannels, damaged ones last."""
+        cursors: dict[CursorKey, Cursor] = {}
+        for pchannel in self._served.values():
+            for record in pchannel.cursors.table.all():
+                if record.cursor is not None:
+                    cursors[record.key] = record.cursor
+        cursors |= self._pending
+        damaged = [pin for pin in self._known.values() if isinstance(pin, DamagedCursor)]
+        return [*(cursors[key] for key in sorted(cursors)), *damaged]
+
+    async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
+        """Returns what to compare these cursors with. What is known of vchannels is brought up to date before one counts as dropped."""
+        view = self._view()
+        if any(isinstance(cursor, Cursor) and cursor_status(cursor, view) is CursorStatus.DROPPED for cursor in cursors):
+            await self._catch_up()
+            view = self._view()
+        return view
+
+    async def mark_stale(self, cursor: Cursor, why: str) -> None:
+        """Marks a cursor as stale, unless it was saved, deleted or marked meanwhile."""
+        if cursor.key in self._homes:
+            home = self.home_of(cursor.key)
+            record = home.cursors.table.get(cursor.key)
+            if record is not None and record.cursor == cursor:
+                revision = record.revision
+                await self.changed(home, cursor.key, make=lambda table: table.mark_stale(cursor.key, why, revision=revision))
+
+    async def remove(self, cursor: Cursor) -> None:
+        """Deletes the cursor of a vchannel that was dropped, unless it was saved meanwhile."""
+        await self._delete(lambda key, saved: key == cursor.key and saved is not None and saved.incarnations == cursor.incarnations)
+
+    # -- truncations
+
+    async def intend(self, pchannel: PChannel, up_to: LogPosition | None) -> None:
+        """Refuses saves below this position from now on, here and in other processes (None: no more), and returns when all saves that came
+        before are settled."""
+        if up_to is None:
+            self._intents.pop(pchannel.channel, None)
+            await pchannel.log.intend(None)
+            return
+        self._intents[pchannel.channel] = up_to
+        await pchannel.log.intend(up_to)
+        for home in list(self._served.values()):
+            if home.cursors.table.has_pending:
+                settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                home.frames.when_settled(home.frames.newest, partial(settled.set_result, None))
+                await settled
+
+    def truncated(self, pchannel: PChannel) -> None:
+        """Ends the intent of a truncation that was carried out."""
+        self._intents.pop(pchannel.channel, None)
+
+    def _first_for(self, cursor: Cursor) -> LogPosition:
+        pchannel = self._served.get(cursor.pchannel)
+        if pchannel is None or pchannel.log.incarnation != cursor.incarnation:
+            return 0, 0
+        return max(pchannel.log.earliest, self._intents.get(cursor.pchannel, (0, 0)))
+
+    # -- homes, for transactions and consumers
+
+    async def name(self, key: CursorKey, *, pchannel: str | None = None) -> None:
+        """Names a home for a cursor that consumers will move: this pchannel, or (None) the one that it has, or that of its vchannels."""
+        home = self._homes.get(key)
+        if home is None or (pchannel not in (None, home) and not self._is_moving(key)):
+            target = pchannel or self._pchannel_of(key.vchannels[0])
+            self.here(key, target)
+            await self.named(key, target)
+
+    async def named(self, key: CursorKey, pchannel: str) -> None:
+        """Makes this pchannel the home of a cursor that only readers have saved. Raises InvalidArgumentError if consumers or transactions
+        move it, and another one is its home."""
+        if self._homes.get(key) == pchannel and key not in self._moves and not self._in_line:
+            return
+        if self._shared and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
+            raise InvalidArgumentError(
+                f"{key} reads pchannel {own}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with "
+                f"transactions on the pchannel that it reads; create the vchannels of the output on {own}"
+            )
+        while (moving := self._moves.get(key)) is not None:
+            await asyncio.shield(moving)
+        await self._name(key, pchannel)
+        if self._homes[key] != pchannel and not self._is_moving(key):
+            await self._move(key, pchannel)
+        if (home := self._homes.get(key)) not in (None, pchannel):
+            raise InvalidArgumentError(
+                f"{key} is kept in the log of pchannel {home}, and this transaction is on pchannel {pchannel}: save it in a transaction on "
+                f"vchannels of {home}, or delete the cursor to begin again"
+            )
+
+    def home_of(self, key: CursorKey) -> PChannel:
+        """Returns the home of a cursor that has one. Raises UnavailableError if it is not here."""
+        return self.here(key, self._homes[key])
+
+    def here(self, key: CursorKey, name: str) -> PChannel:
+        """Returns the pchannel of this name. Raises UnavailableError if it is not here."""
+        if (pchannel := self._served.get(name)) is None:
+            raise UnavailableError(f"{key} is kept in the log of pchannel {name}, which is not open here: try again when it is")
+        return pchannel
+
+    def _is_moving(self, key: CursorKey) -> bool:
+        return self.home_of(key).cursors.table.newest(key).is_moving
+
+    async def _name(self, key: CursorKey, pchannel: str) -> None:
+        """Notes the home of a cursor that has none."""
+        if not self._raised or self._in_line:
+            self._in_line += 1
+            try:
+                async with self._raising:
+                    if not self._raised:
+                        await self._raise_format()
+                        self._raised = True
+            finally:
+                self._in_line -= 1
+        self._homes.setdefault(key, pchannel)
+
+    async def _move(self, key: CursorKey, pchannel: str) -> None:
+        """Moves a cursor that only readers have saved to another home. Its saves wait meanwhile."""
+        source, target = self.home_of(key), self.here(key, pchannel)
+        moved = self._moves[key] = asyncio.get_running_loop().create_future()
+        try:
+            await self.changed(source, key, make=lambda _: None)  # those under way are settled
+            record = source.cursors.table.get(key)
+            if record is not None and record.cursor is not None and not record.is_moving:
+                await self.changed(target, key, make=partial(CursorTable.take_over, record=record))
+                self._homes[key] = pchannel
+                await self.changed(source, key, make=partial(CursorTable.delete, key=key))
+            elif record is None:
+                self._homes[key] = pchannel
+        finally:
+            del self._moves[key]
+            moved.set_result(None)
+
+    # -- changes
+
+    def change_of(self, cursor: Cursor, after: LogPosition | None = None) -> CursorChange:
+        """Returns the save of a cursor by a transaction."""
+        return CursorChange(cursor.key, msgspec.structs.replace(cursor, saved_at=self.wall()), after=after, moves=True)
+
+    def send(self, change: CursorChange, pchannel: PChannel) -> asyncio.Future[CursorRecord | None]:
+        """Sends a save that comes without messages; it must be of a cursor whose home is this pchannel."""
+        return self.tell(pchannel, change.key, change=change)
+
+    def save_after(self, change: CursorChange, first: asyncio.Future[Any], pchannel: PChannel) -> asyncio.Future[Any]:
+        """Sends the save of a transaction whose key was seen before; the future gets the `first` result once the save is durable."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._send(pchannel, save_after(change, first, future))
+        return future
+
+    def tell(
+        self,
+        pchannel: PChannel,
+        key: CursorKey,
+        *,
+        change: CursorChange | None = None,
+        make: Callable[[CursorTable], CursorRecord | None] | None = None,
+    ) -> asyncio.Future[CursorRecord | None]:
+        """Sends a change of a cursor to its home; the future gets its durable record, or None if there was nothing to write."""
+        if self._closed:
+            raise closed_log()
+        future: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
+        self._send(pchannel, CursorOperation(key, future, change, make))
+        self._changes.add(future)
+        future.add_done_callback(self._changes.discard)
+        return future
+
+    @staticmethod
+    def _send(pchannel: PChannel, operation: CursorOperation) -> None:
+        try:
+            pchannel.cursors.tell(operation)
+        except ActorError as error:
+            raise (pchannel.fault or closed_log()) from error
+
+    async def changed(
+        self,
+        pchannel: PChannel,
+        key: CursorKey,
+        *,
+        change: CursorChange | None = None,
+        make: Callable[[CursorTable], CursorRecord | None] | None = None,
+    ) -> CursorRecord | None:
+        """Carries a change out, and returns its durable record; None if there was nothing to write."""
+        return await asyncio.shield(self.tell(pchannel, key, change=change, make=make))
+
+    def _settled(self, pchannel: PChannel, key: CursorKey) -> None:
+        """Takes note of a record that is durable or failed."""
+        table = pchannel.cursors.table
+        if table.get(key) is not None or table.is_pending(key):
+            self._homes.setdefault(key, pchannel.channel)
+        elif self._homes.get(key) == pchannel.channel:
+            del self._homes[key]
+        if self._known and not self._closed and not self._looking.locked() and any(self._passed(key)):
+            self._run(self._remove_passed(key))
+
+    # -- pins
+
+    async def look(self) -> None:
+        """Makes records of the pins that were stored since the last look, and removes those of cursors that were changed since."""
+        if self._pins is None or self._closed:
+            return
+        async with self._looking:
+            names = await self._pins.names()
+            known, self._known = self._known, {}
+            pins: dict[CursorKey, list[Pin]] = {}
+            for name in names:
+                pin: Pin | DamagedCursor | None = known.get(name)
+                if not isinstance(pin, Pin):  # a damaged one may have been restored
+                    pin = await self._pins.read(name)
+                if pin is not None:
+                    self._known[name] = pin
+                if isinstance(pin, Pin):
+                    pins.setdefault(pin.cursor.key, []).append(pin)
+            self._pending = {}
+            for key, own in pins.items():
+                await self._adopt(key, own)
+
+    async def _adopt(self, key: CursorKey, pins: list[Pin]) -> None:
+        """Makes a record of the newest pin of a cursor, if it is later than the record that there is."""
+        home = self._homes.get(key)
+        record = None if home is None else self.home_of(key).cursors.table.newest(key)
+        refused = [pin.name for pin in pins if pin.cursor.pchannel in self._served and pin.is_below(self._served[pin.cursor.pchannel].log)]
+        await self._remove(refused)
+        pin = newest_pin(pin for pin in pins if pin.is_later(record) and pin.name not in refused)
+        if pin is not None:
+            cursor = adopted(pin.cursor, self._lineages()) or pin.cursor
+            target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._pchannel_of(key.vchannels[0]))
+            if target not in self._served:
+                return  # another node has it
+            pchannel = self._served[target]
+            try:
+                if not pin.deleted:
+                    await self._name(key, target)
+                    await self.changed(pchannel, key, make=partial(CursorTable.save, change=CursorChange(key, cursor)))
+                elif home is not None:
+                    await self.changed(pchannel, key, make=partial(CursorTable.delete, key=key))
+            except (TruncatedError, ChannelNotExistError) as error:
+                _log.info("%s, which another process has saved, is not valid any more: %s", key, error)
+            except WALError as error:
+                if not pin.deleted:
+                    self._pending[key] = cursor
+                _log.warning("%s, which another process has saved, is not in the log yet: %s", key, error)
+                return
+        elif home is None and any(pin.cursor.pchannel not in self._served for pin in pins) and self._shared:
+            return
+        await self._remove(self._passed(key))
+
+    def _passed(self, key: CursorKey) -> list[str]:
+        """Returns the names of the pins of a cursor that are not its newest state any more."""
+        home = self._served.get(self._homes.get(key, ""))
+        saved = None if home is None else home.cursors.table.newest(key).cursor
+        own = [pin for pin in self._known.values() if isinstance(pin, Pin) and pin.cursor.key == key]
+        return [pin.name for pin in own if pin.deleted or pin.copy or saved is None or not _is_same(pin.cursor, saved)]
+
+    async def _remove(self, names: Iterable[str]) -> None:
+        if self._pins is not None and (gone := list(names)):
+            for name in gone:
+                self._known.pop(name, None)
+            await self._pins.remove(gone)
+
+    async def _remove_passed(self, key: CursorKey) -> None:
+        try:
+            async with self._looking:
+                await self._remove(self._passed(key))
+        except WALError as error:  # the next look removes them
+            _log.debug("the pins of %s could not be removed yet: %s", key, error)
+
+    def _run(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the pins of cursors could not be kept: %r", error, exc_info=error)
+
+
+def _is_same(pin: Cursor, saved: Cursor) -> bool:
+    """Returns whether a pin is what is saved."""
+    return pin == msgspec.structs.replace(saved, moved_at=pin.moved_at, moving=pin.moving)

@@ -1,0 +1,241 @@
+"""PinnedCursors: the cursors of a log for a process beside its writer, or without one.
+
+What is saved is the newest of two: the record of a cursor in the log, and the pin that a process beside the writer has stored since. The
+records are read from the last checkpoint on, once, and from then on from the frames that were added since.
+
+A save stores a pin, and then looks how far the writer means to truncate (`PChannelLog.intend`): the writer looks at the pins after it has
+said that. So one of the two sees the other, and nobody waits for a lock. Where the writer is about to truncate past the pin, the save waits
+until it has done so, which refuses the save, or has given up, which it does if it has seen the pin in time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from wal.errors import NotLocalError, TruncatedError, WouldBlockError
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.pins import Pin, Pins, name_of, newest_pin, prefix_of, stem_of
+from wal.read.cursors.records import CursorRecord, CursorRecords
+from wal.read.cursors.store import DamagedCursor, SavedCursors, below_earliest, check_replaced
+from wal.storage.read_only import ReadOnlyStoredLog
+
+INTENT_TIMEOUT_S: Final = 10.0
+"""How long a save waits for a truncation, which takes milliseconds unless the writer was stopped or killed."""
+_POLL_S: Final = 0.002
+_PAGE_BYTES: Final = 1 << 20
+_TIE_S: Final = 1e-6
+"""A save is at least so much later than the one that it replaces, whatever the clock says."""
+
+
+class PinnedCursors(SavedCursors):
+    """See the top of the file. `logs` returns the open logs by pchannel."""
+
+    def __init__(self, pins: Pins, logs: Callable[[], Mapping[str, ReadOnlyStoredLog]]) -> None:
+        self._pins = pins
+        self._logs = logs
+        self._records: dict[str, _Records] = {}
+        self._own: dict[CursorKey, Pin] = {}
+        """The pins that this object has stored last: while they are there, nobody else has changed their cursors."""
+        self._turn = threading.RLock()  # a signal handler may save in the midst of a save
+
+    def load(self, key: CursorKey) -> Cursor | None:
+        """See `SavedCursors.load`."""
+        saved = self._saved(key, self._pins_of(key))
+        return None if saved.deleted else saved.cursor
+
+    def load_all(self) -> list[Cursor | DamagedCursor]:
+        """Returns all cursors, by name and vchannels, damaged ones last."""
+        sound, damaged = self._sorted(self._pins.names())
+        saved = [self._saved(key, sound.get(key, [])) for key in sorted(sound.keys() | self._all_records().keys())]
+        return [*(each.cursor for each in saved if each.cursor is not None and not each.deleted), *damaged]
+
+    def all_pins(self) -> list[Pin | DamagedCursor]:
+        """Returns all pins, whether the writer has made records of them or not."""
+        pins = map(self._pins.read, self._pins.names())
+        return [pin for pin in pins if pin is not None]
+
+    def saved_keys(self) -> list[CursorKey]:
+        """See `SavedCursors.saved_keys`."""
+        return [cursor.key for cursor in self.load_all() if isinstance(cursor, Cursor)]
+
+    def save(self, cursor: Cursor, *, forward_only: bool = False) -> bool:
+        """See `SavedCursors.save`. Raises WouldBlockError if a truncation takes too long."""
+        key = cursor.key
+        with self._turn:
+            pins = self._pins_of(key)
+            saved = self._saved(key, pins)
+            if saved.is_moving:
+                raise NotLocalError(
+                    f"{key} moves with transactions and is kept in the log of pchannel {saved.home}: save it in the process that writes "
+                    "that log, or through a server of it"
+                )
+            before = None if saved.deleted else saved.cursor
+            if before is not None:
+                if not check_replaced(before, cursor, forward_only=forward_only):
+                    return False
+                cursor = msgspec.structs.replace(cursor, saved_at=max(cursor.saved_at, before.saved_at + _TIE_S))
+            log = self._logs()[cursor.pchannel]
+            if cursor.start < (first := log.kept()[0]):
+                raise below_earliest(cursor, first)
+            pin = self._store(cursor, saved, pins)
+            try:
+                _wait_for_truncation(log, cursor)
+            except TruncatedError:
+                self._pins.remove((pin.name,))
+                raise
+            self._pins.remove(each.name for each in pins)
+            self._own[key] = pin
+        return True
+
+    def delete_named(self, name: str, vchannels: tuple[str, ...] | None) -> None:
+        """Deletes the cursor of this name and set, or all of this name, damaged ones too; a missing one is fine. Durable on return.
+
+        Raises NotLocalError for a cursor that only the writer of the log changes.
+        """
+        with self._turn:
+            stem = prefix_of(name) if vchannels is None else stem_of(CursorKey(name, vchannels))
+            names = [file for file in self._pins.names() if file.startswith(stem)]
+            sound, damaged = self._sorted(names)
+            keys = {key for key in self._all_records() if key.name == name and vchannels in (None, key.vchannels)} | sound.keys()
+            saved = {key: self._saved(key, sound.get(key, [])) for key in keys}
+            for key, each in saved.items():
+                if each.is_moving:
+                    raise NotLocalError(
+                        f"{key} moves with transactions and is kept in the log of pchannel {each.home}: delete it in the process that "
+                        "writes that log, or through a server of it"
+                    )
+            for key, each in saved.items():
+                if each.cursor is not None and not each.deleted:
+                    later = msgspec.structs.replace(each.cursor, saved_at=max(time.time(), each.cursor.saved_at + _TIE_S))
+                    self._store(later, each, sound.get(key, ()), deleted=True)
+                    self._pins.remove(pin.name for pin in sound.get(key, ()))
+            self._pins.remove(each.file for each in damaged)
+
+    def _store(self, cursor: Cursor, before: _Saved, pins: Iterable[Pin], *, deleted: bool = False) -> Pin:
+        number = max((pin.number for pin in pins), default=0) + 1
+        pin = Pin(cursor, before.revision, deleted, number, name_of(cursor.key, number))
+        self._pins.write(pin.name, pin)
+        return pin
+
+    def _pins_of(self, key: CursorKey) -> list[Pin]:
+        """Returns the pins of a cursor; raises the error of a damaged one."""
+        stem = stem_of(key)
+        sound, damaged = self._sorted([name for name in self._pins.names() if name.startswith(stem)])
+        if damaged:
+            raise damaged[0].error
+        return sound.get(key, [])
+
+    def _sorted(self, names: Iterable[str]) -> tuple[dict[CursorKey, list[Pin]], list[DamagedCursor]]:
+        """Reads these pins; returns the sound ones by cursor, and the damaged ones."""
+        sound: dict[CursorKey, list[Pin]] = {}
+        damaged: list[DamagedCursor] = []
+        for name in names:
+            pin = self._pins.read(name)
+            if isinstance(pin, DamagedCursor):
+                damaged.append(pin)
+            elif pin is not None:
+                sound.setdefault(pin.cursor.key, []).append(pin)
+        return sound, damaged
+
+    def _saved(self, key: CursorKey, pins: list[Pin]) -> _Saved:
+        """Returns what is saved of a cursor, given its pins."""
+        pin = newest_pin(pins)
+        if pin is not None and pin.name == getattr(self._own.get(key), "name", None):
+            return _Saved(pin.cursor, pin.revision, pin.deleted)
+        home, record = self._all_records().get(key, ("", None))
+        logs = self._logs()
+        pins = [each for each in pins if each.cursor.pchannel not in logs or not each.is_below(logs[each.cursor.pchannel])]
+        pin = newest_pin(each for each in pins if each.is_later(record))
+        if record is None:
+            return _Saved() if pin is None else _Saved(pin.cursor, pin.revision, pin.deleted)
+        if pin is None:
+            return _Saved(record.cursor, record.revision, record.deleted, record.is_moving, home)
+        return _Saved(pin.cursor, record.revision, pin.deleted, record.is_moving, home)
+
+    def _all_records(self) -> dict[CursorKey, tuple[str, CursorRecord]]:
+        """Returns the newest record of each cursor, with the pchannel that has it."""
+        newest: dict[CursorKey, tuple[str, CursorRecord]] = {}
+        with self._turn:
+            for name, log in self._logs().items():
+                records = self._records.get(name)
+                if records is None or records.log is not log:
+                    records = self._records[name] = _Records(log)
+                for record in records.look().all():
+                    if record.key not in newest or record.revision > newest[record.key][1].revision:
+                        newest[record.key] = name, record
+        return newest
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What is saved of a cursor; `revision` is that of its newest record, 0 for none."""
+
+    cursor: Cursor | None = None
+    revision: int = 0
+    deleted: bool = False
+    is_moving: bool = False
+    home: str = ""
+
+
+class _Records:
+    """The records of cursors in one log, as of the last look."""
+
+    def __init__(self, log: ReadOnlyStoredLog) -> None:
+        self.log = log
+        self._records = CursorRecords()
+        self._upto: int | None = None
+        """The position up to which the frames were read; None: the checkpoint was not read either."""
+
+    def look(self) -> CursorRecords:
+        """Returns the newest record of each cursor, tombstones included."""
+        log = self.log
+        while True:
+            position = None
+            try:
+                if self._upto is None:
+                    position = self._begin()
+                end = log.reach().durable_end
+                while self._upto is not None and self._upto < end:
+                    page = log.keyed_page(self._upto, end, _PAGE_BYTES)
+                    for frame in page.frames:
+                        self._records.replay(frame.position, frame.view)
+                    self._upto = page.next_position
+                if self._upto is not None:
+                    return self._records
+            except TruncatedError:  # the checkpoint was replaced meanwhile, and what came after it is gone
+                self._upto = None
+                if position is not None and log.checkpoint_position() == position:
+                    raise
+
+    def _begin(self) -> int | None:
+        """Reads the newest checkpoint; returns its position, None if there is none."""
+        log = self.log
+        position = log.checkpoint_position()
+        self._records = CursorRecords()
+        if position is not None:
+            if (state := log.checkpoint_state(position)) is None:
+                return position
+            self._records.restore(state)
+        self._upto = log.kept()[0][0] if position is None else position
+        return position
+
+
+def _wait_for_truncation(log: ReadOnlyStoredLog, cursor: Cursor) -> None:
+    """Returns once the writer means to truncate nothing that the cursor needs. Raises TruncatedError if it has done so."""
+    until = time.monotonic() + INTENT_TIMEOUT_S
+    while True:
+        earliest, intended = log.kept()
+        if cursor.start < earliest:
+            raise below_earliest(cursor, earliest)
+        if cursor.start >= intended:
+            return
+        if time.monotonic() > until:
+            raise WouldBlockError(
+                f"the writer of the log has been truncating for more than {INTENT_TIMEOUT_S:g} s, or was killed while it did: save the "
+                "cursor again, once a writer has opened the log"
+            )
+        time.sleep(_POLL_S)
