@@ -24,10 +24,9 @@ async def written(directory: Path, *, frames: int = 30) -> None:
         await log.raw_append(Message("v0", b"keyed"), idempotency_key="first")
         for number in range(frames):
             await log.append_bulk(Message(f"v{at % 5}", bytes([at]) * (at * 40), properties={"number": str(number)}) for at in range(60))
-        async with log.read("v1", cursor="billing", follow=False) as scanner:
-            async for _ in scanner:
-                await scanner.save()
-                break
+        async with open_wal(directory, read_only=True) as beside, beside.read("v1", cursor="billing", follow=False) as scanner:
+            await anext(scanner)
+            await scanner.save()
 
 
 def flipped(file: Path, offset: int) -> None:

@@ -289,7 +289,7 @@ async def test_files_that_root_creates_belong_to_the_service(place: Path) -> Non
         assert await service.hear() == 1
         await service.end()
     pins = PinFiles(directory)
-    await asyncio.to_thread(pins.remove, pins.names())
+    await asyncio.to_thread(lambda: pins.remove(pins.names()))
     await use_all(str(directory))
     strangers = {str(path) for path in directory.rglob("*") if path.stat().st_uid != SERVICE}
     assert not strangers
