@@ -3,14 +3,13 @@
 Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
 without a copy and only small ones are joined.
 
-Encode copies: the tables of frames with the copies of broadcasts. Pure.
-
-Every SHARED run is followed by a COPY run for each vchannel of its broadcast. Their columns are built broadcast by broadcast, never copy by
-copy: there may be thousands of copies.
+Any draft can be encoded column by column (`_many`). Two kinds of frames have a shorter way: a message alone (`_one`) in half of the time,
+and nothing but plain transactions (`_only_txns`) in a fifth to a half of it.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from itertools import accumulate, chain, pairwise
 from struct import Struct, pack
@@ -23,7 +22,6 @@ from wal.frame.codec import BODY_BYTES_MIN, Compressor
 from wal.frame.draft import FrameDraft, PlainTxn, Record, Run, RunName
 from wal.frame.layout import (
     BLOCK_BYTES_MIN,
-    BROADCAST,
     CODEC_ZSTD,
     COLUMN_EXT,
     COLUMN_FLAGS,
@@ -42,10 +40,7 @@ from wal.frame.layout import (
 
 
 class Tables(msgspec.Struct, gc=False):
-    """The tables of a frame as bytes, and the blocks that its body is cut into.
-
-    The tables of a frame as bytes, its blocks, and the fields of the header that depend on them.
-    """
+    """The tables of a frame as bytes, the blocks that its body is cut into, and the fields of the header that depend on them."""
 
     packed: bytes
     blocks: list[bytes]
@@ -75,38 +70,36 @@ def cut_blocks(parts: list[bytes], ends: list[int]) -> tuple[list[bytes], list[i
     return blocks, block_ends
 
 
-def copy_columns(runs: list[Run], rows: list[int], offsets: list[int], body_len: int) -> tuple[int, int, list[bytes], list[bytes]]:
-    """Returns the runs with the COPY runs after each SHARED run: their number, the bytes of their names, their columns and names in pieces.
+def run_columns(runs: list[Run], rows: list[int], offsets: list[int], body_len: int) -> tuple[int, list[bytes], bytes]:
+    """Returns the number of the runs, their columns and their names, with the COPY runs after each SHARED run.
 
-    They are built broadcast by broadcast, never copy by copy: there may be thousands of copies.
+    Copies are added broadcast by broadcast, never copy by copy: there may be thousands of them.
     """
-    kinds: list[bytes] = []
-    name_lens: list[bytes] = []
-    incarnations: list[bytes] = []
-    counts: list[bytes] = []
-    starts: list[bytes] = []
-    names: list[bytes] = []
-    ordinal = 0
-    for run, count, (start, end) in zip(runs, rows, pairwise((*offsets, body_len)), strict=True):
-        begin = start.to_bytes(4, "little")
-        if (copies := run.copies) is None:
-            name = run.name.encode()
-            kinds.append(bytes((run.kind,)))
-            name_lens.append(len(name).to_bytes(2, "little"))
-            incarnations.append(run.incarnation.to_bytes(4, "little"))
-            counts.append(count.to_bytes(4, "little"))
-            starts.append(begin)
-            names.append(name)
-            ordinal += 1
-        else:  # a SHARED run has one record; the columns of its copies hold its ordinal and its end
-            kinds.append(copies.kinds)
-            name_lens.append(copies.name_lens)
-            incarnations.append(copies.incarnations)
-            counts.append(_ONE_RECORD + ordinal.to_bytes(4, "little") * copies.count)
-            starts.append(begin + end.to_bytes(4, "little") * copies.count)
+    kinds, name_lens, names = bytearray(), array("H"), list[bytes]()
+    incarnations, counts, starts = array("I"), array("I"), array("I")
+    begin = 0
+    for at in (*[at for at, run in enumerate(runs) if run.copies is not None], len(runs)):
+        if begin < at:
+            some = runs[begin:at]
+            encoded = [run.name.encode() for run in some]
+            kinds += bytes([run.kind for run in some])
+            name_lens.extend(map(len, encoded))
+            incarnations.extend([run.incarnation for run in some])
+            counts.extend(rows[begin:at])
+            starts.extend(offsets[begin:at])
+            names += encoded
+        if at < len(runs) and (copies := runs[at].copies) is not None:
+            # A SHARED run has one record; the columns of its copies hold its ordinal and its end.
+            end = offsets[at + 1] if at + 1 < len(runs) else body_len
+            counts.frombytes(_ONE_RECORD + len(kinds).to_bytes(4, "little") * copies.count)
+            starts.frombytes(offsets[at].to_bytes(4, "little") + end.to_bytes(4, "little") * copies.count)
+            kinds += copies.kinds
+            name_lens.frombytes(copies.name_lens)
+            incarnations.frombytes(copies.incarnations)
             names.append(copies.joined)
-            ordinal += 1 + copies.count
-    return ordinal, sum(map(len, names)), [*kinds, *name_lens, *incarnations, *counts, *starts], names
+        begin = at + 1
+    numbers = (name_lens, incarnations, counts, starts)
+    return len(kinds), [bytes(kinds), *[column.tobytes() for column in numbers]], b"".join(names)
 
 
 def copy_vchannels(runs: list[Run]) -> tuple[RunName, ...]:
@@ -290,32 +283,14 @@ def _many(draft: FrameDraft) -> Tables:
     body_len = ends[-1]
     blocks, block_ends = cut_blocks(parts, ends)
     offsets = [ends[start * len(fields)] for start in starts[:-1]]
-    if draft.compatible & BROADCAST:
-        run_count, names_len, run_columns, name_bytes = copy_columns(runs, rows, offsets, body_len)
-        vchannels, pchannel_wide = copy_vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
-        form = f"<{form}{2 * len(blocks)}I"
-        packed = b"".join(
-            (*run_columns, pack(form, *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks)), *name_bytes)
-        )
-        return Tables(packed, blocks, incompatible, run_count, count, body_len, names_len, vchannels, pchannel_wide)
-    kinds, name_lens, joined = _names(runs)
+    run_count, columns_of_runs, names = run_columns(runs, rows, offsets, body_len)
     if len(draft.by_name) == len(runs):
         vchannels, pchannel_wide = tuple(draft.by_name), False
     else:
-        vchannels = tuple({(run.name, run.incarnation): None for run in runs if run.name})
-        pchannel_wide = RunKind.PCHANNEL in kinds
-    packed = pack(
-        f"<{len(runs)}s{len(runs)}H{3 * len(runs)}I{form}{2 * len(blocks)}I",
-        kinds,
-        *name_lens,
-        *[run.incarnation for run in runs],
-        *rows,
-        *offsets,
-        *chain.from_iterable(columns),
-        *block_ends,
-        *map(google_crc32c.value, blocks),
-    )
-    return Tables(packed + joined, blocks, incompatible, len(runs), count, body_len, len(joined), vchannels, pchannel_wide)
+        vchannels, pchannel_wide = copy_vchannels(runs), any(run.kind is RunKind.PCHANNEL for run in runs)
+    rest = pack(f"<{form}{2 * len(blocks)}I", *chain.from_iterable(columns), *block_ends, *map(google_crc32c.value, blocks))
+    packed = b"".join((*columns_of_runs, rest, names))
+    return Tables(packed, blocks, incompatible, run_count, count, body_len, len(names), vchannels, pchannel_wide)
 
 
 def _only_txns(txns: list[PlainTxn], cursors: list[bytes]) -> Tables:
@@ -403,14 +378,6 @@ def _only_txns(txns: list[PlainTxn], cursors: list[bytes]) -> Tables:
         )
     )
     return Tables(packed, blocks, incompatible, number, records, body_len, len(joined), tuple(runs), False)
-
-
-def _names(runs: list[Run]) -> tuple[bytes, list[int], bytes]:
-    """Returns the kinds of the runs, the lengths of their names in UTF-8, and the names."""
-    names = [run.name for run in runs]
-    joined = "".join(names)
-    lengths = list(map(len, names)) if joined.isascii() else [len(name.encode()) for name in names]
-    return bytes([run.kind for run in runs]), lengths, joined.encode()
 
 
 def _index_column(draft: FrameDraft, count: int) -> list[int] | None:
