@@ -41,9 +41,9 @@ class Figure(msgspec.Struct, frozen=True):
     roles: tuple[str, ...] = ("writer",)
 
 
-counter = partial(Figure, "counter")
-gauge = partial(Figure, "gauge")
-histogram = partial(Figure, "histogram")
+counter: Final[partial[Figure]] = partial(Figure, "counter")
+gauge: Final[partial[Figure]] = partial(Figure, "gauge")
+histogram: Final[partial[Figure]] = partial(Figure, "histogram")
 
 
 def _ended(outcome: str) -> Figure:

@@ -19,7 +19,7 @@ import msgspec
 from wal.frame import BROADCAST, CopyNames, FrameDraft, RunName
 from wal.message import LogPosition, Natural, PackedPosition, packed, unpacked
 from wal.storage.pieces import PieceKind, encode_header, encode_piece
-from wal.storage.state_table import Live, StateTable
+from wal.storage.state_table import Decoders, Live, StateTable
 
 PIECE_NAMES: Final = 1024
 """A piece is cut at this many vchannels, so that encoding one takes well below a millisecond."""
@@ -39,7 +39,7 @@ class LastEvents(StateTable):
     """The last events of one pchannel. `changes` counts the frames with events since the last checkpoint."""
 
     what = "last events"
-    decoders: ClassVar = {PieceKind.LAST_EVENTS: msgspec.msgpack.Decoder(_EventsPiece)}
+    decoders: ClassVar[Decoders] = {PieceKind.LAST_EVENTS: msgspec.msgpack.Decoder(_EventsPiece)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class LastEvents(StateTable):
             if len(self._copies) > COPIES_MAX:
                 self._sort_copies()
         if draft.indices:
-            self.changes += 1
+            self.changed()
 
     def get(self, name: RunName) -> LogPosition | None:
         """Returns the log position of the vchannel's last durable event, or None if it never had one."""
@@ -90,7 +90,7 @@ class LastEvents(StateTable):
         for name, event in events.items():
             if live is None or live(name):
                 self._events[name] = event
-                self.changes += 1
+                self.changed()
 
     def snapshot(self) -> Iterator[bytes]:
         if self._copies:

@@ -30,6 +30,7 @@ PIECE_BYTES: Final = 64 * 1024
 """A piece is cut at this many bytes of records."""
 Live = Callable[[RunName], bool]
 """Returns whether a vchannel still exists."""
+Decoders = dict[PieceKind, msgspec.msgpack.Decoder[Any]]
 encode_record: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -37,12 +38,16 @@ class StateTable(abc.ABC):
     """A table of one pchannel. `what` names its contents in errors, `decoders` decode its pieces, and `flag` marks its frames."""
 
     what: ClassVar[str]
-    decoders: ClassVar[dict[PieceKind, msgspec.msgpack.Decoder[Any]]]
+    decoders: ClassVar[Decoders]
     flag: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self.changes: int = 0
         """What became durable since the last checkpoint."""
+
+    def changed(self, count: int = 1) -> None:
+        """Counts what became durable."""
+        self.changes += count
 
     def replay(self, position: int, view: FrameView, *, live: Live | None = None) -> int:
         """Applies one durable frame written after the checkpoint, in order; returns how many changes it holds.
@@ -88,6 +93,10 @@ class RecordTable(StateTable):
         super().__init__()
         self.used: bool = False
         self.floors: tuple[int, ...] = floors
+
+    def begin_use(self) -> None:
+        """Notes that there was a record."""
+        self.used = True
 
     def snapshot(self) -> Iterator[bytes]:
         kind = next(iter(self.decoders))

@@ -31,7 +31,7 @@ from wal.frame import BROADCAST, FrameView, RunName
 from wal.message import BroadcastHeader, MessageType, Natural, PackedPosition, ResourceKey, packed, unpacked
 from wal.read.assembly import shared_copies
 from wal.storage.pieces import PieceKind, encode_header, encode_piece
-from wal.storage.state_table import Live, StateTable
+from wal.storage.state_table import Decoders, Live, StateTable
 
 PIECE_NAMES: Final = 1024
 """A piece is cut when its new sets have this many vchannels, or its rows this many parts."""
@@ -171,7 +171,7 @@ class CopyTable(StateTable):
     """The broadcasts of one pchannel. `changes` counts the parts and the ends of broadcasts."""
 
     what = "broadcasts"
-    decoders: ClassVar = {PieceKind.COPIES: msgspec.msgpack.Decoder(_CopiesPiece)}
+    decoders: ClassVar[Decoders] = {PieceKind.COPIES: msgspec.msgpack.Decoder(_CopiesPiece)}
     flag = BROADCAST
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class CopyTable(StateTable):
     def durable(self, header: BroadcastHeader, part: CopiesPart) -> None:
         """Adds copies that are in the log."""
         self._put(header, part)
-        self.changes += 1
+        self.changed()
 
     def _put(self, header: BroadcastHeader, part: CopiesPart) -> None:
         listed = self._broadcasts.get(header.broadcast_id)
@@ -222,7 +222,7 @@ class CopyTable(StateTable):
         """Forgets a broadcast that is over; it may be unknown."""
         self._broadcasts.pop(broadcast_id, None)
         self.forgotten.add(broadcast_id)
-        self.changes += 1
+        self.changed()
 
     # -- recovery
 

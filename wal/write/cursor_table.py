@@ -164,8 +164,8 @@ class CursorTable(CursorRecords):
         """Notes that a record is in the log; records become durable in the order in which they were submitted."""
         key = record.key
         self._records[key] = record
-        self.used = True
-        self.changes += 1
+        self.begin_use()
+        self.changed()
         if self._submitted.get(key) is record:
             del self._submitted[key]
 
@@ -181,7 +181,7 @@ class CursorTable(CursorRecords):
             return False
         del self._records[tombstone.key]
         self.raise_floors(tombstone.revision, tombstone.fence)
-        self.changes += 1
+        self.changed()
         return True
 
     def is_pending(self, key: CursorKey) -> bool:

@@ -35,7 +35,7 @@ from wal.errors import InvalidArgumentError, WouldBlockError, corruption
 from wal.frame import SCHEDULES, FrameView, RunName, SystemRecord
 from wal.message import Natural
 from wal.storage.pieces import PieceKind
-from wal.storage.state_table import RECORD_VERSION, Live, RecordTable, check_version, encode_record
+from wal.storage.state_table import RECORD_VERSION, Decoders, Live, RecordTable, check_version, encode_record
 from wal.timestamp.timestamp import MILLISECONDS_MAX
 
 OVERHEAD: Final = 512
@@ -125,7 +125,7 @@ class ScheduleTable(RecordTable):
     """
 
     what = "scheduled messages"
-    decoders: ClassVar = {PieceKind.SCHEDULES: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural])}
+    decoders: ClassVar[Decoders] = {PieceKind.SCHEDULES: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural])}
     flag = SCHEDULES
 
     def __init__(self, *, count_max: int = 65_536, bytes_max: int = 32 << 20) -> None:
@@ -189,7 +189,7 @@ class ScheduleTable(RecordTable):
 
     def durable(self, message: Scheduled) -> None:
         """Notes that the record of a submitted message is in the log."""
-        self.changes += 1
+        self.changed()
         self.grown += message.taken
         if message.state is State.SUBMITTED:
             self._wait(message)
@@ -224,7 +224,7 @@ class ScheduleTable(RecordTable):
 
     def removed(self, messages: Sequence[Scheduled]) -> None:
         """Notes that it is in the log that these leaving messages wait no more."""
-        self.changes += len(messages)
+        self.changed(len(messages))
         for message in messages:
             self._forget(message)
 
@@ -255,7 +255,7 @@ class ScheduleTable(RecordTable):
             else:
                 continue
             count += 1
-        self.used = True
+        self.begin_use()
         return count
 
     def _durable(self) -> list[Scheduled]:
@@ -272,7 +272,7 @@ class ScheduleTable(RecordTable):
             self.raise_floors(message.number + 1)
 
     def _insert(self, message: Scheduled) -> None:
-        self.used = True
+        self.begin_use()
         self.raise_floors(message.number + 1)
         self.bytes += message.taken
         self._by_number[message.number] = message

@@ -21,7 +21,7 @@ from wal.frame import CURSORS, FrameView, SystemRecord
 from wal.message import Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.storage.pieces import PieceKind
-from wal.storage.state_table import RECORD_VERSION, Live, RecordTable, check_version, encode_record
+from wal.storage.state_table import RECORD_VERSION, Decoders, Live, RecordTable, check_version, encode_record
 
 
 class CursorRecord(msgspec.Struct, frozen=True, gc=False):
@@ -132,7 +132,7 @@ class CursorRecords(RecordTable):
     """The durable records of the cursors whose home is one pchannel. The floors are those of revisions and of numbers of consumers."""
 
     what = "cursors"
-    decoders: ClassVar = {PieceKind.CURSORS: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural, Natural])}
+    decoders: ClassVar[Decoders] = {PieceKind.CURSORS: msgspec.msgpack.Decoder(tuple[int, list[bytes], Natural, Natural])}
     flag = CURSORS
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class CursorRecords(RecordTable):
             before = self._records.get(record.key)
             if before is None or record.revision > before.revision:
                 self._records[record.key] = record
-        self.used = True
+        self.begin_use()
         return len(records)
 
     def _durable(self) -> list[CursorRecord]:

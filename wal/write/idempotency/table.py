@@ -107,7 +107,7 @@ class IdempotencyTable(StateTable):
         `claims` has the claim of each key. Keys that share a claim have to be in the order in which they were claimed.
         """
         scope = claims[0].scope
-        self.changes += len(claims)
+        self.changed(len(claims))
         if isinstance(keys[0], ProducerKey):
             if scope.live:
                 self.producers.durable_run(scope, claims, position, index, tick)
@@ -133,14 +133,14 @@ class IdempotencyTable(StateTable):
         scope = claim.scope
         if isinstance(first, ProducerKey) or len((entry := scope.keys[first]).keys) != count or entry.claim is not claim:
             return False
-        self.changes += count
+        self.changed(count)
         self._remember(scope, entry, Kept(position, index, tick))
         return True
 
     def durable(self, claim: Claim, key: Key, kept: Kept) -> None:
         """Remembers a claimed key and its result: its event is in the log."""
         scope = claim.scope
-        self.changes += 1
+        self.changed()
         if isinstance(key, str):
             entry = scope.keys[key]
             self._remember(scope, entry if len(entry.keys) == 1 else _split_off(scope, [key]), kept)
@@ -168,7 +168,7 @@ class IdempotencyTable(StateTable):
 
     def forgotten(self, producer: str) -> None:
         """Forgets a producer whose forgetting is durable."""
-        self.changes += 1
+        self.changed()
         self.producers.forget(producer)
 
     # -- recovery
