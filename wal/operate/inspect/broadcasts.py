@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Final, cast
 
-from broadcaster.message import CopiesInLog
+from broadcaster.message import BroadcastTask, CopiesInLog
 from broadcaster.records import read_records, rebuild
 from wal.channels.metadata import broadcasts_in
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import TruncatedError
-from wal.operate.inspect.builders import broadcast_row
+from wal.operate.inspect.builders import broadcast_rows
 from wal.operate.inspect.outside import metadata_of
 from wal.operate.inspect.rows import BroadcastRow
 from wal.read.read_only_core import ReadOnlyCore
@@ -42,11 +42,18 @@ def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings
         position, state = (0, None) if checkpoint is None else (checkpoint.position, checkpoint.state)
         copies += _copies(cast("ReadOnlyStoredLog", log), position, state)
     now_s = time.time()
-    return [
-        broadcast_row(task, task.header.resource_keys, age_s=max(0.0, now_s - parse(task.broadcast_id)[0] / 1000), last_error=None)
+    return broadcast_rows(
+        BroadcastTask(
+            task.broadcast_id,
+            task.state,
+            task.header.resource_keys,
+            task.missing_appends,
+            task.missing_acks,
+            max(0.0, now_s - parse(task.broadcast_id)[0] / 1000),
+        )
         for task, _ in rebuild(read_records(records, records.values()), copies).tasks
         if not task.finished
-    ]
+    )
 
 
 def _copies(log: ReadOnlyStoredLog, position: int, state: int | None) -> list[CopiesInLog]:

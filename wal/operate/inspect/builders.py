@@ -10,14 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from wal._version import __version__
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics, PChannelRetention
-from wal.message import MessageID, ResourceKey
+from wal.message import MessageID
 from wal.operate.inspect.rows import (
     BroadcastRow,
     ConsumerRow,
@@ -38,6 +38,7 @@ from wal.timestamp.oracle import AHEAD_MAX_S
 from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
+    from broadcaster.message import BroadcastTask
     from wal.consumers.consumer import ConsumerStatistics
 
 
@@ -51,25 +52,6 @@ class InspectedLog(Protocol):
     async def retention(self) -> list[PChannelRetention]: ...
     async def last(self, vchannel: str) -> MessageID | None: ...
     def statistics(self) -> LogStatistics: ...
-
-
-class BroadcastInProgress(Protocol):
-    """A running broadcast, as `log.broadcast().tasks()` returns it."""
-
-    @property
-    def broadcast_id(self) -> int: ...
-    @property
-    def state(self) -> object: ...
-    @property
-    def resource_keys(self) -> Sequence[ResourceKey]: ...
-    @property
-    def missing_appends(self) -> Sequence[str]: ...
-    @property
-    def missing_acks(self) -> Sequence[str]: ...
-    @property
-    def age_s(self) -> float: ...
-    @property
-    def last_error(self) -> str | None: ...
 
 
 class WriterDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,24 +208,18 @@ async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_
     return rows
 
 
-def broadcast_rows(tasks: Iterable[BroadcastInProgress]) -> list[BroadcastRow]:
+def broadcast_rows(tasks: Iterable[BroadcastTask]) -> list[BroadcastRow]:
     """Returns a row for each of these broadcasts, from `log.broadcast().tasks()`, the oldest first."""
-    rows = [broadcast_row(task, task.resource_keys, age_s=task.age_s, last_error=task.last_error) for task in tasks]
+    rows = [
+        row_of(
+            BroadcastRow,
+            task,
+            state=task.state.name.lower(),
+            resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in task.resource_keys),
+        )
+        for task in tasks
+    ]
     return sorted(rows, key=lambda row: row.broadcast_id)
-
-
-def broadcast_row(task: Any, keys: Iterable[ResourceKey], *, age_s: float | None, last_error: str | None) -> BroadcastRow:
-    """Returns the row of a broadcast that has these resource keys."""
-    return row_of(
-        BroadcastRow,
-        task,
-        state=str(getattr(task.state, "name", task.state)).lower(),
-        age_s=age_s,
-        resource_keys=tuple(f"{key.domain}/{key.key}{' (shared)' if key.shared else ''}" for key in keys),
-        missing_appends=tuple(task.missing_appends),
-        missing_acks=tuple(task.missing_acks),
-        last_error=last_error,
-    )
 
 
 async def retention_rows(log: InspectedLog) -> list[RetentionRow | HolderRow]:
