@@ -18,6 +18,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType, type_properties
 from wal.spark.location import LOCATION_OPTIONS, SparkLocation, only_one
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_pchannel_offset
+from wal.timestamp.timestamp import LOGICAL_BITS
 
 _T = TypeVar("_T")
 
@@ -41,8 +42,6 @@ OPTIONS: Final = (
 """Case does not matter. `maxOffsetsPerTrigger` is another name for `maxMessagesPerTrigger`."""
 TICK_TIMEOUT_MS: Final = 30_000
 """How long a read waits for a tick by default."""
-LOGICAL_BITS: Final = 18
-"""The bits of a tick below its milliseconds, as `wal.timestamp` defines them."""
 
 _DIGITS_MAX: Final = 19
 """The number of digits of the largest number that any option takes."""

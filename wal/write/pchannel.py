@@ -29,7 +29,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from actors import ActorError, Group, Member
 from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, WALError, defect
@@ -40,6 +40,7 @@ from wal.read.last_events import LastEvents
 from wal.read.lease import OWN, Lease
 from wal.read.pchannel import ReadablePChannel
 from wal.storage.base import REFUSALS, PChannelLog
+from wal.timestamp.timestamp import LOGICAL_BITS
 from wal.write.copy_writes import CopyWrites
 from wal.write.cursor_writes import CursorWrites
 from wal.write.idempotency.scopes import Claim
@@ -63,9 +64,6 @@ from wal.write.schedule_writes import ScheduleWrites
 from wal.write.submissions import TxnSubmission
 from wal.write.ticks import BarrierHeap, Holder, PromisedTick, TickOracle, TickSupply
 from wal.write.txn_table import TxnClock, TxnLimits, TxnTable, whole_ms
-
-LOGICAL_BITS: Final = 18
-"""The bits of a tick below its milliseconds."""
 
 
 class PChannel(ReadablePChannel, Member):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 import msgspec
 
@@ -22,9 +21,7 @@ from wal.message import Lineage
 from wal.read.cursors.cursor import Cursor, CursorInfo
 from wal.read.cursors.store import other_incarnation, stale
 from wal.storage.base import Unread
-
-_LOGICAL_BITS: Final = 18
-"""The bits of a tick below its milliseconds."""
+from wal.timestamp.timestamp import LOGICAL_BITS
 
 
 class LogRange(msgspec.Struct, frozen=True, gc=False):
@@ -154,7 +151,7 @@ def shown(cursor: Cursor, view: LogView, *, now_s: float) -> CursorInfo | None:
         if not unread.bytes:
             lag_s = 0.0
         elif oldest_tick:
-            lag_s = max(0.0, now_s - (oldest_tick >> _LOGICAL_BITS) / 1000)
+            lag_s = max(0.0, now_s - (oldest_tick >> LOGICAL_BITS) / 1000)
     return CursorInfo(
         cursor.key.name,
         cursor.key.vchannels,

@@ -19,12 +19,12 @@ from typing import Any, Final
 import msgspec
 
 from wal.frame import RunName
+from wal.timestamp.timestamp import LOGICAL_BITS
 from wal.write.idempotency.keys import Key
 
 RUN_KEYS: Final = 256
 """The most keys of a run that is claimed or stored: a key is searched in its run one by one, when it is appended again."""
 
-_LOGICAL_BITS: Final = 18
 _AGED_A_CALL: Final = 64
 """Adding a run removes at most this many expired keys, plus as many as it adds, so that the first append after a long pause does not remove
 all of them."""
@@ -198,7 +198,7 @@ class KeyWindow:
 
     def has_expired(self, kept: Kept, *, now_ms: int) -> bool:
         """Returns whether a result is older than the window."""
-        return now_ms - (kept.tick >> _LOGICAL_BITS) > self._age_max_ms
+        return now_ms - (kept.tick >> LOGICAL_BITS) > self._age_max_ms
 
     def add(self, run: KeyRun) -> None:
         """Adds the newest keys, which have their entry, takes over their uses of the scope, and evicts keys beyond the bounds."""
@@ -210,8 +210,8 @@ class KeyWindow:
             self._cut()
         if not self._runs:
             return
-        oldest = (run.tick >> _LOGICAL_BITS) - self._age_max_ms
-        if self._runs[0].tick >> _LOGICAL_BITS < oldest:
+        oldest = (run.tick >> LOGICAL_BITS) - self._age_max_ms
+        if self._runs[0].tick >> LOGICAL_BITS < oldest:
             self._evict_aged(oldest, most=_AGED_A_CALL + count)
 
     def restore(self, runs: Iterable[KeyRun], *, cut: int = 0) -> None:
@@ -238,7 +238,7 @@ class KeyWindow:
         """Returns how far back keys are remembered: the age, or less after keys were evicted for their number or memory."""
         if not self.cut:
             return self._age_max_ms
-        return min(self._age_max_ms, max(0, now_ms - (self.cut >> _LOGICAL_BITS)))
+        return min(self._age_max_ms, max(0, now_ms - (self.cut >> LOGICAL_BITS)))
 
     def _cut(self) -> None:
         """Evicts the oldest keys beyond the number and the memory."""
@@ -248,7 +248,7 @@ class KeyWindow:
             over = max(self._count - self._count_max, -((self._bytes_max - self._bytes) // KEY_BYTES))
             count = int(min(left, max(1, over)))
             last, newest = run.tick + self._gone + count - 1, self._runs[-1].tick
-            if run.scope.live and last >> _LOGICAL_BITS >= (newest >> _LOGICAL_BITS) - self._age_max_ms:
+            if run.scope.live and last >> LOGICAL_BITS >= (newest >> LOGICAL_BITS) - self._age_max_ms:
                 self.cut = last
             self._evict(count)
 
@@ -256,7 +256,7 @@ class KeyWindow:
         while most > 0 and self._runs:
             run = self._runs[0]
             waiting = len(run.keys) - self._gone
-            if (run.tick + len(run.keys) - 1) >> _LOGICAL_BITS >= oldest:
+            if (run.tick + len(run.keys) - 1) >> LOGICAL_BITS >= oldest:
                 return
             self._evict(min(waiting, most))
             most -= waiting

@@ -26,9 +26,8 @@ from wal.read.options import All, DeliverPolicy, Latest, ReadPosition, StartAfte
 from wal.read.scanner import Scanner
 from wal.streams.msgstream.media.wal_ids import INDEX, WalId, message_prefix
 from wal.streams.msgstream.medium import Received
+from wal.timestamp.timestamp import LOGICAL_BITS
 
-_LOGICAL_BITS: Final = 18
-"""The bits of a tick below its milliseconds."""
 _INTERVAL_MAX_S: Final = 86_400
 
 
@@ -51,7 +50,7 @@ class TickGrid:
             raise InvalidArgumentError(
                 f"tick_interval_s={interval_s} is out of range: give 0.001 (a millisecond) to {_INTERVAL_MAX_S} (a day)"
             )
-        self._step = round(interval_s * 1000) << _LOGICAL_BITS
+        self._step = round(interval_s * 1000) << LOGICAL_BITS
         self._last = 0
         """The tick that was announced last."""
         self._end = 0
