@@ -534,6 +534,6 @@ def defect(text: str, cause: BaseException) -> UnknownError:
     return error
 
 
-def closed_log() -> ClosedError:
-    """Returns the error of a call that the closing of the log ended."""
-    return ClosedError("the log was closed: open it again to go on")
+def closed_log(what: str = "") -> ClosedError:
+    """Returns the error of a call that the closing of the log ended, or of one on a log that is closed, if `what` names that."""
+    return ClosedError(f"the log {what} is closed: open it again to go on" if what else "the log was closed: open it again to go on")

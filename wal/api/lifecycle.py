@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError
+from wal.errors import ClosedError, InvalidArgumentError, UnavailableError, WouldBlockError, closed_log
 from wal.runtime.threads import in_thread
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Lifecycle:
 
     def _check_open(self) -> None:
         if self._closed and not self.forked:
-            raise ClosedError(f"the log at {self.location} is closed: open it again to go on")
+            raise closed_log(f"at {self.location}")
 
     def _check_place(self) -> None:
         if self.forked:

@@ -20,7 +20,7 @@ from wal.channels.vchannels import VChannelInfo, place
 from wal.client.calls import Pauses
 from wal.client.log import RemoteLog
 from wal.client.remote_log import MOVED
-from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError
+from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError, closed_log
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL, Lineage, LogPosition
 from wal.network import Method
@@ -335,7 +335,7 @@ class BlockingLog(ReadOnlyPChannelLog):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
 
 
 def _weight(weight: proto.FrameWeight, end: int) -> FrameWeight:

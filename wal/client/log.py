@@ -27,7 +27,7 @@ from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
 from wal.engine import CursorHome, LogStatistics, PChannelRetention
-from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, NotLocalError, WALError
+from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, NotLocalError, WALError, closed_log
 from wal.location import ServerLocation
 from wal.message import LogPosition, MessageID, ScheduledMessage
 from wal.message.wire_pb2 import MessageID as MessageIDProto
@@ -442,7 +442,7 @@ def _of(failure: WALError, pchannel: str) -> WALError:
 
 
 def _closed() -> ClosedError:
-    return ClosedError("the log was closed: open it again to go on")
+    return closed_log()
 
 
 def _too_old(key: CursorKey) -> InvalidArgumentError:

@@ -46,6 +46,7 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
     WouldBlockError,
+    closed_log,
 )
 from wal.message import MessageID
 from wal.rpc.api import append_pb2, pchannel_pb2
@@ -240,7 +241,7 @@ class Producer:
             await asyncio.wait([self._running], timeout=QUIET_S)
             if self._outcomes == before:
                 self._running.cancel()
-        self.end(ClosedError("the log was closed: open it again to go on"))
+        self.end(closed_log())
 
     def end(self, failure: WALError) -> None:
         """Fails everything that has no outcome yet, and what is added from now on, with this error; the first one stays."""

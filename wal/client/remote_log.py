@@ -31,6 +31,7 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
     WouldBlockError,
+    closed_log,
 )
 from wal.message import FORM_JOURNAL, MessageID, Origin
 from wal.read.options import ReadPosition
@@ -302,7 +303,7 @@ class RemoteReadableLog(ShownLog):
         pauses = Pauses()
         while True:
             if self._closed:
-                raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+                raise closed_log(f"of pchannel {self.pchannel!r}")
             report = self.reporter()
             try:
                 return await ask()

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 from wal.channels.vchannel_map import VChannelView
 from wal.channels.vchannels import UnknownVChannels, VChannelInfo, common_place, first_position
-from wal.errors import ChannelNotExistError, ClosedError, FormatError
+from wal.errors import ChannelNotExistError, FormatError, closed_log
 from wal.message import MessageID, Origin
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import SavedCursors
@@ -64,7 +64,7 @@ class ReadOnlyCore:
         """
         with self._looking:
             if self._closed:
-                raise ClosedError(f"the log at {self.source.location} is closed: open it again to go on")
+                raise closed_log(f"at {self.source.location}")
             for name in self.source.pchannels():
                 if name not in self.logs:
                     self.logs = {**self.logs, name: self.source.open_log(name)}

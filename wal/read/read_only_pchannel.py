@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from actors import Clock
-from wal.errors import ClosedError, UnknownError, WALError
+from wal.errors import ClosedError, UnknownError, WALError, closed_log
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
 from wal.runtime.threads import in_thread
@@ -230,7 +230,7 @@ class ThreadedLog(ShownLog):
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         """Runs a call in the pool. If the caller is cancelled, the call still finishes and its result is dropped."""
         if self._closed:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
         running = self._pool.submit(call)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)

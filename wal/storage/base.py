@@ -20,9 +20,18 @@ from typing import ClassVar, Final, Protocol
 
 import msgspec
 
-from wal.errors import NoSpaceError, WALError, WouldBlockError
+from wal.errors import (
+    ChannelFencedError,
+    ClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    NoSpaceError,
+    TruncatedError,
+    WALError,
+    WouldBlockError,
+)
 from wal.frame import EncodedFrame, FrameView, RowsHead, RunName
-from wal.message import Lineage, LogPosition, Origin
+from wal.message import Lineage, LogPosition, MessageID, Origin
 
 FRAME_BYTES_MAX: Final = 4_718_592
 """The largest encoded frame by default: 4.5 MiB, below Pulsar's limit of 5 MB per message, so that every backend accepts the same
@@ -489,3 +498,51 @@ class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
     def failure(self) -> BaseException | None:
         """None: another writer may open the log at any time, so no reader can know that nothing will follow."""
         return None
+
+
+def not_above(pchannel: str, owner: int, term: int) -> ChannelFencedError:
+    """Returns the error of an opening in a term that is not above that of the owner."""
+    return ChannelFencedError(
+        f"pchannel {pchannel!r} was opened in term {owner}; term {term} is not above it: take a higher one", term=owner
+    )
+
+
+def other_term(pchannel: str, owner: int, term: int) -> ChannelFencedError:
+    """Returns the error of a handle of this term whose log another one owns."""
+    return ChannelFencedError(f"pchannel {pchannel!r} is owned by term {owner} now; this handle is of term {term}", term=owner)
+
+
+def other_log(pchannel: str, incarnation: int, expected: int, *, path: str = "") -> CorruptionError:
+    """Returns the error of an opening that finds a log of another incarnation than the metadata name."""
+    return CorruptionError(
+        f"the log of pchannel {pchannel!r} is of incarnation {incarnation:#x}", path=path, expected=f"incarnation {expected:#x}"
+    )
+
+
+def past_end(position: object, end: object) -> InvalidArgumentError:
+    """Returns the error of a truncation above the end of the log."""
+    return InvalidArgumentError(
+        f"truncation up to position {position} is past the end of the log, {end}: truncate at the position of a frame that was acknowledged"
+    )
+
+
+def too_long(frame_bytes: int, limit: int) -> InvalidArgumentError:
+    """Returns the error of an append of a frame that the log does not take."""
+    return InvalidArgumentError(f"a frame of {frame_bytes} bytes is above the limit of {limit}: make smaller frames")
+
+
+def closed_before(pchannel: str) -> ClosedError:
+    """Returns the error of an append to a log that was closed before."""
+    return ClosedError(f"pchannel {pchannel!r} was closed before this append")
+
+
+def truncated(pchannel: str, start: object, earliest: object, *, event: MessageID | None) -> TruncatedError:
+    """Returns the error of a read below the earliest event; `event` is that, None if the log holds none."""
+    return TruncatedError(
+        f"position {start} of pchannel {pchannel!r} has been truncated; the earliest event is at {earliest}", earliest=event
+    )
+
+
+def released(pchannel: str, start: object, held: object) -> TruncatedError:
+    """Returns the error of a read of a frame whose space was given back."""
+    return TruncatedError(f"position {start} of pchannel {pchannel!r} is gone; what is held begins at {held}", earliest=None)

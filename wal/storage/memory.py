@@ -7,10 +7,26 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
-from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, InvalidArgumentError, TruncatedError
+from wal.errors import ChannelFencedError, ClosedError, CorruptionError, FormatError, TruncatedError, closed_log
 from wal.frame import RECOVERED, EncodedFrame, FrameView, RunName
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
-from wal.storage.base import AppendDone, Extent, FramePage, LogBackend, LogState, PChannelLog, StoredFrame, Unread
+from wal.storage.base import (
+    AppendDone,
+    Extent,
+    FramePage,
+    LogBackend,
+    LogState,
+    PChannelLog,
+    StoredFrame,
+    Unread,
+    closed_before,
+    not_above,
+    other_log,
+    other_term,
+    past_end,
+    too_long,
+    truncated,
+)
 
 EXTENT_BYTES: Final = 256 * 1024
 """An extent that has grown to this size is sealed, and the next frame begins another one."""
@@ -43,14 +59,9 @@ class MemoryStore:
         if channel is None:
             raise CorruptionError(f"pchannel {pchannel!r} has no log", expected="one made by create()")
         if channel.incarnation != incarnation:
-            raise CorruptionError(
-                f"the log of pchannel {pchannel!r} is of incarnation {channel.incarnation:#x}", expected=f"incarnation {incarnation:#x}"
-            )
+            raise other_log(pchannel, channel.incarnation, incarnation)
         if term <= channel.term:
-            raise ChannelFencedError(
-                f"pchannel {pchannel!r} was opened in term {channel.term}; term {term} is not above it: take a higher one",
-                term=channel.term,
-            )
+            raise not_above(pchannel, channel.term, term)
         channel.term = term
         return channel
 
@@ -170,10 +181,7 @@ class StoredChannel:
     def truncate(self, position: int, index: int) -> None:
         """Makes (position, index) the earliest event and drops the frames below it and the checkpoint."""
         if position > self.end:
-            raise InvalidArgumentError(
-                f"truncation up to position {position} is past the end of the log, {self.end}: "
-                "truncate at the position of a frame that was acknowledged"
-            )
+            raise past_end(position, self.end)
         if (position, index) <= self.earliest:
             return
         self.earliest = (position, index)
@@ -237,10 +245,8 @@ class StoredChannel:
     def _truncated(self, start: int) -> TruncatedError:
         position, index = self.earliest
         left = position < self.end
-        return TruncatedError(
-            f"position {start} of pchannel {self.pchannel!r} has been truncated; the earliest event is at {position}:{index}",
-            earliest=MessageID(self.pchannel, self.incarnation, position, index, FORM_JOURNAL) if left else None,
-        )
+        event = MessageID(self.pchannel, self.incarnation, position, index, FORM_JOURNAL) if left else None
+        return truncated(self.pchannel, start, f"{position}:{index}", event=event)
 
 
 class MemoryLog(PChannelLog):
@@ -276,11 +282,9 @@ class MemoryLog(PChannelLog):
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         error: BaseException | None = None
         if self._closed:
-            error = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+            error = closed_before(self.pchannel)
         elif frame.length > self._frame_bytes_limit:
-            error = InvalidArgumentError(
-                f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
-            )
+            error = too_long(frame.length, self._frame_bytes_limit)
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append((frame, done, error))
@@ -365,13 +369,11 @@ class MemoryLog(PChannelLog):
     def _fenced(self) -> ChannelFencedError | None:
         if self._channel.term == self.term:
             return None
-        return ChannelFencedError(
-            f"pchannel {self.pchannel!r} is owned by term {self._channel.term} now; this handle is of term {self.term}"
-        )
+        return other_term(self.pchannel, self._channel.term, self.term)
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
 
     def _check_writer(self) -> None:
         self._check_open()

@@ -20,7 +20,7 @@ from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.channels.channels import ChannelDescription, describe_channels
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics, PChannelRetention
-from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, closed_log
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
 from wal.node.retention.policy import RetentionBounds, pins_of
@@ -265,7 +265,7 @@ class ReadOnlyLog:
 
 
 def _closed() -> ClosedError:
-    return ClosedError("the log was closed: open it again to go on")
+    return closed_log()
 
 
 _log: Final = logging.getLogger("wal.read_only")

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from wal.errors import ClosedError
+from wal.errors import closed_log
 from wal.message import Origin
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.cursors.pinned import PinnedCursors
@@ -105,7 +105,7 @@ class CursorService:
 
     async def _run(self, call: Callable[[], _T]) -> _T:
         if self._closed:
-            raise ClosedError("the log was closed: open it again to go on")
+            raise closed_log()
         running = self._pool.submit(call)
         self._running.add(running)
         running.add_done_callback(self._running.discard)

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal.errors import ChannelFencedError, ClosedError, CorruptionError, InvalidArgumentError, StorageError, WALError
+from wal.errors import ChannelFencedError, CorruptionError, StorageError, WALError, closed_log
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
-from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread
+from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread, closed_before, past_end, too_long
 from wal.storage.files import HeldDirectory
 from wal.storage.files.links import is_shared
 from wal.storage.journal.checkpoint import CheckpointFiles
@@ -135,15 +135,10 @@ class JournalLog(PChannelLog):
 
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         if self._closing is not None:
-            closed = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+            closed = closed_before(self.pchannel)
             self._closing.add_done_callback(lambda _: done(-1, closed))
         elif frame.length > self._frame_bytes_limit:
-            self._writer.refuse(
-                done,
-                InvalidArgumentError(
-                    f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
-                ),
-            )
+            self._writer.refuse(done, too_long(frame.length, self._frame_bytes_limit))
         else:
             self._writer.append(frame, done)
 
@@ -166,10 +161,7 @@ class JournalLog(PChannelLog):
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
         if position > self.durable_end:
-            raise InvalidArgumentError(
-                f"truncation up to position {position} is past the end of the log, {self.durable_end}: "
-                "truncate at the position of a frame that was acknowledged"
-            )
+            raise past_end(position, self.durable_end)
         earliest = await self._in_thread(lambda: self._truncation.truncate((position, index)))
         self._earliest = max(self._earliest, earliest)
 
@@ -362,7 +354,7 @@ class JournalLog(PChannelLog):
 
     def _check_open(self) -> None:
         if self._closing is not None:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
 
 
 class JournalTruncation:

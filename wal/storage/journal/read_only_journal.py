@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError, WALError
+from wal.errors import ClosedError, CorruptionError, FormatError, LogWentBackError, StorageError, TruncatedError, WALError, closed_log
 from wal.frame import RunName
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
@@ -386,7 +386,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
 
     def _load(self) -> ControlRecord:
         if self._closed:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
         if self._lost is not None:
             raise self._lost
         record = self._control.load()

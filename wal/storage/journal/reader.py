@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from wal.errors import CorruptionError, StorageError, TruncatedError
+from wal.errors import CorruptionError, StorageError
 from wal.frame import FrameView, RunKind, RunName, RunRow
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
-from wal.storage.base import FramePage, Memory, RowsFrame, RowsPage, RowsRequest, StoredFrame, Unread
+from wal.storage.base import FramePage, Memory, RowsFrame, RowsPage, RowsRequest, StoredFrame, Unread, released, truncated
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
@@ -231,17 +231,14 @@ class JournalReader:
         """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
-            earliest = MessageID(self._pchannel, self._incarnation, position, index, FORM_JOURNAL) if position < end else None
-            raise TruncatedError(
-                f"position {start} of pchannel {self._pchannel!r} has been truncated; the earliest event is at {position}:{index}",
-                earliest=earliest,
-            )
+            event = MessageID(self._pchannel, self._incarnation, position, index, FORM_JOURNAL) if position < end else None
+            raise truncated(self._pchannel, start, f"{position}:{index}", event=event)
 
     def check_held(self, start: int, end: int) -> None:
         """Raises TruncatedError when the space of the frame at `start` has been freed."""
         held = self._segments.segments[0].base
         if start < held:
-            raise TruncatedError(f"position {start} of pchannel {self._pchannel!r} is gone; what is held begins at {held}", earliest=None)
+            raise released(self._pchannel, start, held)
 
     def _add(
         self,

@@ -26,9 +26,9 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import ChannelFencedError, CorruptionError
+from wal.errors import CorruptionError
 from wal.message import Lineage
-from wal.storage.base import LogState
+from wal.storage.base import LogState, not_above, other_log
 from wal.storage.files.links import check_only_name
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk, JournalFile
@@ -80,16 +80,9 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
             search_bytes = _SEARCH_SAME_BOOT_BYTES if record is not None and control.is_of_boot(boot) else None
             # After a restore was noted in the metadata, this opening is the first one to note it in the page.
             if before.incarnation != incarnation and lineage.since(before.incarnation) is None:
-                raise CorruptionError(
-                    f"the log of pchannel {pchannel!r} is of incarnation {before.incarnation:#x}",
-                    path=str(control_path),
-                    expected=f"incarnation {incarnation:#x}",
-                )
+                raise other_log(pchannel, before.incarnation, incarnation, path=str(control_path))
             if term <= before.term:
-                raise ChannelFencedError(
-                    f"pchannel {pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one",
-                    term=before.term,
-                )
+                raise not_above(pchannel, before.term, term)
             control.store(msgspec.structs.replace(before, incarnation=incarnation, term=term, closed=False))
             control.own(pchannel, term)
             control.sync()

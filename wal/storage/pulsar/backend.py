@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.message import FORM_PULSAR
-from wal.storage.base import LogBackend
+from wal.storage.base import LogBackend, other_log
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.broker_settings import Allowances, check_policies, frame_bytes_limit
@@ -77,11 +77,7 @@ class PulsarBackend(LogBackend):
         if record is None:
             raise CorruptionError(f"pchannel {pchannel!r} has no log", path=topic, expected="one made by create()")
         if record.incarnation != incarnation:
-            raise CorruptionError(
-                f"the log of pchannel {pchannel!r} is of incarnation {record.incarnation:#x}",
-                path=topic,
-                expected=f"incarnation {incarnation:#x}",
-            )
+            raise other_log(pchannel, record.incarnation, incarnation, path=topic)
         check_checkpoint(topic, record, checkpoint)
         await self._connection.run(lambda: self._check_policies(topic))
         before = await control.claim(term)

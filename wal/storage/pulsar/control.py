@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
+from wal.storage.base import not_above, other_term
 from wal.storage.pulsar.ledgers import LedgerRecord
 
 CHANGES_MAX: Final = 100
@@ -122,10 +123,7 @@ class Control:
             while True:
                 before = self.record
                 if term <= before.term:
-                    raise ChannelFencedError(
-                        f"pchannel {self.pchannel!r} was opened in term {before.term}; term {term} is not above it: take a higher one",
-                        term=before.term,
-                    )
+                    raise not_above(self.pchannel, before.term, term)
                 changed = msgspec.structs.replace(before, term=term, clean=False)
                 if await self._swap(changed):
                     await self._load_others()  # the previous owner may have changed them until now
@@ -184,8 +182,7 @@ class Control:
 
     def fenced(self, term: int) -> ChannelFencedError:
         """Returns the error for a writer of this term, when another term owns the log."""
-        owner = self.record.term
-        return ChannelFencedError(f"pchannel {self.pchannel!r} is owned by term {owner} now; this handle is of term {term}", term=owner)
+        return other_term(self.pchannel, self.record.term, term)
 
     @property
     def _terms(self) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
-from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, WALError
+from wal.errors import ChannelFencedError, WALError, closed_log
 from wal.frame import EncodedFrame, RunName
 from wal.message import LogPosition
-from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog
+from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, closed_before, past_end, too_long
 from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.broker_settings import group_bytes
 from wal.storage.pulsar.checkpoints import PIECE_BYTES, Checkpoints
@@ -91,14 +91,10 @@ class PulsarLog(PChannelLog):
 
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         if self._closing is not None:
-            closed = ClosedError(f"pchannel {self.pchannel!r} was closed before this append")
+            closed = closed_before(self.pchannel)
             self._closing.add_done_callback(lambda _: done(-1, closed))
             return
-        refused: BaseException | None = None
-        if frame.length > self._frame_bytes_limit:
-            refused = InvalidArgumentError(
-                f"a frame of {frame.length} bytes is above the limit of {self._frame_bytes_limit}: make smaller frames"
-            )
+        refused = too_long(frame.length, self._frame_bytes_limit) if frame.length > self._frame_bytes_limit else None
         self._writer.append(frame, done, refused=refused)
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
@@ -141,10 +137,7 @@ class PulsarLog(PChannelLog):
     async def truncate(self, position: int, index: int) -> None:
         self._check_open()
         if position > self.durable_end:
-            raise InvalidArgumentError(
-                f"truncation up to position {text_of(position)} is past the end of the log, {text_of(self.durable_end)}: truncate at "
-                "the position of a frame that was acknowledged"
-            )
+            raise past_end(text_of(position), text_of(self.durable_end))
         await self._whole(self._truncation.truncate((position, index)))
 
     def extents(self) -> list[Extent]:
@@ -255,7 +248,7 @@ class PulsarLog(PChannelLog):
 
     def _check_open(self) -> None:
         if self._closing is not None:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
 
 
 class PulsarTruncation:

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final, TypeVar
 
-from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError
+from wal.errors import ClosedError, CorruptionError, StorageError, UnavailableError, closed_log
 from wal.frame import RunName
 from wal.message import FORM_PULSAR, Lineage, LogPosition, Origin
 from wal.runtime.backoff import Backoff
@@ -287,7 +287,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise closed_log(f"of pchannel {self.pchannel!r}")
 
     def _find_end(self) -> int:
         """Returns the position after the newest message, 0 when there is none. The ledgers reach up to it afterwards."""

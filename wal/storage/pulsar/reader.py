@@ -20,10 +20,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import ClosedError, CorruptionError, TruncatedError
+from wal.errors import CorruptionError, closed_log
 from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind, RunName
 from wal.message import FORM_PULSAR, LogPosition, MessageID
-from wal.storage.base import FramePage, StoredFrame
+from wal.storage.base import FramePage, StoredFrame, released, truncated
 from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.connection import READ_AHEAD, READ_AHEAD_MAX, PulsarConnection
 from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
@@ -161,20 +161,14 @@ class PulsarReader:
         """Raises TruncatedError when `start` is below the earliest event."""
         position, index = self._earliest()
         if start < position:
-            earliest = MessageID(self._pchannel, self._incarnation, position, index, FORM_PULSAR) if position < end else None
-            raise TruncatedError(
-                f"position {text_of(start)} of pchannel {self._pchannel!r} has been truncated; the earliest event is at "
-                f"{text_of(position)}:{index}",
-                earliest=earliest,
-            )
+            event = MessageID(self._pchannel, self._incarnation, position, index, FORM_PULSAR) if position < end else None
+            raise truncated(self._pchannel, text_of(start), f"{text_of(position)}:{index}", event=event)
 
     def check_held(self, start: int, end: int) -> None:
         """Raises TruncatedError when the frame at `start` has been released."""
         held = self._kept_from()
         if start < held:
-            raise TruncatedError(
-                f"position {text_of(start)} of pchannel {self._pchannel!r} is gone; what is held begins at {text_of(held)}", earliest=None
-            )
+            raise released(self._pchannel, text_of(start), text_of(held))
 
     def floor_before(self, position: int) -> FencingFloor:
         """Returns the fencing floor at this position."""
@@ -359,7 +353,7 @@ class PulsarReader:
         )
         with self._lock:
             if self._closed:
-                raise ClosedError(f"the log of pchannel {self._pchannel!r} is closed: open it again to go on")
+                raise closed_log(f"of pchannel {self._pchannel!r}")
             self._busy.add(reader)
         return reader
 
