@@ -19,7 +19,7 @@ from typing import Any, Final
 import google_crc32c
 import msgspec
 
-from wal.errors import CorruptionError, KeyNotExistError
+from wal.errors import corruption
 from wal.message import Natural
 from wal.storage.kv import KVBase
 
@@ -64,15 +64,13 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 async def load_cluster(kv: KVBase) -> ClusterRecord | None:
     """Returns what the cluster at this root serves, or None if there is no cluster. Raises CorruptionError if it cannot be read."""
-    try:
-        record = _cluster.decode(text := await kv.load(LOG_KEY))
+    if (text := await kv.find(LOG_KEY)) is None:
+        return None
+    with corruption("the record of the cluster cannot be read", expected=LOG_KEY):
+        record = _cluster.decode(text)
         if (record.crc32c or record.format >= CHECKED_RECORDS) and encode(record) != text:
             raise ValueError(f"it does not match its CRC32C {record.crc32c!r}")
-        return record
-    except KeyNotExistError:
-        return None
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the record of the cluster cannot be read: {error}", expected=LOG_KEY) from error
+    return record
 
 
 async def create_cluster(kv: KVBase, record: ClusterRecord) -> bool:
@@ -95,12 +93,10 @@ def node_key(server_id: int) -> str:
 
 def node_from(key: str, text: str) -> NodeRecord:
     """Returns the node whose record is on `key`. Raises CorruptionError if it cannot be read."""
-    try:
+    with corruption("the record of a node cannot be read", expected=key):
         record = _node.decode(text)
         if node_key(record.server_id) != key:
             raise ValueError(f"it is the record of node {record.server_id:x}")
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the record of a node cannot be read: {error}", expected=key) from error
     return record
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from actors import Actor
 from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, VChannelInfo, check_vchannel
-from wal.errors import CorruptionError, StorageError, WALError
+from wal.errors import StorageError, WALError, corruption
 
 if TYPE_CHECKING:
     from wal.storage.kv import KVBase
@@ -131,7 +131,7 @@ class VChannelDirectory(Actor):
     async def load(self) -> None:
         """Reads all records. Call it once, before the first turn. Raises CorruptionError if they cannot be read."""
         keys, values = await self._kv.load_with_prefix(PREFIX)
-        try:
+        with corruption("the vchannel records in the KV cannot be read", expected=PREFIX):
             for key, value in zip(keys, values, strict=True):
                 info = record_from(key, value)
                 self.records[info.name] = info
@@ -144,8 +144,6 @@ class VChannelDirectory(Actor):
             newest = max((info.incarnation for info in self.records.values()), default=0)
             if not newest < self.next_incarnation < 1 << 32:
                 raise ValueError(f"the next incarnation is {self.next_incarnation}, and there is one of {newest}")
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
         self.saved = dict(self.records)
         self.counts = PChannelCounts(info.pchannel for info in self.records.values())
 
@@ -297,11 +295,9 @@ def infos_in(metadata: Mapping[str, str]) -> list[VChannelInfo]:
 
 def record_from(key: str, value: str) -> VChannelInfo:
     """Returns the vchannel whose record is `value` on `key`. Raises CorruptionError if it cannot be read."""
-    try:
+    with corruption("the vchannel records in the KV cannot be read", expected=key):
         record = _decoder.decode(value)
         name = check_vchannel(key.removeprefix(PREFIX))
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=key) from error
     return VChannelInfo(name, record.pchannel, record.incarnation, record.owner)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError
+from wal.errors import ChannelFencedError, FormatError, InvalidArgumentError, corruption
 from wal.message import Natural
 
 if TYPE_CHECKING:
@@ -67,22 +67,18 @@ async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
         del keys[at]
         if (saved := values.pop(at)) != str(_FORMAT):
             raise FormatError(f"the metadata of the log have format {saved[:40]}, known here is {_FORMAT}: upgrade to open the log")
-    try:
+    with corruption("the pchannel records in the KV cannot be read", expected=PREFIX):
         metas = [_decoder.decode(value) for value in values]
         if sorted(PREFIX + meta.name for meta in metas) != sorted(keys):
             raise ValueError("a record has the key of another pchannel")
         metas.sort(key=lambda meta: _number(meta.name))
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the pchannel records in the KV cannot be read: {error}", expected=PREFIX) from error
     return {meta.name: meta for meta in metas}
 
 
 async def load_pchannel(kv: KVBase, name: str) -> PChannelMeta:
     """Returns the record of one pchannel as it is now. Raises CorruptionError if there is none that can be read."""
-    try:
+    with corruption("the record of a pchannel cannot be read", expected=PREFIX + name):
         text = await kv.load(PREFIX + name)
-    except KeyNotExistError as error:
-        raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
     return decode(name, text)
 
 
@@ -131,12 +127,10 @@ async def renew_incarnations(kv: KVBase, metas: Mapping[str, PChannelMeta], inca
 async def load_checkpoint(kv: KVBase, pchannel: str) -> CheckpointRecord | None:
     """Returns the checkpoint record of this pchannel; None if the log is older than checkpoints, or its record was removed."""
     key = CHECKPOINT_PREFIX + pchannel
-    try:
-        return _checkpoint_decoder.decode(await kv.load(key))
-    except KeyNotExistError:
+    if (text := await kv.find(key)) is None:
         return None
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the checkpoint record in the KV cannot be read: {error}", expected=key) from error
+    with corruption("the checkpoint record in the KV cannot be read", expected=key):
+        return _checkpoint_decoder.decode(text)
 
 
 def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecord]:
@@ -144,10 +138,8 @@ def checkpoint_records(metadata: Mapping[str, str]) -> dict[str, CheckpointRecor
     records: dict[str, CheckpointRecord] = {}
     for key, value in metadata.items():
         if key.startswith(CHECKPOINT_PREFIX):
-            try:
+            with corruption(f"the checkpoint record {key!r} cannot be read", expected="a checkpoint record"):
                 records[key.removeprefix(CHECKPOINT_PREFIX)] = _checkpoint_decoder.decode(value)
-            except (msgspec.DecodeError, RecursionError, ValueError) as error:
-                raise CorruptionError(f"the checkpoint record {key!r} cannot be read: {error}", expected="a checkpoint record") from error
     return records
 
 
@@ -177,9 +169,7 @@ async def hand_over_checkpoint(kv: KVBase, pchannel: str, saved: CheckpointRecor
 
 async def load_compression(kv: KVBase) -> bool:
     """Returns whether new frames of the log are compressed. Raises FormatError for a codec that this version does not know."""
-    try:
-        saved = await kv.load(COMPRESSION_KEY)
-    except KeyNotExistError:
+    if (saved := await kv.find(COMPRESSION_KEY)) is None:
         return False
     if saved not in ("none", "zstd"):
         raise FormatError(f"the log is written with compression {saved!r}, which this version does not know: upgrade to write it")
@@ -203,12 +193,10 @@ def check_count(count: int | None, present: int) -> int:
 
 def decode(name: str, text: str) -> PChannelMeta:
     """Returns the record of a pchannel in this text. Raises CorruptionError if it cannot be read."""
-    try:
+    with corruption("the record of a pchannel cannot be read", expected=PREFIX + name):
         meta = _decoder.decode(text)
         if meta.name != name:
             raise ValueError(f"it is the record of pchannel {meta.name!r}")
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the record of a pchannel cannot be read: {error}", expected=PREFIX + name) from error
     return meta
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError
+from wal.errors import FormatError, corruption
 from wal.message import LogPosition
 from wal.message.message_id import PackedPosition, packed, unpacked
 
@@ -139,12 +139,10 @@ def decode_state(data: bytes) -> SavedState:
         raise FormatError(
             f"the state of a consumer has version {data[0]}, and this release reads versions 1 to {VERSION}: use the release that wrote it"
         )
-    try:
+    with corruption("the state of a consumer cannot be decoded", expected="what encode_state returns"):
         incarnation, handed, covered, runs, tried, *saved_ms = decoder.decode(data[1:])
         position = (unpacked(covered[0]), covered[1])
         return SavedState(incarnation, position, tuple(_runs(runs)), tuple(_tried(tried)), handed, *saved_ms)
-    except (msgspec.DecodeError, RecursionError, ValueError, TypeError) as error:
-        raise CorruptionError(f"the state of a consumer cannot be decoded: {error}", expected="what encode_state returns") from error
 
 
 def _runs(stored: _Runs) -> Iterator[Run]:

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import CorruptionError, InvalidArgumentError
+from wal.errors import InvalidArgumentError, corruption
 from wal.message import Natural
 
 PREFIX: Final = "assignments/"
@@ -195,7 +195,7 @@ def encode(record: Assignment) -> str:
 
 def decode(key: str, text: str) -> Assignment:
     """Returns the record that `key` has in the KV; raises CorruptionError if it cannot be read, or contradicts itself."""
-    try:
+    with corruption("the assignment in the KV cannot be read", expected=key):
         record = _decoder.decode(text)
         if PREFIX + record.name != key:
             raise ValueError(f"it is the record of pchannel {record.name!r}")
@@ -205,8 +205,6 @@ def decode(key: str, text: str) -> Assignment:
             raise ValueError(f"its owner has term {record.owners[0].term}, and the pchannel {record.term}")
         if any(holder.term >= record.term for holder in record.histories):
             raise ValueError(f"a history has a term of {record.term} or more")
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the assignment in the KV cannot be read: {error}", expected=key) from error
     return record
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
-from wal.errors import ChannelNotExistError, ClosedError, KeyNotExistError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, WALError
 from wal.runtime.backoff import Backoff
 from wal.storage.kv import KVBase, WatchEvent
 
@@ -88,10 +88,9 @@ class DirectoryView:
     async def look_up(self, name: str) -> VChannelInfo | None:
         """Returns the vchannel of this name as etcd has it now, or None if there is none."""
         key = PREFIX + check_vchannel(name)
-        try:
-            info = record_from(key, await self._kv.load(key))
-        except KeyNotExistError:
+        if (value := await self._kv.find(key)) is None:
             return None
+        info = record_from(key, value)
         self._take(info)
         return self.records.get(name)
 

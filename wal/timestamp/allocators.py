@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, KeyNotExistError, WouldBlockError
+from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.runtime.user_code import shielded
 from wal.timestamp.clock import MonotonicClock, SystemClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
@@ -325,10 +325,7 @@ class IdAllocator(RangeAllocator):
 
     async def _take_numbers(self, count: int) -> range:
         for _ in range(_SWAPS_MAX):
-            try:
-                text: str | None = await self._kv.load(self._key)
-            except KeyNotExistError:
-                text = None
+            text = await self._kv.find(self._key)
             start = FIRST_ID if text is None else self._decode(text)
             if start + count - 1 > ID_MAX:
                 raise InvalidArgumentError(f"count={count} numbers from {start} on would pass {ID_MAX}: use another key for new numbers")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, KeyNotExistError, WouldBlockError
+from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, WouldBlockError
 from wal.runtime.user_code import shielded
 from wal.timestamp.clock import SystemClock, Timer, WallClock
 from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
@@ -54,7 +54,7 @@ class SavedLimit:
     async def take_over(self, choose: Callable[[int], int]) -> int:
         """Makes this the owner: saves `choose(limit saved before, 0 if none)` and returns it."""
         for _ in range(_STARTS_MAX):
-            before = await self._load()
+            before = await self._kv.find(self._key)
             limit_ms = choose(0 if before is None else self._decode(before)[0])
             text = self._encode(limit_ms)
             if await self._kv.compare_and_swap(self._key, before, text):
@@ -68,7 +68,7 @@ class SavedLimit:
         text = self._encode(limit_ms)
         while self._unsure or not await self._swap(text):
             # Either another oracle took over, or an answer was lost and the KV holds an earlier save of this one.
-            held = await self._load()
+            held = await self._kv.find(self._key)
             if held is None or self._decode(held)[1] != self._owner:
                 raise ChannelFencedError(f"another oracle took {self._key!r} over (it holds {held!r}): no tick is handed out here any more")
             self._held, self._unsure = held, False
@@ -91,12 +91,6 @@ class SavedLimit:
         if swapped:
             self._held, self._unsure = text, False
         return swapped
-
-    async def _load(self) -> str | None:
-        try:
-            return await self._kv.load(self._key)
-        except KeyNotExistError:
-            return None
 
     def _encode(self, limit_ms: int) -> str:
         if limit_ms > MILLISECONDS_MAX:

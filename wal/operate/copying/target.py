@@ -28,7 +28,7 @@ from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
 from wal.consumers.state import decode_state
 from wal.consumers.state import encode_state as encode_saved
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, KeyNotExistError, StorageError, WALError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, corruption
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.location import Location, parse_location
 from wal.message import LogPosition
@@ -108,12 +108,9 @@ class CopyTarget:
         settings = self._settings.replace(pchannels=None, compression=None)
         self._storage = await open_storage(self._building, settings, self._undo, create=True)
         kv = self._storage.kv
-        try:
-            return _decoder.decode(await kv.load(MARK))
-        except KeyNotExistError:
-            pass
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise CorruptionError(f"the record of a copy cannot be read: {error}", expected=MARK) from error
+        if (text := await kv.find(MARK)) is not None:
+            with corruption("the record of a copy cannot be read", expected=MARK):
+                return _decoder.decode(text)
         keys, _ = await kv.load_with_prefix("")
         if names_in(keys) or LIMIT_KEY in keys or any(key.startswith(VCHANNELS) for key in keys):
             raise _not_empty(self.location)

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import google_crc32c
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, corruption
 from wal.message import Natural
 
 PRODUCER_PREFIX: Final = "wal.spark/"
@@ -117,7 +117,5 @@ def decode_manifest(data: bytes) -> Manifest:
         raise CorruptionError(f"a manifest has CRC32C {checksum:#010x}", expected=f"{crc:#010x}")
     if version != _VERSION:
         raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
-    try:
+    with corruption("a manifest cannot be decoded", expected=whole):
         return msgspec.json.decode(body, type=Manifest)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"a manifest cannot be decoded: {error}", expected=whole) from error

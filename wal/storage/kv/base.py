@@ -88,9 +88,13 @@ class KVBase(ABC):
 
     async def load(self, key: str) -> str:
         """Returns the value on `key`. Raises a KeyNotExistError that names the key when there is none."""
-        (value,) = await self._load_full([self._full(check_key(key))])
-        if value is None:
+        if (value := await self.find(key)) is None:
             raise missing_keys([key])
+        return value
+
+    async def find(self, key: str) -> str | None:
+        """Returns the value on `key`, None when there is none."""
+        (value,) = await self._load_full([self._full(check_key(key))])
         return value
 
     async def multi_load(self, keys: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wal.errors import ChannelFencedError, CorruptionError, KeyNotExistError
+from wal.errors import ChannelFencedError, CorruptionError, corruption
 from wal.storage.base import not_above, other_term
 from wal.storage.pulsar.ledgers import LedgerRecord
 
@@ -26,7 +26,7 @@ VERSION: Final = 1
 class RecordStore(Protocol):
     """The metadata calls that a log needs: a KV of the WAL, under its own root path."""
 
-    async def load(self, key: str) -> str:
+    async def find(self, key: str) -> str | None:
         """Returns the value of `key`; raises KeyNotExistError."""
 
     async def load_with_prefix(self, prefix: str) -> tuple[list[str], list[str]]:
@@ -89,7 +89,7 @@ class Control:
 
     async def load(self) -> PulsarControlRecord | None:
         """Loads all records and returns the control record; None when there is none."""
-        text = await self._load_text()
+        text = await self._store.find(self._key)
         if text is None:
             return None
         self._text, self.record = text, self._decode(text)
@@ -98,7 +98,7 @@ class Control:
 
     async def look(self) -> PulsarControlRecord | None:
         """Loads the control record and `terms`, but not `ledgers`, for a process that only reads; None when there is no record."""
-        text = await self._load_text()
+        text = await self._store.find(self._key)
         if text is None:
             return None
         fresh = text != self._text
@@ -192,19 +192,11 @@ class Control:
     def _ledgers(self) -> str:
         return f"{self.pchannel}/ledgers/"
 
-    async def _load_text(self) -> str | None:
-        try:
-            return await self._store.load(self._key)
-        except KeyNotExistError:
-            return None
-
     async def _load_others(self) -> None:
         self.terms = await self._load_terms()
         numbers, records = await self._store.load_with_prefix(self._ledgers)
-        try:
+        with corruption("a record of a ledger cannot be read", expected=self._ledgers):
             self.ledgers = {int(key[len(self._ledgers) :]): _ledgers.decode(record) for key, record in zip(numbers, records, strict=True)}
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise CorruptionError(f"a record of a ledger cannot be read: {error}", expected=self._ledgers) from error
 
     async def _load_terms(self) -> dict[int, int]:
         terms, marks = await self._store.load_with_prefix(self._terms)
@@ -214,7 +206,7 @@ class Control:
             raise CorruptionError(f"a record of a term cannot be read: {error}", expected=self._terms) from error
 
     async def _reload(self) -> None:
-        text = await self._load_text()
+        text = await self._store.find(self._key)
         if text is None:
             raise CorruptionError(f"the control record of pchannel {self.pchannel!r} is missing", expected=self._key)
         if text != self._text:
@@ -228,12 +220,8 @@ class Control:
         return True
 
     def _decode(self, text: str) -> PulsarControlRecord:
-        try:
+        with corruption(f"the control record of pchannel {self.pchannel!r} cannot be read", expected=self._key):
             record = _decoder.decode(text)
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise CorruptionError(
-                f"the control record of pchannel {self.pchannel!r} cannot be read: {error}", expected=self._key
-            ) from error
         if record.version != VERSION:
             raise CorruptionError(f"the control record of pchannel {self.pchannel!r} has version {record.version}", expected=str(VERSION))
         return record

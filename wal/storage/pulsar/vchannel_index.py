@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import CorruptionError
+from wal.errors import CorruptionError, corruption
 from wal.message import LogPosition
 
 FRAMES_MIN: Final = 64
@@ -206,10 +206,8 @@ class VChannelIndex:
     @classmethod
     def decode(cls, data: bytes) -> VChannelIndex:
         """Returns the index in these bytes. Raises CorruptionError if there is none of this version."""
-        try:
+        with corruption("the index of vchannels cannot be read", expected="an index of vchannels"):
             stored = _decoder.decode(data)
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
-            raise CorruptionError(f"the index of vchannels cannot be read: {error}", expected="an index of vchannels") from error
         if stored.version != _VERSION:
             raise CorruptionError(f"the index of vchannels has version {stored.version}", expected=str(_VERSION))
         index = cls()

@@ -14,7 +14,7 @@ import msgspec
 
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.vchannels import OwnerDescription, check_owner
-from wal.errors import ChannelNotExistError, CorruptionError, KeyNotExistError
+from wal.errors import ChannelNotExistError, KeyNotExistError, corruption
 from wal.storage.kv import OPERATIONS_MAX, KVBase
 from wal.timestamp import IdAllocator
 
@@ -75,7 +75,5 @@ def _key(name: str) -> str:
 
 
 def _owner(key: str, value: str) -> OwnerDescription:
-    try:
+    with corruption(f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel"):
         return _decoder.decode(value)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"the KV has {value!r:.80} on {key!r}, which is no owner of a channel: {error}") from error
