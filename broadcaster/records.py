@@ -68,7 +68,7 @@ class DoneMark(msgspec.Struct, frozen=True, array_like=True):
     at_ms: int
 
 
-class Stored(msgspec.Struct):
+class StoredBroadcasts(msgspec.Struct):
     """The records in the KV by broadcast id; `acks` are whole bitmaps."""
 
     tasks: dict[int, TaskRecord] = {}
@@ -80,9 +80,9 @@ class Stored(msgspec.Struct):
     """All keys except those of the done marks."""
 
 
-def read_records(keys: Iterable[str], values: Iterable[str]) -> Stored:
+def read_records(keys: Iterable[str], values: Iterable[str]) -> StoredBroadcasts:
     """Decodes all keys and values under the root path."""
-    stored = Stored()
+    stored = StoredBroadcasts()
     for key, value in zip(keys, values, strict=True):
         kind, _, rest = key.partition("/")
         number, _, chunk = rest.partition("/")
@@ -228,7 +228,7 @@ class RecoveredTasks(msgspec.Struct):
 
 
 def rebuild(
-    stored: Stored, copies: Sequence[CopiesInLog], *, located: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {}
+    stored: StoredBroadcasts, copies: Sequence[CopiesInLog], *, located: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {}
 ) -> RecoveredTasks:
     """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other.
 
@@ -250,7 +250,7 @@ def rebuild(
 
 
 def _recovered_task(
-    broadcast_id: int, stored: Stored, listed: Sequence[CopiesInLog], located: Callable[[Sequence[str]], Mapping[str, str]]
+    broadcast_id: int, stored: StoredBroadcasts, listed: Sequence[CopiesInLog], located: Callable[[Sequence[str]], Mapping[str, str]]
 ) -> tuple[Task, Content | None]:
     record = stored.tasks.get(broadcast_id)
     header = record.header if record is not None else listed[0].header

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from broadcaster import BroadcasterLimits, BroadcastMessage, BroadcastState, BroadcastTask
-from broadcaster.records import Stored, read_records
+from broadcaster.records import StoredBroadcasts, read_records
 from tests.broadcaster.clustered import Clustered, ClusteredWorld
 from tests.broadcaster.served import Served, ServedLife, ServedWorld
 from tests.broadcaster.world import Cut, InLogs, Life, World
@@ -163,7 +163,7 @@ class Checks:
     def __init__(self, world: World | ServedWorld, script: Script) -> None:
         self.world = world
         self.script = script
-        self.stored = Stored()
+        self.stored = StoredBroadcasts()
         """The records at the first crash."""
         self.begun: set[int] = set()
         """The broadcasts that a crash found begun: in a log, or with a record and not aborted before their first copy."""
@@ -178,7 +178,7 @@ class Checks:
             for vchannel in self.script.messages[label].vchannels:
                 assert logs.aborts[self.script.ids[label], vchannel] == 1
 
-    async def look(self) -> tuple[Stored, InLogs]:
+    async def look(self) -> tuple[StoredBroadcasts, InLogs]:
         """Returns what a crash left, and notes which broadcasts it found begun."""
         stored = read_records(*await self.world.kv.load_with_prefix(""))
         logs = self.world.in_logs()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, describe_channels
-from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.directory import RecordChange, VChannelDirectory
 from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo, place
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
 from wal.storage.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
@@ -62,8 +62,8 @@ class Call(msgspec.Struct, eq=False):
     remove: bool
     error: list[WALError | None] = []
 
-    def change(self) -> Change:
-        return Change(self.infos, self.remove, self.error.append)
+    def change(self) -> RecordChange:
+        return RecordChange(self.infos, self.remove, self.error.append)
 
 
 CALLS = st.one_of(

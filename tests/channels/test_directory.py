@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import ActorSystem
-from wal.channels.directory import Change, PChannelCounts, VChannelDirectory
+from wal.channels.directory import PChannelCounts, RecordChange, VChannelDirectory
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import UnavailableError, WALError
 from wal.storage.kv import KVBatch, MemoryKV
@@ -50,11 +50,11 @@ async def turn(kv: SmallKV, directory: VChannelDirectory, make: list[str], drop:
     def answer(name: str) -> Callable[[Outcome], None]:
         return lambda error: outcomes.update({name: error})
 
-    changes = [Change((directory.admit(name, "p0"),), False, answer(name)) for name in make]
+    changes = [RecordChange((directory.admit(name, "p0"),), False, answer(name)) for name in make]
     for name in drop:
         info = directory.records[name]
         directory.forget(info)
-        changes.append(Change((info,), True, answer(name)))
+        changes.append(RecordChange((info,), True, answer(name)))
     await directory.receive(changes)
     return outcomes
 
@@ -82,8 +82,8 @@ async def test_last_change_of_a_name_counts() -> None:
     first = directory.records["a"]
     outcomes: list[Outcome] = []
     directory.forget(first)
-    dropped = Change((first,), True, outcomes.append)
-    made = Change((directory.admit("a", "p1"),), False, outcomes.append)
+    dropped = RecordChange((first,), True, outcomes.append)
+    made = RecordChange((directory.admit("a", "p1"),), False, outcomes.append)
     await directory.receive([dropped, made])
     assert outcomes == [None, None]
     assert (await loaded(kv)).records == directory.records == directory.saved
@@ -132,7 +132,7 @@ async def test_turn_through_the_actor_is_answered_whole() -> None:
     ref = system.spawn(directory, name="directory")
     answered: list[Outcome] = []
     for number in range(50):
-        ref.tell(Change((directory.admit(f"v{number}", "p0"),), False, answered.append))
+        ref.tell(RecordChange((directory.admit(f"v{number}", "p0"),), False, answered.append))
     await system.stop()
     assert answered == [None] * 50
     assert len((await loaded(kv)).records) == 50

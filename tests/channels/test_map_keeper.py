@@ -13,7 +13,7 @@ from actors import ActorSystem
 from tests.processes import eventually
 from wal import Message, open_wal
 from wal.channels import map_keeper
-from wal.channels.directory import Change, VChannelDirectory
+from wal.channels.directory import RecordChange, VChannelDirectory
 from wal.channels.map_keeper import VChannelMapKeeper
 from wal.channels.vchannel_map import MapPlace, VChannelMap, read_changed_map
 from wal.channels.vchannels import place
@@ -146,9 +146,9 @@ async def test_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     async with ActorSystem("test") as system:
         ref = system.spawn(directory, name="directory")
         outcomes: list[WALError | None] = []
-        ref.tell(Change((directory.admit("a", "p0"),), False, outcomes.append))
+        ref.tell(RecordChange((directory.admit("a", "p0"),), False, outcomes.append))
         await asyncio.sleep(0)  # the save of it begins
-        ref.tell(Change((directory.admit("b", "p0"),), False, outcomes.append))
+        ref.tell(RecordChange((directory.admit("b", "p0"),), False, outcomes.append))
         assert directory.saved == {}
         kv.gate.set()
         async with asyncio.timeout(60):

@@ -7,8 +7,8 @@ import pytest
 
 from tests.consumers.test_table_machine import NoHandling, event
 from wal.consumers.delivery import Delivery, position_of
-from wal.consumers.plan import Failed, Plan
-from wal.consumers.state import Run, SavedState, Tried, decode_state, encode_state
+from wal.consumers.plan import ConsumerPlan, Failed
+from wal.consumers.state import SavedState, Tried, UnfinishedRun, decode_state, encode_state
 from wal.consumers.table import Deliveries
 from wal.errors import CorruptionError, FormatError
 
@@ -26,7 +26,7 @@ def restarted(table: Deliveries, keys: str = KEYS) -> Deliveries:
     return table
 
 
-def begun(plan: Plan, keys: str = KEYS) -> Deliveries:
+def begun(plan: ConsumerPlan, keys: str = KEYS) -> Deliveries:
     table = Deliveries(plan, incarnation=7)
     table.take(deliveries(keys))
     return table
@@ -44,7 +44,7 @@ def started(table: Deliveries) -> list[Delivery]:
 
 
 def test_page_is_suspect_after_death() -> None:
-    table = begun(Plan(2, "key"))
+    table = begun(ConsumerPlan(2, "key"))
     assert next_work(table) == [0, 1, 2, 3, 4, 5]
     table = restarted(table)
     assert next_work(table) == [0, 1]  # a group of `concurrency`
@@ -58,7 +58,7 @@ def test_page_is_suspect_after_death() -> None:
 
 
 def test_killer_is_condemned_alone() -> None:
-    table = begun(Plan(2, "key", attempts=3), "ab")
+    table = begun(ConsumerPlan(2, "key", attempts=3), "ab")
     handled: set[int] = set()
     deaths = []
     for _ in range(10):
@@ -81,7 +81,7 @@ def test_killer_is_condemned_alone() -> None:
 
 def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
     """All bodies have one lane, so the table keeps them as numbers (`wal/consumers/stretch.py`)."""
-    table = Deliveries(Plan(1, "vchannel"), incarnation=7, lane="a")
+    table = Deliveries(ConsumerPlan(1, "vchannel"), incarnation=7, lane="a")
     table.take(deliveries("aaaaaa"))
     assert table.hand_out()
     table.recorded()
@@ -96,7 +96,7 @@ def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
 
 
 def test_first_bodies_of_a_chunk_end_before_the_others() -> None:
-    table = Deliveries(Plan(1, "vchannel"), incarnation=7, lane="a")
+    table = Deliveries(ConsumerPlan(1, "vchannel"), incarnation=7, lane="a")
     table.take(deliveries("aaaa"))
     assert all(table.has_ended(delivery) for delivery in deliveries("aaaa")), "none has begun"
     table.hand_out()
@@ -110,7 +110,7 @@ def test_first_bodies_of_a_chunk_end_before_the_others() -> None:
 
 def test_body_is_taken_back_once() -> None:
     """It was handed out alone, and its key got a second one since."""
-    table = begun(Plan(2, "key"), "a")
+    table = begun(ConsumerPlan(2, "key"), "a")
     assert table.hand_out()
     table.recorded()
     table.take([Delivery(event(20, 0, ["a"]), NoHandling(), "a")])
@@ -120,7 +120,7 @@ def test_body_is_taken_back_once() -> None:
 
 def test_suspect_that_was_taken_back_is_tried_again() -> None:
     """Its key got another body while it was handed out."""
-    table = begun(Plan(1, "key"), "a")
+    table = begun(ConsumerPlan(1, "key"), "a")
     assert next_work(table) == [0]
     table = restarted(table, "a")
     assert table.hand_out()
@@ -131,8 +131,8 @@ def test_suspect_that_was_taken_back_is_tried_again() -> None:
 
 
 def test_suspect_waits_for_other_handlers() -> None:
-    saved = SavedState(7, (10, 0), (Run((10, 0), (10, 0), True, 2),), (), 1)
-    table = Deliveries(Plan(2, "key"), saved, incarnation=7)
+    saved = SavedState(7, (10, 0), (UnfinishedRun((10, 0), (10, 0), True, 2),), (), 1)
+    table = Deliveries(ConsumerPlan(2, "key"), saved, incarnation=7)
     table.take(deliveries("ab"))
     assert next_work(table) == [1]  # the death has counted for the suspect, which rests for a moment
     table.wake(1.0)
@@ -146,8 +146,10 @@ def test_suspect_waits_for_other_handlers() -> None:
 
 
 def test_hand_out_stops_before_suspect() -> None:
-    saved = SavedState(7, (10, 1), (Run((10, 0), (10, 0), False, 0), Run((10, 1), (10, 1), False, 1)), (Tried((10, 0), 1, 0),))
-    table = Deliveries(Plan(2, "key"), saved, incarnation=7)
+    saved = SavedState(
+        7, (10, 1), (UnfinishedRun((10, 0), (10, 0), False, 0), UnfinishedRun((10, 1), (10, 1), False, 1)), (Tried((10, 0), 1, 0),)
+    )
+    table = Deliveries(ConsumerPlan(2, "key"), saved, incarnation=7)
     table.take(deliveries("aa"))
     table.wake(1.0)
     assert next_work(table) == [0]
@@ -155,8 +157,8 @@ def test_hand_out_stops_before_suspect() -> None:
 
 
 def test_resting_suspect_waits_for_its_pause() -> None:
-    saved = SavedState(7, (10, 1), (Run((10, 0), (10, 1), False, 1),), (Tried((10, 1), 1, 5000),))
-    table = Deliveries(Plan(2, "key", attempts=3), saved, incarnation=7)
+    saved = SavedState(7, (10, 1), (UnfinishedRun((10, 0), (10, 1), False, 1),), (Tried((10, 1), 1, 5000),))
+    table = Deliveries(ConsumerPlan(2, "key", attempts=3), saved, incarnation=7)
     table.take(deliveries("aaa"))
     first = started(table)
     assert [position_of(delivery)[1] for delivery in first] == [0]
@@ -181,7 +183,7 @@ def test_resting_suspect_waits_for_its_pause() -> None:
 )
 def test_clock_that_went_back_lengthens_no_pause(wall: float, due: float) -> None:
     """A pause has 5 s left at the save, by a clock that shows 1000 s; the next consumer begins at 100 s of monotonic time."""
-    table = begun(Plan(1, "key", backoff_s=(5.0, 5.0)), "a")
+    table = begun(ConsumerPlan(1, "key", backoff_s=(5.0, 5.0)), "a")
     table.settle(started(table), [Failed("no")], 50.0)
     saved = decode_state(encode_state(table.save(now=50.0, wall=1000.0)))
     later = Deliveries(table.plan, saved.released(), incarnation=saved.incarnation, now=100.0, wall=wall)
@@ -194,7 +196,7 @@ def test_clock_that_went_back_lengthens_no_pause(wall: float, due: float) -> Non
 
 
 def test_state_without_retries_is_that_of_version_1() -> None:
-    runs = (Run((10, 0), (10, 0), True, 1),)
+    runs = (UnfinishedRun((10, 0), (10, 0), True, 1),)
     assert encode_state(SavedState(7, (10, 5), runs))[0] == 1
     tried = SavedState(7, (10, 5), runs, (Tried((10, 0), 2, 5000),))
     assert decode_state(encode_state(tried)) == tried
@@ -205,29 +207,33 @@ def test_state_without_retries_is_that_of_version_1() -> None:
 
 
 def test_state_keeps_what_is_not_reread() -> None:
-    runs = (Run((10, 0), (10, 0), False, 1), Run((10, 2), (10, 3), False, 2))
+    runs = (UnfinishedRun((10, 0), (10, 0), False, 1), UnfinishedRun((10, 2), (10, 3), False, 2))
     saved = SavedState(7, (10, 5), runs, (Tried((10, 3), 2, 5000),))
-    table = Deliveries(Plan(2, "key"), saved, incarnation=7)
+    table = Deliveries(ConsumerPlan(2, "key"), saved, incarnation=7)
     table.take(deliveries()[:1])
     assert table.save(now=0.0, wall=0.0) == saved
     table.skip(deliveries()[1:2])
     table.take(deliveries()[2:3])
-    assert table.save(now=0.0, wall=0.0).runs == (*runs[:1], Run((10, 2), (10, 2), False, 2), Run((10, 3), (10, 3), False, 2))
+    assert table.save(now=0.0, wall=0.0).runs == (
+        *runs[:1],
+        UnfinishedRun((10, 2), (10, 2), False, 2),
+        UnfinishedRun((10, 3), (10, 3), False, 2),
+    )
     table.take(deliveries()[3:])
     assert table.hand_out()
     assert table.save(now=0.0, wall=0.0).covered == (10, 5)
 
 
 def test_hand_out_goes_on_after_unseen_message() -> None:
-    saved = SavedState(7, (10, 1), (Run((10, 0), (10, 0)),))
-    table = Deliveries(Plan(2, "key"), saved, incarnation=7)
+    saved = SavedState(7, (10, 1), (UnfinishedRun((10, 0), (10, 0)),))
+    table = Deliveries(ConsumerPlan(2, "key"), saved, incarnation=7)
     table.take(deliveries("a"))
     table.skip(deliveries("ab")[1:])  # the last body of which something is saved
     assert next_work(table) == [0]
 
 
 def test_failure_blocks_its_lane_alone() -> None:
-    table = begun(Plan(1, "key"), "aab")
+    table = begun(ConsumerPlan(1, "key"), "aab")
     work = [table.start(1), table.start(1)]
     assert work == [[], []]  # nothing is recorded yet
     table.hand_out()
@@ -244,7 +250,7 @@ def test_failure_blocks_its_lane_alone() -> None:
 
 
 def test_finished_bodies_are_merged() -> None:
-    table = begun(Plan(5000, "none"), "")
+    table = begun(ConsumerPlan(5000, "none"), "")
     many = [Delivery(event(10, index, ["a"]), NoHandling()) for index in range(5000)]
     table.take(many)
     table.hand_out()
@@ -253,7 +259,7 @@ def test_finished_bodies_are_merged() -> None:
     ended, _ = table.settle(work[1:], [None] * 4999, 0.0)
     table.finish_ended(len(ended))
     state = table.save(now=0.0, wall=0.0)
-    assert state.runs == (Run((10, 0), (10, 0), True),)
+    assert state.runs == (UnfinishedRun((10, 0), (10, 0), True),)
     assert state.covered == (10, 4999)
     assert table.pending == 5000
     assert len(table.sequence.items) == 2

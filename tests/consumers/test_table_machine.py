@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.conftest import SOAK
 from wal.consumers.delivery import Delivery, DeliveryState, Outputs, position_of
-from wal.consumers.plan import RELEASED, Failed, Outcome, Plan, Rejected
+from wal.consumers.plan import RELEASED, ConsumerPlan, Failed, Outcome, Rejected
 from wal.consumers.state import SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
 from wal.frame import Columns
@@ -97,7 +97,7 @@ class TableMachine(RuleBasedStateMachine):
     )
     def begin(self, order: str, concurrency: int, batch: int, blocks: bool, pending_max: int, one_lane: bool) -> None:
         self.lane = "v" if order == "vchannel" and one_lane else None
-        self.plan = Plan(concurrency, order, batch, ATTEMPTS, (1.0, 4.0), blocks, pending_max)  # type: ignore[arg-type]
+        self.plan = ConsumerPlan(concurrency, order, batch, ATTEMPTS, (1.0, 4.0), blocks, pending_max)  # type: ignore[arg-type]
         self.open()
 
     def open(self) -> None:

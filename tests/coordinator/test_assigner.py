@@ -16,7 +16,7 @@ from wal.channels.pchannels import PREFIX as CLAIMS
 from wal.channels.pchannels import PChannelMeta, load_pchannel
 from wal.channels.pchannels import encode as encode_claim
 from wal.coordinator.assigner import Assigner, LeadingEndedError
-from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Holder, Node, encode
+from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, NodeStart, TermHolder, encode
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes
@@ -30,7 +30,7 @@ from wal.timestamp.oracle import SavedLimit
 
 LIFETIME_S = 0.5
 """The lifetime of the nodes' leases."""
-RECORD = Assignment("p0", 2, AssignmentState.ASSIGNED, (Holder(2, Node(7, "here:1")),))
+RECORD = Assignment("p0", 2, AssignmentState.ASSIGNED, (TermHolder(2, NodeStart(7, "here:1")),))
 
 
 async def no_connection(address: str) -> Connection:
@@ -72,14 +72,14 @@ class Calls(NodeCalls):
         self.refused: list[int] = []
         """The terms of these."""
 
-    async def _answer(self, node: Node) -> None:
+    async def _answer(self, node: NodeStart) -> None:
         if node.server_id in self.replaced:
             raise SessionLostError(f"at {node.address} is another node now")
         if node.server_id in self.silent:
             await asyncio.sleep(0.05)
             raise UnavailableError(f"nobody answers at {node.address}")
 
-    async def status(self, node: Node, *, timeout_s: float = 1.0) -> proto.StreamingNodeManagerCollectStatusResponse:
+    async def status(self, node: NodeStart, *, timeout_s: float = 1.0) -> proto.StreamingNodeManagerCollectStatusResponse:
         self.asked[node.server_id] += 1
         await self._answer(node)
         return proto.StreamingNodeManagerCollectStatusResponse(
@@ -87,14 +87,14 @@ class Calls(NodeCalls):
             pchannels=[nodes_pb2.HostedPChannel(pchannel=info, available=True) for info in self.available],
         )
 
-    async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
+    async def assign(self, node: NodeStart, name: str, term: int, *, floor: int) -> None:
         await self._answer(node)
         if self.refusals:
             self.refused.append(term)
             raise self.refusals.pop(0)
         self.assigned.append((node.server_id, name, term))
 
-    async def remove(self, node: Node, name: str, term: int) -> int:
+    async def remove(self, node: NodeStart, name: str, term: int) -> int:
         await self._answer(node)
         return 0
 
@@ -192,7 +192,7 @@ async def test_report_that_meets_another_record_ends_the_leading_and_not_the_cal
         assigner = await leading(kv)
         running = asyncio.ensure_future(assigner.run())
         await asyncio.sleep(0)
-        await kv.save(PREFIX + "p0", encode(Assignment("p0", 3, AssignmentState.ASSIGNING, (Holder(3, Node(8, "there:2")),))))
+        await kv.save(PREFIX + "p0", encode(Assignment("p0", 3, AssignmentState.ASSIGNING, (TermHolder(3, NodeStart(8, "there:2")),))))
         await assigner.lost("p0", 2, "a client says so")
         with pytest.raises(LeadingEndedError, match="p0"):
             await asyncio.wait_for(running, 10)
@@ -272,7 +272,7 @@ async def test_node_that_died_before_the_leader_began_is_not_asked() -> None:
         await live(kv, 8)
         async with running(assigner):
             await eventually(lambda: nodes.place("p0") is not None)
-            assert nodes.place("p0") == (Node(8, "here:8"), PChannelInfo(name="p0", term=3))
+            assert nodes.place("p0") == (NodeStart(8, "here:8"), PChannelInfo(name="p0", term=3))
 
 
 async def test_node_whose_lease_etcd_revoked_is_waited_for_while_it_answers() -> None:

@@ -9,15 +9,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.conftest import SOAK
-from wal.coordinator.assignments import PREFIX, Assignment, Assignments, AssignmentState, Change, Holder, Node, Version, decode, encode
+from wal.coordinator.assignments import (
+    PREFIX,
+    Assignment,
+    AssignmentChange,
+    Assignments,
+    AssignmentState,
+    NodeStart,
+    TermHolder,
+    Version,
+    decode,
+    encode,
+)
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.storage.kv import MemoryKV
 
-A, B = Node(11, "a:1"), Node(12, "b:1")
+A, B = NodeStart(11, "a:1"), NodeStart(12, "b:1")
 LEADER = 7
 
 
-def committed(table: Assignments, change: Change | None) -> Assignments:
+def committed(table: Assignments, change: AssignmentChange | None) -> Assignments:
     assert change is not None
     table.commit(change)
     return table
@@ -35,15 +46,15 @@ def test_new_pchannel_is_nowhere_in_term_1() -> None:
 def test_life_of_a_pchannel() -> None:
     table = new_table("p0")
     committed(table, table.assign({"p0": A}))
-    assert table.records["p0"] == Assignment("p0", 2, AssignmentState.ASSIGNING, (Holder(2, A),))
+    assert table.records["p0"] == Assignment("p0", 2, AssignmentState.ASSIGNING, (TermHolder(2, A),))
     committed(table, table.assigned("p0", 2))
     assert table.shown() == {A: [table.records["p0"]]}
     committed(table, table.lost("p0", 2))
     assert table.shown() == {}
     committed(table, table.assign({"p0": B}))
-    assert table.records["p0"].histories == (Holder(2, A),)
+    assert table.records["p0"].histories == (TermHolder(2, A),)
     committed(table, table.assigned("p0", 3))
-    assert table.records["p0"] == Assignment("p0", 3, AssignmentState.ASSIGNED, (Holder(3, B),))
+    assert table.records["p0"] == Assignment("p0", 3, AssignmentState.ASSIGNED, (TermHolder(3, B),))
     assert table.version == Version(LEADER, 3)  # what is not shown changes nothing for clients
 
 
@@ -66,7 +77,7 @@ def test_repeated_attempt_on_the_same_node_has_a_new_term() -> None:
     table = new_table("p0")
     committed(table, table.assign({"p0": A}))
     committed(table, table.assign({"p0": A}))
-    assert (table.records["p0"].term, table.records["p0"].histories) == (3, (Holder(2, A),))
+    assert (table.records["p0"].term, table.records["p0"].histories) == (3, (TermHolder(2, A),))
 
 
 @pytest.mark.parametrize("term", [1, 3])
@@ -108,7 +119,7 @@ async def test_change_of_a_leader_that_was_overtaken_is_not_saved() -> None:
     assert saved == {"p0": taken.after["p0"], "p1": added.after["p1"]}
 
 
-GOOD = Assignment("p0", 3, AssignmentState.ASSIGNED, (Holder(3, A),), (Holder(2, B),), 99)
+GOOD = Assignment("p0", 3, AssignmentState.ASSIGNED, (TermHolder(3, A),), (TermHolder(2, B),), 99)
 
 
 def test_record_is_the_same_after_a_round_trip() -> None:
@@ -122,8 +133,8 @@ def test_record_is_the_same_after_a_round_trip() -> None:
         msgspec.structs.replace(GOOD, state=AssignmentState.UNINITIALIZED),
         msgspec.structs.replace(GOOD, owners=()),
         msgspec.structs.replace(GOOD, term=4),
-        msgspec.structs.replace(GOOD, histories=(Holder(3, B),)),
-        msgspec.structs.replace(GOOD, term=-1, owners=(Holder(-1, A),), histories=()),
+        msgspec.structs.replace(GOOD, histories=(TermHolder(3, B),)),
+        msgspec.structs.replace(GOOD, term=-1, owners=(TermHolder(-1, A),), histories=()),
     ],
 )
 def test_record_that_contradicts_itself_is_refused(record: Assignment) -> None:
@@ -144,10 +155,10 @@ class Leaders(RuleBasedStateMachine):
         super().__init__()
         self.saved: dict[str, str] = {}
         self.table = Assignments({}, leader=1)
-        self.owners: dict[tuple[str, int], Node] = {}
+        self.owners: dict[tuple[str, int], NodeStart] = {}
         self.floors: dict[str, int] = {}
 
-    def save(self, change: Change | None, is_saved: bool) -> None:
+    def save(self, change: AssignmentChange | None, is_saved: bool) -> None:
         if change is None:
             return
         assert {key: self.saved.get(key) for key in change.compare()} == change.compare()
@@ -162,7 +173,7 @@ class Leaders(RuleBasedStateMachine):
 
     @precondition(lambda self: self.table.records)
     @rule(data=st.data(), node=st.sampled_from([A, B]), is_saved=st.booleans())
-    def assign(self, data: st.DataObject, node: Node, is_saved: bool) -> None:
+    def assign(self, data: st.DataObject, node: NodeStart, is_saved: bool) -> None:
         names = data.draw(st.sets(st.sampled_from(sorted(self.table.records))))
         self.save(self.table.assign(dict.fromkeys(names, node)), is_saved)
 

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from tests.coordinator.test_assigner import leading
-from wal.coordinator.assignments import Assignment, AssignmentState, Holder, Node
+from wal.coordinator.assignments import Assignment, AssignmentState, NodeStart, TermHolder
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.serving import Draining
 from wal.serve import discovery
@@ -45,7 +45,8 @@ async def test_many_changes_are_few_pushes(monkeypatch: pytest.MonkeyPatch) -> N
     async with MemoryKV() as kv:
         assigner = await leading(kv)
         records = {
-            f"p{number}": Assignment(f"p{number}", 2, AssignmentState.ASSIGNED, (Holder(2, Node(7, "here:1")),)) for number in range(99)
+            f"p{number}": Assignment(f"p{number}", 2, AssignmentState.ASSIGNED, (TermHolder(2, NodeStart(7, "here:1")),))
+            for number in range(99)
         }
         assigner.assignments.records = records
         served, stream = ClusterDiscovery(assigner, Draining()), Stream()

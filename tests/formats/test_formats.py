@@ -14,7 +14,7 @@ from wal import Message, ProducerKey, bridge, open_wal
 from wal.errors import FormatError
 from wal.operate.cli.check import damage_in
 from wal.storage.files import META_NAME
-from wal.storage.journal.verify import Progress
+from wal.storage.journal.verify import VerifyProgress
 
 FOLDER = Path(__file__).parent
 RELEASED = sorted(FOLDER.glob("*.tar.xz"))
@@ -44,7 +44,7 @@ def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
     with bridge.blocking(released, read_only=True) as log:
         assert [message.payload for message in log.read("stock", follow=False)] == [b"taken", b"to all"] * 2
     assert content(released) == before, "a reader changes nothing"
-    assert list(damage_in(released, Progress())) == []
+    assert list(damage_in(released, VerifyProgress())) == []
     if killed:
         (released / "FORMAT").write_bytes(b"wal-journal 3\n")
     with bridge.blocking(released) as log:
@@ -53,7 +53,7 @@ def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
     with contextlib.closing(sqlite3.connect(released / META_NAME)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT count(*) FROM kv WHERE value NOT LIKE 'crc32c:%'").fetchone() == (0,)
-    assert list(damage_in(released, Progress())) == []
+    assert list(damage_in(released, VerifyProgress())) == []
 
 
 async def test_log_of_each_release_is_read_and_goes_on(released: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.spark.planning import EventWeight, Piece, cut, share_out, take
+from wal.spark.planning import EventRange, EventWeight, cut, share_out, take
 from wal.storage.base import FrameWeight
 
 limits = st.none() | st.integers(1, 60)
@@ -96,19 +96,19 @@ def test_frame_is_cut_between_events_with_as_many_as_fit(frame: list[EventWeight
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> list[tuple[Piece, list[FrameWeight]]]:
+def ranges(draw: st.DrawFn) -> list[tuple[EventRange, list[FrameWeight]]]:
     found = []
     for name, frames in draw(logs()).items():
         end = (frames[-1].next_position if frames else 0) + draw(st.integers(0, 5))
         start = draw(st.tuples(st.integers(0, end), st.integers(0, 3)))
         stop = draw(st.tuples(st.integers(0, end), st.integers(0, 3)))
         weights = [frame for frame in frames if frame.next_position > start[0] and frame.position <= stop[0]]
-        found.append((Piece(name, start, stop), weights))
+        found.append((EventRange(name, start, stop), weights))
     return found
 
 
 @given(ranges(), st.integers(1, 6), st.integers(1, 40))
-def test_shares_hold_each_event_once(wanted: list[tuple[Piece, list[FrameWeight]]], partitions_max: int, bytes_min: int) -> None:
+def test_shares_hold_each_event_once(wanted: list[tuple[EventRange, list[FrameWeight]]], partitions_max: int, bytes_min: int) -> None:
     shares = share_out(wanted, partitions_max=partitions_max, bytes_min=bytes_min)
     assert len(shares) <= partitions_max
     assert all(shares)
@@ -130,7 +130,7 @@ def test_shares_hold_each_event_once(wanted: list[tuple[Piece, list[FrameWeight]
 
 def test_equal_frames_are_shared_out_evenly() -> None:
     frames = [FrameWeight(at, at + 1, at, at, 10, 100) for at in range(100)]
-    shares = share_out([(Piece("a", (0, 0), (100, 0)), frames)], partitions_max=4, bytes_min=1)
+    shares = share_out([(EventRange("a", (0, 0), (100, 0)), frames)], partitions_max=4, bytes_min=1)
     assert [share[0].end[0] - share[0].start[0] for share in shares] == [25, 25, 25, 25]
-    packed = share_out([(Piece(name, (0, 0), (1, 0)), frames[:1]) for name in "abcdefgh"], partitions_max=2, bytes_min=1)
+    packed = share_out([(EventRange(name, (0, 0), (1, 0)), frames[:1]) for name in "abcdefgh"], partitions_max=2, bytes_min=1)
     assert [[piece.pchannel for piece in share] for share in packed] == [list("abcd"), list("efgh")]

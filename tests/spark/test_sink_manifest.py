@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.spark.sink.folder import SinkFolder
-from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey, decode_manifest, encode_manifest
+from wal.spark.sink.manifest import BatchManifest, StagedFile, WriteKey, decode_manifest, encode_manifest
 
 IDS = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9-]{0,63}\Z")
 COUNTS = st.integers(0, (1 << 63) - 1)
 NAMES = st.from_regex(r"\A[0-9a-z-]{1,20}\.staged\Z")
 FILES = st.builds(StagedFile, NAMES, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, (1 << 32) - 1))
 MANIFESTS = st.builds(
-    Manifest,
+    BatchManifest,
     st.builds(WriteKey, IDS, COUNTS),
     st.booleans(),
     st.text("0123456789abcdef", min_size=16, max_size=16),
@@ -30,13 +30,13 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS)
-def test_manifest_is_decoded_as_it_was_encoded(manifest: Manifest) -> None:
+def test_manifest_is_decoded_as_it_was_encoded(manifest: BatchManifest) -> None:
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert len(manifest.producer.encode()) <= 255
 
 
 @given(MANIFESTS, st.data())
-def test_changed_or_missing_byte_is_damage(manifest: Manifest, data: st.DataObject) -> None:
+def test_changed_or_missing_byte_is_damage(manifest: BatchManifest, data: st.DataObject) -> None:
     whole = encode_manifest(manifest)
     at = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
@@ -46,7 +46,7 @@ def test_changed_or_missing_byte_is_damage(manifest: Manifest, data: st.DataObje
 
 
 def test_newer_version_says_so() -> None:
-    whole = encode_manifest(Manifest(WriteKey("q", 1), True, "t", ()))
+    whole = encode_manifest(BatchManifest(WriteKey("q", 1), True, "t", ()))
     with pytest.raises(FormatError, match="version 2"):
         decode_manifest(sealed(whole[16 + 4 :], version=2))
 
@@ -58,7 +58,7 @@ def sealed(body: bytes, version: int = 1) -> bytes:
 
 
 def test_manifest_names_staged_files_only() -> None:
-    whole = encode_manifest(Manifest(WriteKey("q", 1), True, "t", (StagedFile("0-0-a.staged", 0, 3, 9, 100, 1),)))
+    whole = encode_manifest(BatchManifest(WriteKey("q", 1), True, "t", (StagedFile("0-0-a.staged", 0, 3, 9, 100, 1),)))
     body = whole[16 + 4 :]
     assert decode_manifest(sealed(body)).files[0].name == "0-0-a.staged"
     names = ("../x.staged", "/x.staged", "a/b.staged", "a\\\\b.staged", "a\\u0000.staged", ".staged", "lock", "x.staged\\n")
@@ -81,7 +81,7 @@ def test_manifest_names_staged_files_only() -> None:
 def test_flipped_bit_in_a_mark_is_damage(tmp_path: Path) -> None:
     folder, key = SinkFolder(tmp_path), WriteKey("q", 41)
     path = folder.path / "published" / "q"
-    folder.finish(Manifest(key, True, "t", ()))
+    folder.finish(BatchManifest(key, True, "t", ()))
     data = path.read_bytes()
     for at in range(8 * len(data)):
         path.write_bytes(data[: at // 8] + bytes((data[at // 8] ^ 1 << at % 8,)) + data[at // 8 + 1 :])
@@ -98,7 +98,7 @@ def test_flipped_bit_in_a_mark_is_damage(tmp_path: Path) -> None:
 
 
 def test_its_producer_is_named_from_the_query_and_changes_with_what_is_published() -> None:
-    manifest = Manifest(WriteKey("query", 7), True, "abc", (StagedFile("f", 0, 3, 9, 100, 1), StagedFile("g", 1, 2, 4, 80, 2)))
+    manifest = BatchManifest(WriteKey("query", 7), True, "abc", (StagedFile("f", 0, 3, 9, 100, 1), StagedFile("g", 1, 2, 4, 80, 2)))
     assert (manifest.chunks, manifest.rows) == (5, 13)
     assert manifest.producer == "wal.spark/query/7/abc/0"
     assert manifest.after(4).producer == "wal.spark/query/7/abc/4"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from wal.errors import StorageError
 from wal.storage.kv import KVBase, KVBatch, KVStatistics, Watch
-from wal.timestamp import Timer
+from wal.timestamp import ScheduledCall
 
 
 class FakeTimer:
@@ -37,7 +37,7 @@ class FakeClock:
     def monotonic(self) -> float:
         return self._monotonic
 
-    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> ScheduledCall:
         timer = FakeTimer(callback, args)
         heapq.heappush(self._timers, (self._monotonic + delay_s, next(self._numbers), timer))
         return timer

@@ -64,7 +64,7 @@ def check_channel_names(channels: object, *, names_max: int | None = None) -> tu
 def admit_channels(
     directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannel_for: Callable[[str], str]
 ) -> list[VChannelInfo]:
-    """Returns new channels, each on the pchannel that `pchannel_for` chooses. Their records must still be saved by sending one `Change`.
+    """Returns new channels, each on the pchannel that `pchannel_for` chooses. Their records must still be saved, by one `RecordChange`.
 
     A name has the vchannel's incarnation, which a log never gives twice, so no name of a destroyed channel comes back. A name that a caller
     gave to a vchannel is skipped.

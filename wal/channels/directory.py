@@ -50,7 +50,7 @@ class RecordCounter(msgspec.Struct, frozen=True):
         return f"{self.next_incarnation}" if self.removals is None else f"{self.next_incarnation} {self.removals}"
 
 
-class Change(msgspec.Struct, gc=False):
+class RecordChange(msgspec.Struct, gc=False):
     """Records to save, or to remove, all or none of them; `done` is called with None, or with the error.
 
     If another change of the same turn has one of the names, the later change decides what is saved under it, in the same operation.
@@ -148,7 +148,7 @@ class VChannelDirectory(Actor):
         self.counts = PChannelCounts(info.pchannel for info in self.records.values())
 
     def admit(self, name: str, pchannel: str, owner: OwnerDescription | None = None) -> VChannelInfo:
-        """Returns a new vchannel with a new incarnation; its record must still be saved by sending a `Change`."""
+        """Returns a new vchannel with a new incarnation; its record must still be saved by sending a `RecordChange`."""
         if (before := self.records.get(name)) is not None:
             self.counts.add(before.pchannel, -1)
         info = self.records[name] = VChannelInfo(name, pchannel, self.next_incarnation, owner)
@@ -187,7 +187,7 @@ class VChannelDirectory(Actor):
                 await asyncio.sleep(0)
             error = await self._save_all(batch[first : first + _CHANGES_A_TURN], error)
 
-    async def _save_all(self, batch: list[Change], error: WALError | None) -> WALError | None:
+    async def _save_all(self, batch: list[RecordChange], error: WALError | None) -> WALError | None:
         """Saves these changes, or none after an `error` before; returns the first error."""
         last: dict[str, tuple[VChannelInfo, bool]] = {}
         for change in batch:
@@ -271,7 +271,7 @@ class VChannelDirectory(Actor):
             watcher(announced)
 
 
-def _units(batch: list[Change], last: Collection[str]) -> list[list[str]]:
+def _units(batch: list[RecordChange], last: Collection[str]) -> list[list[str]]:
     """Returns the names whose records are saved, each once: a list for each change, which one operation saves."""
     units: list[list[str]] = []
     placed: set[str] = set()

@@ -72,7 +72,7 @@ class _Ended:
         return True
 
 
-class _Worker:
+class _HandlerWorker:
     """One task and the bodies that it took. The handlers of `ended` of them have returned, and `settled` are settled in the table."""
 
     __slots__ = ("deadline", "ended", "expired", "is_left", "settled", "task", "thread", "timer", "work")
@@ -138,24 +138,24 @@ class HandlerPool:
         self._refusing = _Ended(fence)
         self._cause: BaseException | None = None
         """The exception of the last failed attempt."""
-        self._workers_of: dict[Delivery, _Worker] = {}
+        self._workers_of: dict[Delivery, _HandlerWorker] = {}
         """Who runs a delivery, if attempts have a time-out."""
         name, concurrency = options.cursor.name, options.plan.concurrency
         self._threads = None if options.is_async else concurrent.futures.ThreadPoolExecutor(concurrency, thread_name_prefix=f"wal-{name}")
         alone = concurrency == 1 and options.is_async and options.batch is None
         self._size = CHUNK if alone else options.plan.batch
         self._is_plain = options.is_async and options.payloads is None and options.timeout_s is None
-        self._workers = [_Worker() for _ in range(concurrency)]
+        self._workers = [_HandlerWorker() for _ in range(concurrency)]
         for number, worker in enumerate(self._workers):
             self._begin(worker, f"handler {number} of consumer {name}")
 
-    def _begin(self, worker: _Worker, name: str) -> None:
+    def _begin(self, worker: _HandlerWorker, name: str) -> None:
         """Gives a worker a task."""
         worker.is_left = False
         worker.task = self._loop.create_task(self._run(worker), name=name)
         worker.task.add_done_callback(partial(self._task_ended, worker))
 
-    def _task_ended(self, worker: _Worker, task: asyncio.Task[None]) -> None:
+    def _task_ended(self, worker: _HandlerWorker, task: asyncio.Task[None]) -> None:
         """Goes on in another task if a handler has cancelled this one; an error of ours ends the consumer."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -240,7 +240,7 @@ class HandlerPool:
 
     # -- running
 
-    async def _run(self, worker: _Worker) -> None:
+    async def _run(self, worker: _HandlerWorker) -> None:
         """Runs the handler on what may run, until the end."""
         task = asyncio.current_task()
         assert task is not None
@@ -298,7 +298,7 @@ class HandlerPool:
         if self._idle:
             self.wake()
 
-    async def _run_each(self, worker: _Worker) -> None:
+    async def _run_each(self, worker: _HandlerWorker) -> None:
         options, router, index = self._options, self._router, 0
         handler, is_plain, refusing, cancelling = options.handler, self._is_plain, self._refusing, worker.task.cancelling
         outcome: Outcome
@@ -336,7 +336,7 @@ class HandlerPool:
                 work = worker.work
         self._release(worker)
 
-    def _settle_closed(self, worker: _Worker, outcome: Outcome) -> None:
+    def _settle_closed(self, worker: _HandlerWorker, outcome: Outcome) -> None:
         """Settles what a task has: the attempt that runs has this outcome."""
         self._settle_ended(worker)
         if rest := worker.work[worker.settled :]:
@@ -344,17 +344,17 @@ class HandlerPool:
             worker.settled = worker.ended = len(worker.work)
             self._settle(rest, [*[outcome] * count, *[RELEASED] * (len(rest) - count)])
 
-    def _drop(self, worker: _Worker, taken_back: list[Delivery]) -> None:
+    def _drop(self, worker: _HandlerWorker, taken_back: list[Delivery]) -> None:
         if taken_back:
             dropped = set(taken_back)
             worker.work = [delivery for delivery in worker.work if delivery not in dropped]
             self.running -= len(dropped)
 
-    def _release(self, worker: _Worker) -> None:
+    def _release(self, worker: _HandlerWorker) -> None:
         """Releases what the task has and did not settle."""
         self._settle_closed(worker, RELEASED)
 
-    async def _run_batch(self, worker: _Worker) -> None:
+    async def _run_batch(self, worker: _HandlerWorker) -> None:
         work, router = worker.work, self._router
         outcomes: list[Outcome] | None
         if self._is_plain and (self._table.is_regular or all(delivery._owner is self for delivery in work)):  # first attempts at payloads
@@ -380,7 +380,7 @@ class HandlerPool:
 
     # -- one attempt
 
-    async def _attempt(self, worker: _Worker, work: Sequence[Delivery]) -> list[Outcome]:
+    async def _attempt(self, worker: _HandlerWorker, work: Sequence[Delivery]) -> list[Outcome]:
         """Calls the handler, for a batch or for one body, and returns an outcome for each."""
         options = self._options
         outcomes: list[Outcome] = [None] * len(work)
@@ -437,7 +437,7 @@ class HandlerPool:
         """Returns the delivery for a further attempt: whoever holds that of an earlier attempt adds nothing to this one."""
         return Delivery(delivery.message, self, delivery._lane, delivery._event, delivery.attempt, delivery._state)
 
-    async def _call(self, worker: _Worker, given: Sequence[Delivery], argument: Any) -> Any:
+    async def _call(self, worker: _HandlerWorker, given: Sequence[Delivery], argument: Any) -> Any:
         handler = self._options.handler
         if self._threads is None:
             return await handler(argument)
@@ -472,7 +472,7 @@ class HandlerPool:
             outcomes.append(None if result is None else self._failure(result))
         return outcomes
 
-    def _outcome_of(self, worker: _Worker, error: BaseException) -> Outcome:
+    def _outcome_of(self, worker: _HandlerWorker, error: BaseException) -> Outcome:
         """Returns the outcome of an attempt that raised."""
         if isinstance(error, asyncio.CancelledError):
             if worker.expired or self._is_released:  # after a time-out the caller knows
@@ -498,21 +498,21 @@ class HandlerPool:
 
     # -- time-outs
 
-    def _begin_time(self, worker: _Worker, given: Sequence[Delivery], timeout_s: float) -> None:
+    def _begin_time(self, worker: _HandlerWorker, given: Sequence[Delivery], timeout_s: float) -> None:
         for view in given:
             self._workers_of[view] = worker
         worker.deadline = self._loop.time() + timeout_s
         if worker.timer is None:
             self._watch(worker)
 
-    def _watch(self, worker: _Worker) -> None:
+    def _watch(self, worker: _HandlerWorker) -> None:
         """Has the task cancelled at its deadline."""
         if worker.deadline is not None:
             if worker.timer is not None:
                 worker.timer.cancel()
             worker.timer = self._loop.call_at(worker.deadline, self._expire, worker)
 
-    def _expire(self, worker: _Worker) -> None:
+    def _expire(self, worker: _HandlerWorker) -> None:
         worker.timer = None
         if worker.deadline is None:
             return
@@ -522,7 +522,7 @@ class HandlerPool:
         worker.deadline, worker.expired = None, True
         worker.task.cancel()
 
-    def _timed_out(self, worker: _Worker) -> Outcome:
+    def _timed_out(self, worker: _HandlerWorker) -> Outcome:
         worker.expired = False
         worker.task.uncancel()
         self._cause = TimeoutError("the attempt took too long")
@@ -530,7 +530,7 @@ class HandlerPool:
 
     # -- outcomes
 
-    def _settle_ended(self, worker: _Worker) -> None:
+    def _settle_ended(self, worker: _HandlerWorker) -> None:
         """Settles the bodies whose handlers have returned."""
         if worker.ended == worker.settled:
             return

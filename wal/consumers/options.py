@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from wal.channels.vchannels import check_vchannel, check_vchannels
-from wal.consumers.plan import PAGE_MAX, Plan
+from wal.consumers.plan import PAGE_MAX, ConsumerPlan
 from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
 from wal.message.payloads import PayloadType
@@ -37,7 +37,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     vchannels: tuple[str, ...]
     handler: Callable[[Any], Any]
     cursor: CursorKey
-    plan: Plan
+    plan: ConsumerPlan
     key: Key | None
     dead_letter: str | None
     batch: int | None
@@ -90,7 +90,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
                 f"dead_letter={dead_letter!r} is a vchannel that this consumer reads, so its dead letters would come back to it: name "
                 "another vchannel"
             )
-        plan = Plan(
+        plan = ConsumerPlan(
             concurrency,
             cast("Literal['vchannel', 'key', 'none']", order),
             1 if batch is None else _check_number("batch", batch, 1, PAGE_MAX),

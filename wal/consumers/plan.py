@@ -20,7 +20,7 @@ LANES_IN_PAGE: Final = 4
 """A page has room for so many lanes as there are handlers, times this: slow lanes never fill it."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ConsumerPlan(msgspec.Struct, frozen=True):
     """The options of a consumer as far as its table needs them; `blocks` is on_failure="block"."""
 
     concurrency: int = 1

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from wal.consumers.delivery import Delivery, DeliveryState, position_of
-from wal.consumers.state import Run
+from wal.consumers.state import UnfinishedRun
 from wal.message import ImmutableMessage, LogPosition
 
 MERGE_MIN: Final = 1024
@@ -124,7 +124,7 @@ class BodySequence:
         self._merged = before - len(merged)
         self._done = sum(item._state == _DONE for item in merged)
 
-    def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[Run], LogPosition | None]:
+    def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[UnfinishedRun], LogPosition | None]:
         """Returns the unfinished bodies as they are saved, and the body up to which this says everything.
 
         With `complete` the runs have every unfinished body; otherwise those at the end that were not handed out are left out.
@@ -138,14 +138,14 @@ class BodySequence:
                     marked[index] = suspicion << 1 | (kinds[index] & 1)
             kinds = bytes(marked)
         stored = kinds if complete else kinds.rstrip(b"\0")
-        runs: list[Run] = []
+        runs: list[UnfinishedRun] = []
         for match in _RUNS.finditer(stored):
             kind = stored[match.start()]
             first, last = items[match.start()], items[match.end() - 1]
             assert isinstance(first, Delivery)
             assert isinstance(last, Delivery)
             kind = 0 if kind == _KEPT else kind
-            runs.append(Run(position_of(first), position_of(last), bool(kind & 1), kind >> 1))
+            runs.append(UnfinishedRun(position_of(first), position_of(last), bool(kind & 1), kind >> 1))
         return runs, _end_of(items[len(stored) - 1]) if stored else self.covered
 
 

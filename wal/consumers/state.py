@@ -32,7 +32,7 @@ ALONE: Final = 2
 """The suspicion of a body that is handed out alone."""
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class UnfinishedRun(msgspec.Struct, frozen=True, gc=False):
     """Unfinished bodies that follow each other for this reader."""
 
     first: LogPosition
@@ -54,7 +54,7 @@ class SavedState(msgspec.Struct, frozen=True):
 
     incarnation: int = 0
     covered: LogPosition | None = None
-    runs: tuple[Run, ...] = ()
+    runs: tuple[UnfinishedRun, ...] = ()
     tried: tuple[Tried, ...] = ()
     handed: int = 0
     """How many bodies are handed out."""
@@ -74,7 +74,7 @@ class SavedState(msgspec.Struct, frozen=True):
 
     def released(self) -> SavedState:
         """Returns the state of a consumer that lives and has lost only its claim: what was handed out is released."""
-        runs = tuple([Run(run.first, run.last, False, run.suspicion) for run in self.runs])
+        runs = tuple([UnfinishedRun(run.first, run.last, False, run.suspicion) for run in self.runs])
         return msgspec.structs.replace(self, runs=runs, handed=0)
 
     def after_a_death(self) -> SavedState:
@@ -87,7 +87,7 @@ class SavedState(msgspec.Struct, frozen=True):
             return self
         alone = self.handed == 1
         tried = {entry.at: entry for entry in self.tried}
-        runs: list[Run] = []
+        runs: list[UnfinishedRun] = []
         for run in self.runs:
             if not run.handed:
                 runs.append(run)
@@ -96,7 +96,7 @@ class SavedState(msgspec.Struct, frozen=True):
                 before = tried.get(run.first)
                 tried[run.first] = Tried(run.first, 1 if before is None else before.failures + 1, 0)
             suspicion = ALONE if alone else min(run.suspicion + 1, ALONE)
-            runs.append(Run(run.first, run.last, False, suspicion))
+            runs.append(UnfinishedRun(run.first, run.last, False, suspicion))
         return msgspec.structs.replace(self, runs=tuple(runs), tried=tuple(tried[at] for at in sorted(tried)), handed=0)
 
 
@@ -145,13 +145,13 @@ def decode_state(data: bytes) -> SavedState:
         return SavedState(incarnation, position, tuple(_runs(runs)), tuple(_tried(tried)), handed, *saved_ms)
 
 
-def _runs(stored: _Runs) -> Iterator[Run]:
+def _runs(stored: _Runs) -> Iterator[UnfinishedRun]:
     at = 0
     for kind, first, first_index, length, last_index in stored:
         at += unpacked(first)
         begin = (at, first_index)
         at += unpacked(length)
-        yield Run(begin, (at, last_index), bool(kind & 1), min(kind >> 1, ALONE))
+        yield UnfinishedRun(begin, (at, last_index), bool(kind & 1), min(kind >> 1, ALONE))
 
 
 def _tried(stored: _Tried) -> Iterator[Tried]:

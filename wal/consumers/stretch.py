@@ -19,9 +19,9 @@ from itertools import repeat
 from typing import Final
 
 from wal.consumers.delivery import Delivery, Handling, position_of
-from wal.consumers.plan import Plan
+from wal.consumers.plan import ConsumerPlan
 from wal.consumers.sequence import BodySequence, event_of
-from wal.consumers.state import Run
+from wal.consumers.state import UnfinishedRun
 from wal.message import LogPosition
 from wal.read.assembly import PlainMessages
 
@@ -52,8 +52,8 @@ class Stretch:
         "span",
     )
 
-    def __init__(self, plan: Plan, sequence: BodySequence, lane: Hashable) -> None:
-        self.plan: Plan = plan
+    def __init__(self, plan: ConsumerPlan, sequence: BodySequence, lane: Hashable) -> None:
+        self.plan: ConsumerPlan = plan
         self.sequence: BodySequence = sequence
         self.items: list[Delivery] = []
         """The bodies that have a delivery: the first of `length`, and all that a handler had."""
@@ -161,12 +161,12 @@ class Stretch:
             end = 0
         self.front = end
 
-    def saved(self) -> tuple[list[Run], LogPosition | None]:
+    def saved(self) -> tuple[list[UnfinishedRun], LogPosition | None]:
         """Returns what is saved of the bodies: those that are handed out and unfinished, and the body up to which this says everything."""
         if self.handed == self.front:
             return [], self.sequence.covered
         last = self._position(self.handed - 1)
-        return [Run(self._position(self.front), last, handed=True)], last
+        return [UnfinishedRun(self._position(self.front), last, handed=True)], last
 
     def _position(self, index: int) -> LogPosition:
         """Returns the log position of the body at this index."""

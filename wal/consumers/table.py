@@ -32,9 +32,9 @@ from itertools import repeat
 from typing import TypeAlias
 
 from wal.consumers.delivery import Delivery, DeliveryState, Handling, position_of
-from wal.consumers.plan import Dead, Failed, Outcome, Plan, Rejected, Released
+from wal.consumers.plan import ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
 from wal.consumers.sequence import BodySequence
-from wal.consumers.state import ALONE, NO_STATE, Run, SavedState, Tried
+from wal.consumers.state import ALONE, NO_STATE, SavedState, Tried, UnfinishedRun
 from wal.consumers.stretch import Stretch
 from wal.message import ImmutableMessage
 from wal.read.assembly import PlainMessages
@@ -84,9 +84,16 @@ class Deliveries:
     """
 
     def __init__(
-        self, plan: Plan, saved: SavedState = NO_STATE, *, incarnation: int = 0, now: float = 0.0, wall: float = 0.0, lane: Hashable = None
+        self,
+        plan: ConsumerPlan,
+        saved: SavedState = NO_STATE,
+        *,
+        incarnation: int = 0,
+        now: float = 0.0,
+        wall: float = 0.0,
+        lane: Hashable = None,
     ) -> None:
-        self.plan: Plan = plan
+        self.plan: ConsumerPlan = plan
         self.condemned: list[Dead] = []
         """What the deaths of processes have condemned, until the consumer takes it."""
         self.taken: int = 0
@@ -747,7 +754,7 @@ class Deliveries:
             for run in known.runs:
                 if after is None or run.last > after:
                     first_at = run.first if after is None or run.first > after else (after[0], after[1] + 1)
-                    runs.append(Run(first_at, run.last, run.handed, run.suspicion))
+                    runs.append(UnfinishedRun(first_at, run.last, run.handed, run.suspicion))
             tried += self._known_tried.values()
             covered = known.covered
         mark = self.sequence.mark

@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol
 
 from wal.channels.cluster import EVICTED, TICKS, evicted_key, ticks_key
 from wal.channels.pchannels import PREFIX, PChannelMeta, encode
-from wal.coordinator.assignments import Assignments, AssignmentState, Change, Holder, Node
+from wal.coordinator.assignments import AssignmentChange, Assignments, AssignmentState, NodeStart, TermHolder
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
@@ -135,7 +135,7 @@ class Assigner:
         """Has a round look at what has changed."""
         self._woken.set()
 
-    def is_live(self, node: Node) -> bool:
+    def is_live(self, node: NodeStart) -> bool:
         """Returns whether a node has its lease, as far as this leader knows."""
         return node.server_id in self._membership.nodes
 
@@ -338,7 +338,7 @@ class Assigner:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    async def _removed(self, name: str, holder: Holder) -> int:
+    async def _removed(self, name: str, holder: TermHolder) -> int:
         """Returns when a node holds a pchannel no more, with a tick above which it gave none."""
         node, backoff, answered_s = holder.node, Backoff(0.1, 2.0), self._monotonic()
         while node.server_id in self._membership.nodes:
@@ -372,7 +372,7 @@ class Assigner:
             await asyncio.sleep(max(0.0, left_s))
         return await self._limit_of(node.server_id)
 
-    async def _silent(self, node: Node) -> None:
+    async def _silent(self, node: NodeStart) -> None:
         """Returns when a node whose lease is gone answers nothing any more, which it does for as long as a lease lives at most."""
         until_s = self._monotonic() + self._ttl_s
         try:
@@ -384,7 +384,7 @@ class Assigner:
         finally:
             await self._calls.forget(node.server_id)
 
-    async def _progressing(self, node: Node, name: str, call: Coroutine[Any, Any, int | None], *, gives_up: bool = False) -> int:
+    async def _progressing(self, node: NodeStart, name: str, call: Coroutine[Any, Any, int | None], *, gives_up: bool = False) -> int:
         """Returns the outcome of a call as long as the node shows progress with the pchannel. Raises UnavailableError otherwise.
 
         A call that `gives_up` also ends when the node has answered nothing for as long as a lease lives.
@@ -409,7 +409,7 @@ class Assigner:
         finally:
             calling.cancel()
 
-    async def _evict_silent(self, node: Node, answered_s: float) -> None:
+    async def _evict_silent(self, node: NodeStart, answered_s: float) -> None:
         """Has the lease of a node revoked that answers neither a Remove, since `answered_s`, nor the question for its status."""
         now_s = self._monotonic()
         if node.server_id not in self._membership.nodes:
@@ -443,7 +443,7 @@ class Assigner:
 
     # -- saving
 
-    async def _save(self, change: Change | None) -> bool:
+    async def _save(self, change: AssignmentChange | None) -> bool:
         """Saves a change with the claims that it raises, and makes it visible; returns whether there was one. Call it in turn."""
         if change is None:
             return False

@@ -10,8 +10,9 @@ How it works. Each pchannel has one record in one of four states (the protocol's
 remove it before the new one is told to open it. `assigned` clears them. A term that was given once is never given again, not to the same
 node either: a log on Pulsar opens no term twice.
 
-Who calls: the leader's assigner. It takes a `Change` from a method here, saves it by compare-and-swap, and only then calls `commit`, which
-makes it visible and raises the version: what is not saved was never told to anybody. A change that was not saved is dropped.
+Who calls: the leader's assigner. It takes an `AssignmentChange` from a method here, saves it by compare-and-swap, and only then calls
+`commit`, which makes it visible and raises the version: what is not saved was never told to anybody. A change that was not saved is
+dropped.
 
 What can go wrong: another leader saved something meanwhile. Then the compare-and-swap fails, and this process leads no longer. A record
 that cannot be read is a CorruptionError: it is never taken for a pchannel that nobody has.
@@ -47,18 +48,18 @@ class AccessMode(IntEnum):
     READ_ONLY = 1
 
 
-class Node(msgspec.Struct, frozen=True, order=True):
+class NodeStart(msgspec.Struct, frozen=True, order=True):
     """One start of a streaming node: `server_id` is the lease of its session, so a node that starts again is another one."""
 
     server_id: Natural
     address: str
 
 
-class Holder(msgspec.Struct, frozen=True):
+class TermHolder(msgspec.Struct, frozen=True):
     """A node that was told, or may have been told, to open a pchannel in `term`."""
 
     term: Natural
-    node: Node
+    node: NodeStart
     mode: AccessMode = AccessMode.READ_WRITE
 
 
@@ -73,12 +74,12 @@ class Assignment(msgspec.Struct, frozen=True):
     name: str
     term: Natural = 1
     state: AssignmentState = AssignmentState.UNINITIALIZED
-    owners: tuple[Holder, ...] = ()
-    histories: tuple[Holder, ...] = ()
+    owners: tuple[TermHolder, ...] = ()
+    histories: tuple[TermHolder, ...] = ()
     floor: Natural = 0
 
     @property
-    def owner(self) -> Holder | None:
+    def owner(self) -> TermHolder | None:
         """The node that has the pchannel or is about to have it; None before the first assignment."""
         return self.owners[0] if self.owners else None
 
@@ -91,7 +92,7 @@ class Version(msgspec.Struct, frozen=True, order=True):
     count: int
 
 
-class Change(msgspec.Struct, frozen=True):
+class AssignmentChange(msgspec.Struct, frozen=True):
     """Records to save at once, each if its key still has the text of `before` (None: there is no record yet)."""
 
     before: Mapping[str, Assignment | None]
@@ -116,13 +117,13 @@ class Assignments:
         """By name. Replaced as a whole by each commit, so that who has it may keep it."""
         self.version: Version = Version(leader, count)
 
-    def add(self, terms: Mapping[str, int]) -> Change | None:
+    def add(self, terms: Mapping[str, int]) -> AssignmentChange | None:
         """Adds the pchannels of these names that are not known yet, each with the newest term that its log has had."""
         return _change(self.records, {name: Assignment(name, max(1, term)) for name, term in terms.items() if name not in self.records})
 
     def assign(
-        self, targets: Mapping[str, Node], mode: AccessMode = AccessMode.READ_WRITE, *, above: Mapping[str, int] = {}
-    ) -> Change | None:
+        self, targets: Mapping[str, NodeStart], mode: AccessMode = AccessMode.READ_WRITE, *, above: Mapping[str, int] = {}
+    ) -> AssignmentChange | None:
         """Gives each named pchannel to a node, in its next term, or the first one after `above`. One that its target has already is left
         as it is.
 
@@ -130,21 +131,21 @@ class Assignments:
         """
         return _change(self.records, {name: self._assigned_to(name, node, mode, above.get(name, 0)) for name, node in targets.items()})
 
-    def assigned(self, name: str, term: int) -> Change | None:
+    def assigned(self, name: str, term: int) -> AssignmentChange | None:
         """The owner has opened the pchannel in this term, and no earlier holder holds it. Ignored in any other state or term."""
         record = self._record(name)
         if record.state is not AssignmentState.ASSIGNING or record.term != term:
             return None
         return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.ASSIGNED, histories=())})
 
-    def lost(self, name: str, term: int) -> Change | None:
+    def lost(self, name: str, term: int) -> AssignmentChange | None:
         """The pchannel is not available at its owner. Ignored unless it is assigned in just this term: a report may be late."""
         record = self._record(name)
         if record.state is not AssignmentState.ASSIGNED or record.term != term:
             return None
         return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.UNAVAILABLE)})
 
-    def raise_floor(self, floors: Mapping[str, int]) -> Change | None:
+    def raise_floor(self, floors: Mapping[str, int]) -> AssignmentChange | None:
         """The next owners start above these ticks. A floor never falls."""
         return _change(
             self.records,
@@ -154,7 +155,7 @@ class Assignments:
             },
         )
 
-    def commit(self, change: Change) -> Version:
+    def commit(self, change: AssignmentChange) -> Version:
         """The change is durable: makes it visible and returns the version, which is a new one if clients are told something else now."""
         assert all(self.records.get(name) == record for name, record in change.before.items()), "a change is committed before the next one"
         self.records = {**self.records, **change.after}
@@ -162,15 +163,15 @@ class Assignments:
             self.version = Version(self.version.leader, self.version.count + 1)
         return self.version
 
-    def shown(self) -> dict[Node, list[Assignment]]:
+    def shown(self) -> dict[NodeStart, list[Assignment]]:
         """Returns what clients are told: the pchannels in ASSIGNED, by their nodes. Every other one is not there for now."""
-        by_node: dict[Node, list[Assignment]] = {}
+        by_node: dict[NodeStart, list[Assignment]] = {}
         for record in self.records.values():
             if record.state is AssignmentState.ASSIGNED:
                 by_node.setdefault(record.owners[0].node, []).append(record)
         return by_node
 
-    def _assigned_to(self, name: str, node: Node, mode: AccessMode, above: int) -> Assignment:
+    def _assigned_to(self, name: str, node: NodeStart, mode: AccessMode, above: int) -> Assignment:
         record = self._record(name)
         owner = record.owner
         if record.state is AssignmentState.ASSIGNED and owner is not None and (owner.node, owner.mode) == (node, mode):
@@ -178,7 +179,7 @@ class Assignments:
         histories = record.histories if owner is None else (*record.histories, owner)
         term = max(record.term, above) + 1
         return msgspec.structs.replace(
-            record, term=term, state=AssignmentState.ASSIGNING, owners=(Holder(term, node, mode),), histories=histories
+            record, term=term, state=AssignmentState.ASSIGNING, owners=(TermHolder(term, node, mode),), histories=histories
         )
 
     def _record(self, name: str) -> Assignment:
@@ -208,14 +209,14 @@ def decode(key: str, text: str) -> Assignment:
     return record
 
 
-def _shown(record: Assignment | None) -> Holder | None:
+def _shown(record: Assignment | None) -> TermHolder | None:
     """Returns what clients are told of a pchannel; None while it is not there for them."""
     return None if record is None or record.state is not AssignmentState.ASSIGNED else record.owner
 
 
-def _change(records: Mapping[str, Assignment], after: dict[str, Assignment]) -> Change | None:
+def _change(records: Mapping[str, Assignment], after: dict[str, Assignment]) -> AssignmentChange | None:
     after = {name: record for name, record in after.items() if records.get(name) != record}
-    return Change({name: records.get(name) for name in after}, after) if after else None
+    return AssignmentChange({name: records.get(name) for name in after}, after) if after else None
 
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")

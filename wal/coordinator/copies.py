@@ -18,7 +18,7 @@ from typing import Final
 
 from broadcaster.message import Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
-from wal.coordinator.assignments import Node
+from wal.coordinator.assignments import NodeStart
 from wal.coordinator.nodes import AssignedNodes
 from wal.coordinator.vchannels import VChannels
 from wal.errors import ChannelNotExistError, UnknownError, WALError, WouldBlockError
@@ -123,7 +123,7 @@ class CopiesOnNodes:
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
         """Reads the content of a copy from this log."""
 
-        async def read(node: Node, info: PChannelInfo) -> proto.CopyContent:
+        async def read(node: NodeStart, info: PChannelInfo) -> proto.CopyContent:
             request = proto.ReadCopyRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_id=broadcast_id)
             return await self._nodes.calls.call(node, READ_COPY, request, f"reading broadcast {broadcast_id}")
 
@@ -158,7 +158,7 @@ class CopiesOnNodes:
         self._checkpoint = True
 
     async def _list(self, pchannel: str) -> proto.ListedCopies:
-        async def ask(node: Node, info: PChannelInfo) -> proto.ListedCopies:
+        async def ask(node: NodeStart, info: PChannelInfo) -> proto.ListedCopies:
             request = proto.ListCopiesRequest(call=self._nodes.calls.of(node), pchannel=info)
             return await self._nodes.calls.call(node, LIST_COPIES, request, f"listing the copies on pchannel {pchannel}")
 
@@ -167,7 +167,7 @@ class CopiesOnNodes:
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, *, aborts: bool
     ) -> CopyOutcomes:
-        async def append(node: Node, info: PChannelInfo) -> CopyOutcomes:
+        async def append(node: NodeStart, info: PChannelInfo) -> CopyOutcomes:
             request = proto.AppendCopiesRequest(
                 call=self._nodes.calls.of(node),
                 pchannel=info,
@@ -203,7 +203,7 @@ class CopiesOnNodes:
                 if gone:
                     self._on_forgotten(name, gone)
 
-    async def _forget(self, ids: list[int], checkpoint: bool, node: Node, info: PChannelInfo) -> Collection[int]:
+    async def _forget(self, ids: list[int], checkpoint: bool, node: NodeStart, info: PChannelInfo) -> Collection[int]:
         request = proto.ForgetBroadcastsRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_ids=ids, checkpoint=checkpoint)
         answer = await self._nodes.calls.call(node, FORGET_BROADCASTS, request, f"forgetting broadcasts on pchannel {info.name}")
         return list(answer.broadcast_ids)

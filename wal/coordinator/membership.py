@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from wal.channels.cluster import DRAINED, FORMAT, LOG_KEY, NODES, PAUSED, ClusterRecord, NodeRecord, encode, node_from
-from wal.coordinator.assignments import Node
+from wal.coordinator.assignments import NodeStart
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import NodeView
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
@@ -52,8 +52,8 @@ class LiveNode(msgspec.Struct):
     """How far the openings and closings under way there are, by pchannel."""
 
     @property
-    def node(self) -> Node:
-        return Node(self.record.server_id, self.record.address)
+    def node(self) -> NodeStart:
+        return NodeStart(self.record.server_id, self.record.address)
 
 
 class Membership:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from wal.channels.vchannels import VChannelInfo
-from wal.coordinator.assignments import Node
+from wal.coordinator.assignments import NodeStart
 from wal.network import Method
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -36,33 +36,33 @@ class NodeCalls:
         self._connect = connect
         self._connections: dict[int, Connection] = {}
 
-    def of(self, node: Node) -> nodes_pb2.ManagerCall:
+    def of(self, node: NodeStart) -> nodes_pb2.ManagerCall:
         """Returns what a call to this node carries."""
         return nodes_pb2.ManagerCall(server_id=node.server_id, leader=self._leader)
 
-    async def assign(self, node: Node, name: str, term: int, *, floor: int) -> None:
+    async def assign(self, node: NodeStart, name: str, term: int, *, floor: int) -> None:
         """Has the node open a pchannel in this term, above this tick; returns when it can be read and written."""
         request = proto.StreamingNodeManagerAssignRequest(pchannel=PChannelInfo(name=name, term=term), call=self.of(node), floor=floor)
         await self.call(node, ASSIGN, request, f"assigning pchannel {name} in term {term}", timeout_s=MOVE_S)
 
-    async def remove(self, node: Node, name: str, term: int) -> int:
+    async def remove(self, node: NodeStart, name: str, term: int) -> int:
         """Has the node close a pchannel that it has in this term or an earlier one; returns a tick above which it gave none."""
         request = proto.StreamingNodeManagerRemoveRequest(pchannel=PChannelInfo(name=name, term=term), call=self.of(node))
         answer = await self.call(node, REMOVE, request, f"removing pchannel {name} in term {term}", timeout_s=MOVE_S)
         return answer.floor
 
-    async def status(self, node: Node, *, timeout_s: float = STATUS_S) -> proto.StreamingNodeManagerCollectStatusResponse:
+    async def status(self, node: NodeStart, *, timeout_s: float = STATUS_S) -> proto.StreamingNodeManagerCollectStatusResponse:
         """Returns what the node has, and its clock."""
         request = proto.StreamingNodeManagerCollectStatusRequest(call=self.of(node))
         return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=timeout_s)
 
-    async def end_vchannels(self, node: Node, pchannel: PChannelInfo, infos: Iterable[VChannelInfo]) -> None:
+    async def end_vchannels(self, node: NodeStart, pchannel: PChannelInfo, infos: Iterable[VChannelInfo]) -> None:
         """Has the node finish what these vchannels were told before, and end them."""
         request = nodes_pb2.EndVChannelsRequest(call=self.of(node), pchannel=pchannel, vchannels=map(vchannel_to_proto, infos))
         await self.call(node, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel.name}")
 
     async def call(
-        self, node: Node, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None
+        self, node: NodeStart, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None
     ) -> _Response:
         """Returns the node's answer; a call that was not answered is repeated until the deadline."""
         connection = self._connections.get(node.server_id)

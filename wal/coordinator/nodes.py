@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.assigner import Assigner
-from wal.coordinator.assignments import AssignmentState, Node
+from wal.coordinator.assignments import AssignmentState, NodeStart
 from wal.coordinator.node_calls import NodeCalls
 from wal.errors import (
     ChannelFencedError,
@@ -47,7 +47,7 @@ class AssignedNodes:
         self.calls: NodeCalls = calls
         self._assigner = assigner
 
-    def place(self, name: str) -> tuple[Node, PChannelInfo] | None:
+    def place(self, name: str) -> tuple[NodeStart, PChannelInfo] | None:
         """Returns the node that has a pchannel now, and the pchannel in its term; None while nobody has it.
 
         A node that was gone before this leader began is nobody: a call to it would wait for a connection until its deadline.
@@ -59,7 +59,7 @@ class AssignedNodes:
             return None
         return record.owner.node, PChannelInfo(name=name, term=record.term)
 
-    async def ask(self, name: str, call: Callable[[Node, PChannelInfo], Awaitable[_T]], *, wait_s: float = WAIT_S) -> _T:
+    async def ask(self, name: str, call: Callable[[NodeStart, PChannelInfo], Awaitable[_T]], *, wait_s: float = WAIT_S) -> _T:
         """Returns what the node of a pchannel answers, wherever that is. Raises UnavailableError if nobody has it for so long."""
         loop, backoff = asyncio.get_running_loop(), Backoff(0.02, 0.5)
         deadline = loop.time() + wait_s
@@ -122,7 +122,7 @@ class VChannelsOnNodes:
             ended(error)
 
     async def _end_on(self, pchannel: str, infos: list[VChannelInfo]) -> None:
-        async def end(node: Node, info: PChannelInfo) -> None:
+        async def end(node: NodeStart, info: PChannelInfo) -> None:
             await self._nodes.calls.end_vchannels(node, info, infos)
 
         await self._nodes.ask(pchannel, end)

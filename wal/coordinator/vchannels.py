@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from actors import ActorError, ActorRef, ActorStoppedError
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
-from wal.channels.directory import Change, VChannelDirectory, unsaved_records
+from wal.channels.directory import RecordChange, VChannelDirectory, unsaved_records
 from wal.channels.map_keeper import VChannelMapKeeper
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownOutcomeError, WALError
@@ -332,7 +332,7 @@ class VChannels:
     def _save(self, infos: tuple[VChannelInfo, ...], *, remove: bool, done: Callable[[WALError | None], None]) -> None:
         """Saves or removes these records, all or none; calls `done` with None or the error."""
         try:
-            self._saver.tell(Change(infos, remove, done))
+            self._saver.tell(RecordChange(infos, remove, done))
         except ActorStoppedError:
             closed = ClosedError("the log is closed, or this coordinator leads no more: nothing was saved, ask again where it is open now")
             asyncio.get_running_loop().call_soon(done, closed)

@@ -75,7 +75,7 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return cls(header.broadcast_id, vchannels, header.resource_keys, header.needs_ack)
 
 
-class _Stored(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class _StoredHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
     broadcast_id: int
     vchannels: tuple[str, ...]
     resource_keys: tuple[ResourceKey, ...] = ()
@@ -103,4 +103,4 @@ def _woven(others: tuple[str, ...], copies: Sequence[str], bitmap: int) -> tuple
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Stored)
+_decoder: Final = msgspec.msgpack.Decoder(_StoredHeader)

@@ -35,7 +35,7 @@ class PageReads:
     def __init__(self, log: ReadableLog) -> None:
         self._log = log
         self._turns = asyncio.Semaphore(READS_MAX)
-        self._reads: dict[int, _Read] = {}
+        self._reads: dict[int, _PageRead] = {}
         """The read at each position: waiting for a turn, or under way."""
         self.shared: SharedPages = SharedPages(log.bytes_between)
         self._sweeping = False
@@ -53,7 +53,7 @@ class PageReads:
                 return page
             read = self._reads.get(start)
             if read is None:
-                read = self._reads[start] = _Read()
+                read = self._reads[start] = _PageRead()
                 return await self._lead(read, start, names)
             if read.has_begun and not _covers(read.names, names):
                 await read.ended.wait()  # all that come too late for it share the next one
@@ -68,7 +68,7 @@ class PageReads:
                     return await self._read(start, names)
             # The scanner that led the read was closed.
 
-    async def _lead(self, read: _Read, start: int, names: frozenset[str] | None) -> FramePage:
+    async def _lead(self, read: _PageRead, start: int, names: frozenset[str] | None) -> FramePage:
         """Reads a page for all that ask for it until the read begins."""
         read.takers.append(names)
         try:
@@ -105,7 +105,7 @@ class PageReads:
         self._sweep_later()
 
 
-class _Read:
+class _PageRead:
     """A read, and the vchannels of the scanners that wait for its page. `names` are those that it reads, once it has begun."""
 
     __slots__ = ("ended", "failed", "has_begun", "names", "page", "takers")
@@ -141,7 +141,7 @@ class SharedPages:
         self._bytes_between = bytes_between
         self._expected: dict[int, Counter[frozenset[str] | None]] = {}
         """Where the next page of each scanner begins, by its vchannels."""
-        self._pages: deque[_Kept] = deque()
+        self._pages: deque[_KeptPage] = deque()
         self._is_fresh = False
         """Whether a page was read since the last sweep."""
         self.size: int = 0
@@ -188,7 +188,7 @@ class SharedPages:
         awaited = Counter({other: count for other, count in self._awaited(start).items() if _covers(names, other)})
         if awaited and page.next_position > start:
             size = sum([cost_bytes(frame.view.header) for frame in page.frames])
-            self._pages.append(_Kept(start, names, page, awaited, size))
+            self._pages.append(_KeptPage(start, names, page, awaited, size))
             self.size += size
             while self.size > SHARED_PAGES_BYTES_MAX and len(self._pages) > 1:
                 self.size -= self._pages.popleft().size
@@ -225,7 +225,7 @@ class SharedPages:
         return awaited
 
 
-class _Kept:
+class _KeptPage:
     """A page that is kept for the scanners in `awaited`."""
 
     __slots__ = ("awaited", "is_fresh", "names", "page", "size", "start")

@@ -38,7 +38,7 @@ class RecentFrames:
         self.start: int = start
         self._bytes_max = bytes_max
         self._size = 0
-        self._frames: deque[_Recent | _Read] = deque()
+        self._frames: deque[_Recent | _ReadFrame] = deque()
         self._page: tuple[tuple[int, int, frozenset[str] | None, int], FramePage] | None = None
         """The page that was asked for last: at the tail many readers ask for the same one."""
         self._prepared: _Recent | None = None
@@ -67,7 +67,7 @@ class RecentFrames:
 
     def add_stored(self, stored: StoredFrame) -> None:
         """Adds the next durable frame as it was read, with all its runs."""
-        self._add(_Read(stored))
+        self._add(_ReadFrame(stored))
 
     def restart(self, start: int) -> None:
         """Empties the window and begins again at `start`: frames below it were not added."""
@@ -108,7 +108,7 @@ class RecentFrames:
         self._page = question, page
         return page
 
-    def _add(self, frame: _Recent | _Read) -> None:
+    def _add(self, frame: _Recent | _ReadFrame) -> None:
         self._page = None
         self._frames.append(frame)
         self._size += frame.cost
@@ -122,9 +122,9 @@ class RecentFrames:
             self.start = oldest.position + 1
             self.shared.forget(oldest.position)
 
-    def _from(self, start: int) -> list[_Recent | _Read]:
+    def _from(self, start: int) -> list[_Recent | _ReadFrame]:
         """Returns the frames at or above `start`. Readers are near the end, so the search begins at the newest frame."""
-        frames: list[_Recent | _Read] = []
+        frames: list[_Recent | _ReadFrame] = []
         for recent in reversed(self._frames):
             if recent.position < start:
                 break
@@ -186,7 +186,7 @@ class _Recent:
         return view
 
 
-class _Read:
+class _ReadFrame:
     """A frame that was read from the log of another process."""
 
     __slots__ = ("_stored", "cost", "header", "names", "pchannel_wide", "position")

@@ -17,7 +17,7 @@ from wal.spark.edges import at_edge, at_start, check_named, start_of, warn_of_un
 from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
-from wal.spark.planning import Piece, share_out
+from wal.spark.planning import EventRange, share_out
 from wal.spark.row_reader import arrow_schema, check_schema, read_partition
 from wal.storage.base import LogSnapshot
 
@@ -36,7 +36,7 @@ class SnapshotWarning(UserWarning):
     """Warns that a snapshot omits rows of the log: their ticks are above the promised ticks, which no writer advances."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ReadSnapshot(msgspec.Struct, frozen=True):
     """The log positions up to which each pchannel is read, so that all of them show exactly the same moment.
 
     Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
@@ -47,7 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     ends: Mapping[str, LogPosition]
 
 
-def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> Snapshot:
+def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> ReadSnapshot:
     """Takes a snapshot at this tick or, if None, at the newest tick that is durable now.
 
     It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick it omits everything above the promised
@@ -76,7 +76,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
             )
         tick = reached
     ends = {name: logs.position_after(name, tick, moment.earliest[0], moment.durable_end) for name, moment in moments.items()}
-    return Snapshot(tick, ends)
+    return ReadSnapshot(tick, ends)
 
 
 def _wait(logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, tick_is_fixed: bool) -> dict[str, LogSnapshot]:
@@ -122,7 +122,7 @@ class WALReader(DataSourceReader):
         pieces = []
         for name, moment in moments.items():
             start = start_of(moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss)
-            pieces.append(Piece(name, start, ends[name]))
+            pieces.append(EventRange(name, start, ends[name]))
         return [*share(logs, self._template(logs, moments), pieces, options.partitions_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,7 +149,7 @@ class WALReader(DataSourceReader):
         )
 
 
-def share(logs: FrameLogs, template: WALPartition, pieces: list[Piece], partitions_max: int | None) -> list[WALPartition]:
+def share(logs: FrameLogs, template: WALPartition, pieces: list[EventRange], partitions_max: int | None) -> list[WALPartition]:
     """Divides these pieces among partitions like the template; returns at least one."""
     ranges = []
     for piece in pieces:

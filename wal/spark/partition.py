@@ -22,7 +22,7 @@ from wal.read.options import Selection
 from wal.spark.edges import was_dropped
 from wal.spark.frame_source import LogSource
 from wal.spark.options import ChannelChoice
-from wal.spark.planning import Piece
+from wal.spark.planning import EventRange
 
 
 @dataclass
@@ -31,7 +31,7 @@ class WALPartition(InputPartition):
 
     source: LogSource
     choice: ChannelChoice
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[EventRange, ...] = ()
     origins: dict[str, Origin] = field(default_factory=dict)
     incarnations: dict[str, int] = field(default_factory=dict)
     types: frozenset[int] | None = None
@@ -39,7 +39,7 @@ class WALPartition(InputPartition):
     follows: bool = False
     """True for a stream, which fails or continues with a new incarnation of a vchannel that it names, but never skips it."""
 
-    def with_pieces(self, pieces: tuple[Piece, ...]) -> Self:
+    def with_pieces(self, pieces: tuple[EventRange, ...]) -> Self:
         """Returns a copy with these pieces, and only the origins of their pchannels."""
         origins = {piece.pchannel: self.origins[piece.pchannel] for piece in pieces}
         return replace(self, pieces=pieces, origins=origins)

@@ -35,7 +35,7 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     cut: bool = False
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class EventRange(msgspec.Struct, frozen=True, gc=False):
     """The events of one pchannel from `start` up to, but not including, `end`."""
 
     pchannel: str
@@ -84,7 +84,7 @@ def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max
     return None
 
 
-def share_out(ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int) -> list[list[Piece]]:
+def share_out(ranges: Sequence[tuple[EventRange, Sequence[FrameWeight]]], *, partitions_max: int, bytes_min: int) -> list[list[EventRange]]:
     """Returns the pieces that each task reads: all of the ranges, each event once, in at most `partitions_max` tasks of about equal size.
 
     A task reads at least `bytes_min` bytes if there are that many: starting a task costs more than reading a little. Ranges are cut only
@@ -95,7 +95,7 @@ def share_out(ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitio
         return []
     total = sum(frame.size for _, frames in ranges for frame in frames)
     count = max(1, min(partitions_max, -(-total // bytes_min)))
-    shares: list[list[Piece]] = [[]]
+    shares: list[list[EventRange]] = [[]]
     size = 0
     for whole, frames in ranges:
         start = whole.start
@@ -103,10 +103,10 @@ def share_out(ranges: Sequence[tuple[Piece, Sequence[FrameWeight]]], *, partitio
             size += frame.size
             boundary = (frame.next_position, 0)
             if len(shares) < count and size * count >= total * len(shares) and start < boundary < whole.end:
-                shares[-1].append(Piece(whole.pchannel, start, boundary))
+                shares[-1].append(EventRange(whole.pchannel, start, boundary))
                 shares.append([])
                 start = boundary
-        shares[-1].append(Piece(whole.pchannel, start, whole.end))
+        shares[-1].append(EventRange(whole.pchannel, start, whole.end))
         if len(shares) < count and size * count >= total * len(shares) and whole is not ranges[-1][0]:
             shares.append([])
     return shares

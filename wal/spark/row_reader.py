@@ -26,7 +26,7 @@ from wal.read.progress import Need, Progress
 from wal.spark.edges import start_of
 from wal.spark.frame_source import FrameLogs, opened
 from wal.spark.partition import RowSelection, WALPartition
-from wal.spark.planning import EventWeight, Piece
+from wal.spark.planning import EventRange, EventWeight
 from wal.storage.base import FramePage
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence
 
 def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start: LogPosition, end: int) -> list[EventWeight]:
     """Returns the weights of a partition's events in the first frame that has any, from `start` on, up to position `end`."""
-    piece = Piece(pchannel, start, (end, 0))
+    piece = EventRange(pchannel, start, (end, 0))
     progress = _begin(logs, partition, piece, start)
     while (need := progress.step(_Tail(end))) is not Need.OVER:
         if need is Need.PAGE:
@@ -80,7 +80,7 @@ def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start
     return []
 
 
-def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns: Sequence[str]) -> Iterator[RowColumns]:
+def _read_piece(logs: FrameLogs, partition: WALPartition, piece: EventRange, columns: Sequence[str]) -> Iterator[RowColumns]:
     """Yields the rows of one piece, which belong to one log, a batch at a time."""
     rows = RowColumns(columns)
     start = piece.start
@@ -119,7 +119,7 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: Piece, columns:
         yield rows
 
 
-def _take_frame(progress: Progress, piece: Piece) -> Iterable[FrameRows] | Iterable[ImmutableMessage]:
+def _take_frame(progress: Progress, piece: EventRange) -> Iterable[FrameRows] | Iterable[ImmutableMessage]:
     """Takes the current frame; returns its rows, or its messages if its rows have to be found one by one."""
     position, index = piece.end
     cut = index if index and progress.frame.position >= position else None
@@ -130,12 +130,12 @@ def _take_frame(progress: Progress, piece: Piece) -> Iterable[FrameRows] | Itera
     return [message for message in progress.messages if cut is None or message._index < cut]
 
 
-def _page(logs: FrameLogs, piece: Piece, progress: Progress) -> FramePage:
+def _page(logs: FrameLogs, piece: EventRange, progress: Progress) -> FramePage:
     """Returns the page that the read of this piece needs."""
     return logs.page(piece.pchannel, progress.at, progress.page_end, progress.selection.names, _PAGE_BYTES)
 
 
-def _begin(logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPosition) -> Progress:
+def _begin(logs: FrameLogs, partition: WALPartition, piece: EventRange, start: LogPosition) -> Progress:
     """Returns a read of a piece from `start` on."""
     pchannel, stop = piece.pchannel, _stop(piece)
     logs.check_durable(pchannel, stop)
@@ -147,7 +147,7 @@ def _begin(logs: FrameLogs, partition: WALPartition, piece: Piece, start: LogPos
     return progress
 
 
-def _stop(piece: Piece) -> int:
+def _stop(piece: EventRange) -> int:
     """Returns where the frames of this piece end: after the frame that contains its end."""
     position, index = piece.end
     return position + 1 if index else position

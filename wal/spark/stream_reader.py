@@ -26,7 +26,7 @@ from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
-from wal.spark.planning import Piece, Taken, cut, take
+from wal.spark.planning import EventRange, Taken, cut, take
 from wal.spark.row_reader import arrow_schema, check_schema, event_weights, read_partition
 from wal.storage.base import FrameWeight, LogSnapshot
 
@@ -210,7 +210,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             moment = logs.moment(name)
             first, ends[name] = first.current(moment.lineage), self._checked(logs, last, moment)
-            pieces.append(Piece(name, self._begin_at(first, moment), last.log_position))
+            pieces.append(EventRange(name, self._begin_at(first, moment), last.log_position))
         if not any(piece.start < piece.end for piece in pieces):
             return []
         template = self._template(ends, until.incarnations)

@@ -5,7 +5,7 @@ stay unique and increasing across crashes. The allocators serve many small reque
 """
 
 from wal.timestamp.allocators import AllocatorStatistics, IdAllocator, TimestampAllocator
-from wal.timestamp.clock import MonotonicClock, SystemClock, Timer, WallClock
+from wal.timestamp.clock import MachineClock, MonotonicClock, ScheduledCall, WallClock
 from wal.timestamp.oracle import HybridClock, OracleStatistics, TimestampOracle
 from wal.timestamp.timestamp import (
     COUNT_MAX,
@@ -28,10 +28,10 @@ __all__ = [
     "AllocatorStatistics",
     "HybridClock",
     "IdAllocator",
+    "MachineClock",
     "MonotonicClock",
     "OracleStatistics",
-    "SystemClock",
-    "Timer",
+    "ScheduledCall",
     "TimestampAllocator",
     "TimestampOracle",
     "WallClock",

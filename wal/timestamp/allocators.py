@@ -22,7 +22,7 @@ import msgspec
 
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.runtime.user_code import shielded
-from wal.timestamp.clock import MonotonicClock, SystemClock
+from wal.timestamp.clock import MachineClock, MonotonicClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AllocatorStatistics(msgspec.Struct, frozen=True):
     failures: int
 
 
-class _Request:
+class _RangeRequest:
     __slots__ = ("count", "fresh", "future")
 
     def __init__(self, count: int, *, fresh: bool, future: asyncio.Future[range]) -> None:
@@ -88,8 +88,8 @@ class RangeAllocator:
         self._expire_s = expire_s
         self._clock = clock
         self._what = what
-        self._requests: deque[_Request] = deque()
-        self._merged: list[_Request] = []  # those of the refill in progress; all are older than `_requests`
+        self._requests: deque[_RangeRequest] = deque()
+        self._merged: list[_RangeRequest] = []  # those of the refill in progress; all are older than `_requests`
         self._cached = _EMPTY
         self._cached_at = -math.inf  # nothing is cached
         self._end = 0  # above everything that was ever fetched
@@ -164,7 +164,7 @@ class RangeAllocator:
             self._requests = deque(request for request in self._requests if not request.future.done())
             if len(self._requests) >= WAITING_MAX:
                 raise WouldBlockError(f"{WAITING_MAX} requests wait for the {self._what}: await some of them first")
-        request = _Request(count, fresh=fresh, future=asyncio.get_running_loop().create_future())
+        request = _RangeRequest(count, fresh=fresh, future=asyncio.get_running_loop().create_future())
         self._requests.append(request)
         if self._task is None:
             self._task = asyncio.create_task(self._refill_while_asked(), name=f"{self._what}-refill")
@@ -237,7 +237,7 @@ class RangeAllocator:
             )
 
 
-def _fail(requests: Iterable[_Request], error: Exception) -> None:
+def _fail(requests: Iterable[_RangeRequest], error: Exception) -> None:
     for request in requests:
         if not request.future.done():
             request.future.set_exception(error)
@@ -267,7 +267,7 @@ class TimestampAllocator(RangeAllocator):
             batch=batch,
             count_max=COUNT_MAX,
             expire_s=expire_s,
-            clock=SystemClock() if clock is None else clock,
+            clock=MachineClock() if clock is None else clock,
             what="timestamp allocator",
         )
 
@@ -301,7 +301,7 @@ class IdAllocator(RangeAllocator):
 
     def __init__(self, kv: KVBase, *, key: str, batch: int = ID_BATCH) -> None:
         super().__init__(
-            self._take_numbers, batch=batch, count_max=_COUNT_MAX, expire_s=None, clock=SystemClock(), what=f"id allocator on {key!r}"
+            self._take_numbers, batch=batch, count_max=_COUNT_MAX, expire_s=None, clock=MachineClock(), what=f"id allocator on {key!r}"
         )
         self._kv = kv
         self._key = key

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Timer(Protocol):
+class ScheduledCall(Protocol):
     """A call that was scheduled."""
 
     def cancel(self) -> None:
@@ -24,7 +24,7 @@ class WallClock(Protocol):
     def wall(self) -> float:
         """Returns the seconds since 1970 (UTC)."""
 
-    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> ScheduledCall:
         """Calls `callback(*args)` on the event loop after `delay_s`."""
 
 
@@ -35,7 +35,7 @@ class MonotonicClock(Protocol):
         """Returns the seconds since some moment."""
 
 
-class SystemClock:
+class MachineClock:
     """The clocks of this machine, with timers of the running event loop."""
 
     def wall(self) -> float:
@@ -44,5 +44,5 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
+    def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> ScheduledCall:
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)

@@ -22,7 +22,7 @@ import msgspec
 
 from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, WouldBlockError
 from wal.runtime.user_code import shielded
-from wal.timestamp.clock import SystemClock, Timer, WallClock
+from wal.timestamp.clock import MachineClock, ScheduledCall, WallClock
 from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class TimestampOracle:
         if not observe_ahead_max_s >= 0:
             raise InvalidArgumentError(f"observe_ahead_max_s={observe_ahead_max_s} is negative: give 0 or more")
         self._saved = SavedLimit(kv, key)
-        self._clock = SystemClock() if clock is None else clock
+        self._clock = MachineClock() if clock is None else clock
         self._wall = self._clock.wall
         self._window_ms = max(1, int(save_window_s * 1000))
         self._update_interval_s = update_interval_s
@@ -170,7 +170,7 @@ class TimestampOracle:
         self._started = False
         self._end: ChannelFencedError | ClosedError | None = None
         self._failure: Exception | None = None
-        self._timer: Timer | None = None
+        self._timer: ScheduledCall | None = None
         self._starting: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[Exception | None] | None = None
         self._closing: asyncio.Task[None] | None = None

@@ -58,7 +58,7 @@ EVENTS_BOUNDS: Final = tuple(float(1 << power) for power in range(13))
 _log: Final = logging.getLogger("wal.pchannel")
 
 
-class _Flight(msgspec.Struct, gc=False):
+class _FrameInFlight(msgspec.Struct, gc=False):
     """A frame that was handed to the backend at time `since` and is not yet answered. `oldest` is when its oldest append was submitted."""
 
     submissions: list[Submission]
@@ -147,7 +147,7 @@ class FramePipeline:
         self._packed: tuple[FrameDraft, Tables] | None = None
         """The prepared draft, compressed; only with a compressor."""
         self._packing = False  # a thread compresses
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[_FrameInFlight] = deque()
         self._flights_max = log.frames_in_flight
         self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
@@ -436,7 +436,7 @@ class FramePipeline:
         self._sequence = sequence + 1
         self._promised.submitted(first_tick)
         self._flights.append(
-            _Flight(submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, draft, now, oldest)
+            _FrameInFlight(submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, draft, now, oldest)
         )
         self._log.append(frame, self._settled)
         self._owner.expect(frame)

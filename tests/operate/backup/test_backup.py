@@ -29,7 +29,7 @@ from wal.operate.backup import Manifest, backup, backups, follow, forget, restor
 from wal.operate.backup.manifest import OBJECTS, PREFIX, manifest_name
 from wal.operate.backup.restore import _PARTS, _PRIVATE_FILES
 from wal.operate.backup.rounds import CHUNK_BYTES
-from wal.operate.backup.store import ObjectExistsError, ObjectStore, Store, open_store
+from wal.operate.backup.store import BackupStore, ObjectExistsError, ObjectStore, open_store
 from wal.operate.cli.main import main
 from wal.settings import Settings
 
@@ -353,7 +353,7 @@ async def test_segment_has_few_chunks_however_many_backups_it_grew_through(tmp_p
 
 @pytest.mark.parametrize("kind", ["directory", "obstore directory", "obstore memory"])
 def test_store_creates_an_object_once(kind: str, tmp_path: Path) -> None:
-    store: Store
+    store: BackupStore
     if kind == "directory":
         store = open_store(tmp_path / "store")
     else:

@@ -16,7 +16,7 @@ from wal.errors import FormatError
 from wal.operate.cli.main import main
 from wal.storage.files import MAP_NAME
 from wal.storage.journal.control import CONTROL_NAME, FENCE_NAME, ControlView
-from wal.storage.journal.verify import Progress, verify_journal
+from wal.storage.journal.verify import VerifyProgress, verify_journal
 
 
 async def written(directory: Path, *, frames: int = 30) -> None:
@@ -48,7 +48,7 @@ def durable_end(directory: Path) -> int:
 
 def test_verify_finds_every_changed_byte(data_dir: Path, soak: int) -> None:
     asyncio.run(written(data_dir))
-    assert list(verify_journal(data_dir, Progress())) == []
+    assert list(verify_journal(data_dir, VerifyProgress())) == []
     pchannel = data_dir / "pchannels" / "p0"
     end = durable_end(pchannel)
     files = sorted(pchannel.glob("*.wal"))
@@ -59,7 +59,7 @@ def test_verify_finds_every_changed_byte(data_dir: Path, soak: int) -> None:
         position = seeded.randrange(end)
         base, _, file = next(span for span in spans if span[0] <= position < span[1])
         flipped(file, position - base)
-        found = list(verify_journal(data_dir, Progress()))
+        found = list(verify_journal(data_dir, VerifyProgress()))
         flipped(file, position - base)
         assert [damage.path for damage in found][:1] == [str(file)], f"the byte at {position - base} of {file.name}"
 

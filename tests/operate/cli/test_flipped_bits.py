@@ -18,7 +18,7 @@ from wal.errors import CorruptionError, FormatError
 from wal.operate.cli.check import damage_in
 from wal.operate.cli.main import main
 from wal.storage.files import FORMAT_NAME, MAP_NAME, META_NAME
-from wal.storage.journal.verify import Progress
+from wal.storage.journal.verify import VerifyProgress
 from wal.storage.kv import RecordsBeside
 
 WRITTEN = {"orders": [b"%d" % number for number in range(20)], "done": [b"handled"]}
@@ -96,13 +96,13 @@ def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
     file_of_metadata = data / META_NAME
     before, metadata = contents(data), RecordsBeside(file_of_metadata).load()
     assert before == WRITTEN
-    assert list(damage_in(data, Progress())) == []
+    assert list(damage_in(data, VerifyProgress())) == []
     silent: dict[Path, list[int]] = {}
     for file in sorted(path for path in data.rglob("*") if path.is_file()):
         kv = None if file == file_of_metadata else "elsewhere"  # the metadata are read for the flips in them alone
         for offset in offsets(file, soak):
             with flipped(file, offset):
-                if not list(damage_in(data, Progress(), kv=kv)):
+                if not list(damage_in(data, VerifyProgress(), kv=kv)):
                     silent.setdefault(file, []).append(offset)
     for file, harmless in silent.items():
         for offset in harmless[:: max(1, len(harmless) // 3)]:

@@ -9,11 +9,11 @@ import msgspec
 from tests.processes import eventually
 from wal.channels.cluster import NodeRecord, node_key
 from wal.channels.cluster import encode as encode_node
-from wal.coordinator.assignments import PREFIX, Assignment, AssignmentState, Holder, Node, encode
+from wal.coordinator.assignments import PREFIX, Assignment, AssignmentState, NodeStart, TermHolder, encode
 from wal.operate.processes.readiness import ASK_S, BOUND_S, Placement, Readiness
 from wal.storage.kv import MemoryKV
 
-HERE = Holder(2, Node(7, "here:1"))
+HERE = TermHolder(2, NodeStart(7, "here:1"))
 ASSIGNED = Assignment("p0", 2, AssignmentState.ASSIGNED, (HERE,))
 ASSIGNING = msgspec.structs.replace(ASSIGNED, state=AssignmentState.ASSIGNING)
 LIVE = {7: ""}
@@ -42,7 +42,7 @@ def test_move_is_allowed_its_time() -> None:
 def test_dead_owner_and_earlier_holder_count() -> None:
     for record, live, said in (
         (ASSIGNED, {8: ""}, "node 7, which is gone"),
-        (msgspec.structs.replace(ASSIGNED, histories=(Holder(1, Node(6, "there:2")),)), LIVE, "may still be at there:2"),
+        (msgspec.structs.replace(ASSIGNED, histories=(TermHolder(1, NodeStart(6, "there:2")),)), LIVE, "may still be at there:2"),
     ):
         assert said in Placement().look({"p0": record}, live, 0.0)
 

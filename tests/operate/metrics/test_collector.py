@@ -22,7 +22,7 @@ from wal.location import parse_location
 from wal.operate.metrics import Collector, register
 from wal.operate.metrics.collector import MetricsEndpoint
 from wal.operate.metrics.families import CURSORS_MAX, FAMILIES, families
-from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, Snapshot, Snapshots
+from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, MetricsSnapshot, Snapshots
 from wal.operate.processes.standalone import ServedLog
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.figures import Histogram, PChannelStatistics, figures_of
@@ -147,7 +147,7 @@ async def test_reader_counts_no_appends(data_dir: Path) -> None:
 def test_labels_of_cursors_are_bounded() -> None:
     many = [CursorLag(f"cursor {number}", ("a",), number, None, 0, None, False) for number in range(3 * CURSORS_MAX)]
     counts = LogStatistics("journal", 1, 0, 0, ())
-    shown = {family.name: family for family in families(Snapshot(0.0, counts, many), Histogram())}
+    shown = {family.name: family for family in families(MetricsSnapshot(0.0, counts, many), Histogram())}
     assert len(shown["wal_cursor_lag_bytes"].samples) == CURSORS_MAX
     assert min(sample.value for sample in shown["wal_cursor_lag_bytes"].samples) == 2 * CURSORS_MAX
     assert shown["wal_cursors_omitted"].samples[0].value == 2 * CURSORS_MAX
@@ -155,9 +155,9 @@ def test_labels_of_cursors_are_bounded() -> None:
 
 def test_coordinator_shows_its_cluster() -> None:
     leader = CoordinatorStatistics(True, False, {"healthy": 2}, {"assigned": 16})
-    shown = {sample.name for family in families(Snapshot(0.0, coordinator=leader), Histogram()) for sample in family.samples}
+    shown = {sample.name for family in families(MetricsSnapshot(0.0, coordinator=leader), Histogram()) for sample in family.samples}
     assert {"wal_coordinator_leads", "wal_coordinator_nodes", "wal_coordinator_pchannels"} <= shown
-    standby = families(Snapshot(0.0, coordinator=CoordinatorStatistics(False)), Histogram())
+    standby = families(MetricsSnapshot(0.0, coordinator=CoordinatorStatistics(False)), Histogram())
     assert {family.name for family in standby} == {"wal_up", "wal_coordinator_leads"}
 
 

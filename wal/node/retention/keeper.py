@@ -21,7 +21,7 @@ from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import LogPosition, MessageID
 from wal.node.cursors import NodeCursors
 from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
-from wal.node.retention.policy import Pin, Plan, RetentionBounds, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.node.retention.policy import Pin, RetentionBounds, TruncationPlan, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.node.retention.report import report_of
 from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey
@@ -244,7 +244,7 @@ class RetentionKeeper:
         """Returns whether any part of a log would be dropped if there were no pins."""
         return self.bounds.of_logs and any(self._plan(pchannel, (), now_s).wanted is not None for pchannel in self._pchannels.values())
 
-    def _plan(self, pchannel: PChannel, pins: Iterable[Pin], now_s: float | None) -> Plan:
+    def _plan(self, pchannel: PChannel, pins: Iterable[Pin], now_s: float | None) -> TruncationPlan:
         extents, elapsed = self._extents(pchannel), self._wall.elapsed()
         before = self._sealed_since.get(pchannel.channel, {})
         since = {extent.end: before.get(extent.end, elapsed) for extent in extents if extent.sealed}

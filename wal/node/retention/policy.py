@@ -47,7 +47,7 @@ class Pin(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.name!r}" + (f" of {', '.join(map(repr, self.vchannels))}" if self.vchannels else "")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TruncationPlan(msgspec.Struct, frozen=True):
     """The decision: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, which would be the end
     without pins."""
 
@@ -65,7 +65,7 @@ def plan(
     now_s: float | None,
     extents_max: int | None = None,
     kept_s: Callable[[Extent], float] = lambda _: 0.0,
-) -> Plan:
+) -> TruncationPlan:
     """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be trusted: then nothing is too old by it.
 
     `kept_s` returns for how long an extent is known to have been sealed, by a clock that never steps: its events are older than that,
@@ -73,7 +73,7 @@ def plan(
     """
     held = [extent for extent in extents if extent.end > earliest[0]]
     if not held:
-        return Plan(None, None, ())
+        return TruncationPlan(None, None, ())
     size = sum(extent.size for extent in held)
     target_end: int | None = None
     for extent in held:
@@ -82,12 +82,12 @@ def plan(
         size -= extent.size
         target_end = extent.end
     if target_end is None:
-        return Plan(None, None, ())
+        return TruncationPlan(None, None, ())
     holders = sorted((pin for pin in pins if pin.position < (target_end, 0)), key=lambda pin: pin.position)
     lowest = holders[0].position if holders else (target_end, 0)
     ends = [extent.end for extent in held if extent.end <= target_end and (extent.end, 0) <= lowest]
     ends = ends[:extents_max]
-    return Plan(ends[-1] if ends else None, target_end, tuple(holders))
+    return TruncationPlan(ends[-1] if ends else None, target_end, tuple(holders))
 
 
 def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:

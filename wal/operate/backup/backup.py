@@ -26,7 +26,7 @@ from wal.frame.codec import expand, load_zstd
 from wal.location import Location, parse_location
 from wal.operate.backup.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
 from wal.operate.backup.rounds import Progress, Rounds
-from wal.operate.backup.store import Store, age_s, open_store
+from wal.operate.backup.store import BackupStore, age_s, open_store
 from wal.read.cursors.pins import CURSORS_NAME, decode_pin, stem_of
 from wal.runtime.threads import in_thread
 from wal.storage.journal.layout import SegmentHeader
@@ -64,7 +64,7 @@ async def follow(
         _check_keep(keep)
     directory = journal_path(location)
     rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
-    kept: _Kept | None = None
+    kept: _StoredBackups | None = None
     try:
         while True:
             begun = time.monotonic()
@@ -108,7 +108,7 @@ def journal_path(location: str) -> Path:
     return parsed.path
 
 
-def manifests(store: Store) -> tuple[list[Manifest], dict[int, CorruptionError]]:
+def manifests(store: BackupStore) -> tuple[list[Manifest], dict[int, CorruptionError]]:
     """Returns the backups in the store, oldest first, and by number why others cannot be read. Raises FormatError for a newer version."""
     readable: list[Manifest] = []
     damaged: dict[int, CorruptionError] = {}
@@ -120,12 +120,12 @@ def manifests(store: Store) -> tuple[list[Manifest], dict[int, CorruptionError]]
     return readable, damaged
 
 
-def load_manifest(store: Store, name: str) -> Manifest:
+def load_manifest(store: BackupStore, name: str) -> Manifest:
     """Returns the manifest of this name. Raises FormatError for a newer version, CorruptionError if it is damaged."""
     return decode_manifest(name, store.get(name, BYTES_MAX))
 
 
-def fetch(store: Store, chunk: Chunk) -> bytes:
+def fetch(store: BackupStore, chunk: Chunk) -> bytes:
     """Returns the bytes of a chunk. Raises CorruptionError if they are missing or damaged."""
     is_compressed = chunk.name.endswith(".zst")
     try:
@@ -141,7 +141,7 @@ def fetch(store: Store, chunk: Chunk) -> bytes:
     return data
 
 
-def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
+def fetch_metadata(store: BackupStore, manifest: Manifest) -> dict[str, str]:
     """Returns the metadata of a backup. Raises CorruptionError if they are missing or damaged."""
     data = fetch(store, manifest.metadata)
     try:
@@ -155,7 +155,7 @@ def fetch_metadata(store: Store, manifest: Manifest) -> dict[str, str]:
     return metadata
 
 
-def fetch_part(store: Store, segment: SegmentCopy, chunk: Chunk) -> bytes:
+def fetch_part(store: BackupStore, segment: SegmentCopy, chunk: Chunk) -> bytes:
     """Returns a chunk of a segment. Raises CorruptionError as `fetch` does, and if it begins another segment than the manifest says."""
     data = fetch(store, chunk)
     if chunk is not segment.chunks[0]:
@@ -169,7 +169,7 @@ def fetch_part(store: Store, segment: SegmentCopy, chunk: Chunk) -> bytes:
     return data
 
 
-def fetch_cursor(store: Store, file: str, chunk: Chunk) -> bytes:
+def fetch_cursor(store: BackupStore, file: str, chunk: Chunk) -> bytes:
     """Returns the cursor in this file. Raises CorruptionError as `fetch` does, and if it belongs in another file. One that was damaged in
     the log is returned as it is."""
     data = fetch(store, chunk)
@@ -182,13 +182,13 @@ def fetch_cursor(store: Store, file: str, chunk: Chunk) -> bytes:
     return data
 
 
-def _damaged(store: Store, chunk: Chunk, what: str) -> CorruptionError:
+def _damaged(store: BackupStore, chunk: Chunk, what: str) -> CorruptionError:
     expected = f"{chunk.size} bytes with CRC32C {chunk.crc:#010x}"
     path = f"{store.place}/{chunk.name}"
     return CorruptionError(f"{path} is damaged: {what}; expected {expected}", path=path, offset=0, expected=expected)
 
 
-def _backups(store: Store) -> list[Manifest]:
+def _backups(store: BackupStore) -> list[Manifest]:
     readable, damaged = manifests(store)
     if damaged and not readable:
         raise max(damaged.items())[1]
@@ -197,7 +197,7 @@ def _backups(store: Store) -> list[Manifest]:
     return readable
 
 
-def _verify(store: Store) -> list[str]:
+def _verify(store: BackupStore) -> list[str]:
     readable, damaged = manifests(store)
     if not readable and not damaged:
         raise FormatError(f"{store.place} holds no backup")
@@ -231,10 +231,10 @@ def _check_keep(keep: int) -> None:
         raise InvalidArgumentError(f"keep={keep} would remove every backup: give at least 1")
 
 
-class _Kept:
+class _StoredBackups:
     """The backups in a store, oldest first, and how many of them need each object."""
 
-    def __init__(self, store: Store, found: Iterable[Manifest]) -> None:
+    def __init__(self, store: BackupStore, found: Iterable[Manifest]) -> None:
         self.uses: Counter[str] = Counter()
         self._store = store
         self._manifests: deque[Manifest] = deque()
@@ -261,7 +261,7 @@ class _Kept:
         return gone
 
 
-def _forget(store: Store, keep: int) -> tuple[list[int], _Kept | None]:
+def _forget(store: BackupStore, keep: int) -> tuple[list[int], _StoredBackups | None]:
     """Removes all but the newest backups; returns the numbers of those that were removed, and what is left (None: some is damaged)."""
     found, damaged = manifests(store)
     if not found and not damaged:
@@ -270,7 +270,7 @@ def _forget(store: Store, keep: int) -> tuple[list[int], _Kept | None]:
     for number in [number for number in damaged if found and number < found[-keep:][0].number]:
         store.delete(manifest_name(number))
         del damaged[number]
-    kept = _Kept(store, found)
+    kept = _StoredBackups(store, found)
     gone = kept.shrink(keep, objects=not damaged)
     if gone and not damaged:
         for name, put_at_s in store.names(OBJECTS).items():

@@ -1,9 +1,9 @@
 """Point: a log at a tick between two backups, or below the first one.
 
-A `Plan` names two backups: `top` has the frames up to the tick, and `base`, the newest backup at or below it, has the state to begin with:
-checkpoints, cursors, homes of cursors, broadcasts. Without a base, those of `top` serve if they are not above the tick. All frames up to
-the tick are put in place, cut there, and replayed by the opening, as after a crash: idempotency keys, producers, copies, cursors of
-transactions and messages that wait for their time are those of the log at the tick.
+A `RestorePlan` names two backups: `top` has the frames up to the tick, and `base`, the newest backup at or below it, has the state to
+begin with: checkpoints, cursors, homes of cursors, broadcasts. Without a base, those of `top` serve if they are not above the tick. All
+frames up to the tick are put in place, cut there, and replayed by the opening, as after a crash: idempotency keys, producers, copies,
+cursors of transactions and messages that wait for their time are those of the log at the tick.
 
 * `cut_journal` cuts. An event with a larger tick is left out, also from inside a frame, whose other events are written again in a frame of
   the same term and sequence. A frame that also holds records of the log itself, which belong to all of it, stays out as a whole: then the
@@ -55,7 +55,7 @@ def moment_of(tick: int | None) -> str:
     return f"{to_datetime(tick).isoformat(timespec='milliseconds')} (tick {tick})" if tick and 0 < tick < 1 << 63 else f"tick {tick}"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RestorePlan(msgspec.Struct, frozen=True):
     """What is restored: `top`, cut at `tick`; None for all of it, and then `base` is None as well."""
 
     top: Manifest
@@ -82,25 +82,25 @@ class Plan(msgspec.Struct, frozen=True):
         return merged
 
 
-def plan(found: list[Manifest], up_to: int | None, place: str) -> Plan:
+def plan(found: list[Manifest], up_to: int | None, place: str) -> RestorePlan:
     """Returns what is restored of these backups, which are not empty and ascend by number.
 
     Raises InvalidArgumentError for a tick below all of them that their first one does not have.
     """
     newest = found[-1]
     if up_to is None or newest.tick <= up_to:
-        return Plan(newest)
+        return RestorePlan(newest)
     base = next((manifest for manifest in reversed(found) if manifest.tick <= up_to), None)
     later = found if base is None else [manifest for manifest in found if manifest.number > base.number]
     top = next(manifest for manifest in later if manifest.tick > up_to) if base is not None else found[0]
     if base is None:
         if up_to < 0 or top.tick <= up_to:
             raise InvalidArgumentError(f"every backup at {place} is above {moment_of(up_to)}: the oldest is of {moment_of(found[0].tick)}")
-        return Plan(top, None, up_to)
+        return RestorePlan(top, None, up_to)
     lives = {name: pchannel.incarnation for name, pchannel in top.pchannels.items()}
     if base.tick == up_to or any(lives.get(name) != pchannel.incarnation for name, pchannel in base.pchannels.items()):
-        return Plan(base)  # between the two, the log was restored from an earlier backup: its history is another one
-    return Plan(top, base, up_to)
+        return RestorePlan(base)  # between the two, the log was restored from an earlier backup: its history is another one
+    return RestorePlan(top, base, up_to)
 
 
 class LogAtTick(msgspec.Struct):
@@ -124,7 +124,7 @@ class _Cut(msgspec.Struct):
     copies: list[SharedCopies] = []
 
 
-def cut_journal(directory: Path, disk: Disk, plan: Plan, checkpoints: Mapping[str, int]) -> LogAtTick:
+def cut_journal(directory: Path, disk: Disk, plan: RestorePlan, checkpoints: Mapping[str, int]) -> LogAtTick:
     """Cuts a journal that was put in place up to the end of `plan.top`. `checkpoints` are the positions where recoveries begin. Blocks.
 
     Raises InvalidArgumentError if the log does not reach back to the tick.
@@ -273,7 +273,7 @@ def _shorten(folder: Path, position: int, frame: EncodedFrame | None) -> int:
 # -- metadata and cursors
 
 
-def metadata_at(plan: Plan, at_tick: LogAtTick, before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+def metadata_at(plan: RestorePlan, at_tick: LogAtTick, before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
     """Returns the metadata of the log at the tick: `before` are those of `base` (without one, empty), `after` those of `top`."""
     metadata = dict(after)
     if plan.base is not None:

@@ -24,8 +24,8 @@ from wal.location import parse_location
 from wal.node.local.restored import mark_restored
 from wal.operate.backup.backup import fetch, fetch_cursor, fetch_metadata, fetch_part, journal_path, manifests, verify
 from wal.operate.backup.manifest import Manifest, PChannelCopy
-from wal.operate.backup.point import Plan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
-from wal.operate.backup.store import Store, open_store
+from wal.operate.backup.point import RestorePlan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
+from wal.operate.backup.store import BackupStore, open_store
 from wal.runtime.descriptors import open_file, write_file
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread
@@ -127,7 +127,7 @@ def _is_free(directory: Path, if_absent: bool) -> bool:
     raise FormatError(f"{directory} is not empty: nothing was restored; name a directory that is missing or empty")
 
 
-def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: Store, up_to: int | None) -> Plan:
+def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: BackupStore, up_to: int | None) -> RestorePlan:
     if damaged and up_to is None and (not found or max(damaged) > found[-1].number):
         remedy = f"restore up to {moment_of(found[-1].tick)} for the one before" if found else "there is no other one"
         raise CorruptionError(
@@ -138,7 +138,7 @@ def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: S
     return plan(found, up_to, store.place)
 
 
-def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tuple[dict[str, str], int]:
+def _build(building: Path, access: FileAccess, store: BackupStore, chosen: RestorePlan) -> tuple[dict[str, str], int]:
     """Writes the files of the journal, and returns its metadata and its tick. Blocks."""
     disk = Disk()
     disk.access = access
@@ -173,7 +173,7 @@ def _build(building: Path, access: FileAccess, store: Store, chosen: Plan) -> tu
     return metadata, tick
 
 
-def _write_pchannel(disk: Disk, folder: Path, store: Store, tick: int, pchannel: PChannelCopy) -> None:
+def _write_pchannel(disk: Disk, folder: Path, store: BackupStore, tick: int, pchannel: PChannelCopy) -> None:
     for segment in pchannel.segments:
         with open(folder / segment_name(segment.base), "xb", opener=open_file) as file:
             for chunk in segment.chunks:

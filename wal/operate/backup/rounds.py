@@ -48,7 +48,7 @@ from wal.operate.backup.manifest import (
     part_of_segment,
 )
 from wal.operate.backup.point import first_above
-from wal.operate.backup.store import ObjectExistsError, Store
+from wal.operate.backup.store import BackupStore, ObjectExistsError
 from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.files import META_NAME
 from wal.storage.journal.checkpoint import checkpoint_name
@@ -81,8 +81,8 @@ Progress = Callable[[dict[str, Any]], None]
 class Rounds:
     """The backups of the journal in `directory`. One thread at a time calls, but any may call `close`, which ends what is under way."""
 
-    def __init__(self, directory: Path, store: Store, progress: Progress | None) -> None:
-        self.store: Store = store
+    def __init__(self, directory: Path, store: BackupStore, progress: Progress | None) -> None:
+        self.store: BackupStore = store
         self._directory = directory
         self._newest: Manifest | None = None
         self._number = 0
@@ -321,7 +321,7 @@ class Rounds:
 class _Objects:
     """Puts objects into a store, several side by side, unless they are `there`; counts those of one attempt, until `settle`."""
 
-    def __init__(self, store: Store, progress: Progress | None) -> None:
+    def __init__(self, store: BackupStore, progress: Progress | None) -> None:
         self.there: set[str] = set()
         self._store, self._progress = store, progress
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
@@ -393,7 +393,7 @@ def _next_frame(file: JournalFile, header: SegmentHeader, offset: int, stop: int
     return offset
 
 
-def _readable(store: Store, names: list[tuple[int, str]]) -> Manifest | None:
+def _readable(store: BackupStore, names: list[tuple[int, str]]) -> Manifest | None:
     """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
     for _, name in reversed(names):
         try:

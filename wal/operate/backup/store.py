@@ -29,7 +29,7 @@ class ObjectExistsError(Exception):
     """`create` found an object of this name."""
 
 
-class Store(abc.ABC):
+class BackupStore(abc.ABC):
     """Objects by name. Missing ones raise FileNotFoundError, other failures StorageError."""
 
     place: str
@@ -67,7 +67,7 @@ class Store(abc.ABC):
         )
 
 
-class DirectoryStore(Store):
+class DirectoryStore(BackupStore):
     """The objects are files below a directory, which the first one creates. They are for their owner alone."""
 
     def __init__(self, directory: Path) -> None:
@@ -116,7 +116,7 @@ class DirectoryStore(Store):
             (self._directory / name).unlink(missing_ok=True)
 
 
-class ObjectStore(Store):
+class ObjectStore(BackupStore):
     """The objects lie in a store of obstore."""
 
     def __init__(self, store: Any, place: str) -> None:
@@ -147,7 +147,7 @@ class ObjectStore(Store):
             self._obstore.delete(self._store, name)
 
 
-def open_store(target: str | os.PathLike[str]) -> Store:
+def open_store(target: str | os.PathLike[str]) -> BackupStore:
     """Returns the store at a directory or a URL (`s3://bucket/path`, `gs://bucket/path`); credentials come from the environment.
 
     Raises InvalidArgumentError for a file or an unknown URL, ImportError without the extra `backup` for a URL.
@@ -219,7 +219,7 @@ def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
         raise StorageError(f"{what}: {str(error).splitlines()[0]}") from error
 
 
-def _check_size(store: Store, name: str, size: int, bytes_max: int) -> None:
+def _check_size(store: BackupStore, name: str, size: int, bytes_max: int) -> None:
     """Raises CorruptionError for an object that has more bytes than it can have."""
     if size > bytes_max:
         path = f"{store.place}/{name}"

@@ -46,7 +46,7 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, segment_name
 from wal.storage.journal.salvage import LostPart, salvaged
 from wal.storage.journal.segments import segment_bases
-from wal.storage.journal.verify import LOST_CONTROL, Damage, Progress, verify_journal
+from wal.storage.journal.verify import LOST_CONTROL, Damage, VerifyProgress, verify_journal
 from wal.storage.kv import RecordsBeside
 from wal.timestamp import to_datetime
 
@@ -128,7 +128,7 @@ def segments_row(directory: Path) -> HealthRow:
         with contextlib.suppress(FileNotFoundError):  # it was truncated meanwhile
             size += file.stat().st_size
     share = min(1.0, _HEALTH_BYTES / max(1, size))
-    damages = [damage for damage in verify_journal(directory, Progress(), sample=share) if damage.kind == "segment"]
+    damages = [damage for damage in verify_journal(directory, VerifyProgress(), sample=share) if damage.kind == "segment"]
     checked = "all segments were checked" if share == 1 else f"{max(share, 0.01):.0%} of the full segments were checked"
     if not damages:
         return HealthRow(check="segments", ok=True, detail=f"{checked}, and none is damaged")
@@ -156,7 +156,7 @@ def fill_repair(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_repair)
 
 
-def damage_in(directory: Path, progress: Progress, sample: float = 1.0, *, kv: str | Secret | None = None) -> Iterator[Damage]:
+def damage_in(directory: Path, progress: VerifyProgress, sample: float = 1.0, *, kv: str | Secret | None = None) -> Iterator[Damage]:
     """Yields all damage in a journal: of its logs, and of its cursors, maps and metadata. `kv`: where the metadata are, if elsewhere."""
     from wal.channels.vchannel_map import VChannelMap
     from wal.read.cursors.pins import PinFiles
@@ -278,7 +278,7 @@ def _check_journal(directory: Path) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     directory, sample = directory_of(arguments), _share(arguments.sample)
     _check_journal(directory)
-    progress, began = Progress(), time.monotonic()
+    progress, began = VerifyProgress(), time.monotonic()
     ended = threading.Event()
     noting = threading.Thread(target=_note, args=(progress, began, ended), daemon=True)
     noting.start()
@@ -302,7 +302,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     _check_journal(directory)
     settings, _ = settings_of(arguments)
     check_free(parse_location(arguments.location), settings)
-    damages = list(damage_in(directory, Progress(), kv=settings.kv))
+    damages = list(damage_in(directory, VerifyProgress(), kv=settings.kv))
     lost = _lost(directory, damages)
     show([*(_row(damage) for damage in damages), *map(lost_row, lost)], arguments)
     repairable = [damage for damage in damages if damage.kind in _LOST]
@@ -376,7 +376,7 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
 def _still(directory: Path, damages: list[Damage]) -> list[Damage]:
     """Returns those of the damages that are there now. Full segments are read again only for the sake of an index."""
     sample = 1.0 if any(damage.kind == "index" for damage in damages) else sys.float_info.epsilon
-    now = {(damage.kind, damage.path) for damage in damage_in(directory, Progress(), sample)}
+    now = {(damage.kind, damage.path) for damage in damage_in(directory, VerifyProgress(), sample)}
     return [damage for damage in damages if (damage.kind, damage.path) in now]
 
 
@@ -396,7 +396,7 @@ def _set_aside(paths: list[Path]) -> None:
             raise StorageError(f"{path} cannot be renamed: {error.strerror}") from error
 
 
-def _note(progress: Progress, began: float, ended: threading.Event) -> None:
+def _note(progress: VerifyProgress, began: float, ended: threading.Event) -> None:
     """Says once a second, on the standard error, how fast it goes and how long it will take."""
     while not ended.wait(_NOTE_S):
         took_s = time.monotonic() - began

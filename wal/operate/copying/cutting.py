@@ -24,7 +24,7 @@ from wal.read.parts import Part, draft_of, parts_of
 _FORGOTTEN: Final = int(SystemRecord.PRODUCER_FORGOTTEN)
 
 
-class Routes:
+class TargetRoutes:
     """The pchannel of the target for each vchannel of the source.
 
     `place` returns the pchannel of a new vchannel; `groups` are the vchannels that have to stay together.
@@ -49,7 +49,7 @@ class Routes:
         return self._place(self._leaders.get(vchannel, vchannel), self.targets) if self.spreads else self._defaults[source]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class CutFrame(msgspec.Struct, frozen=True):
     """A frame of the target: its records, and its ticks from `first_tick` on; `last_tick` is what it promises."""
 
     target: str
@@ -58,7 +58,7 @@ class Piece(msgspec.Struct, frozen=True):
     last_tick: int
 
 
-def cut(view: FrameView, routes: Routes, source: str, *, least: int = 0) -> list[Piece]:
+def cut(view: FrameView, routes: TargetRoutes, source: str, *, least: int = 0) -> list[CutFrame]:
     """Returns the frames that a frame becomes, in the order of their ticks; events with an index below `least` are left out.
 
     Raises InvalidArgumentError for a transaction whose vchannels go to several pchannels: it began after `groups_of` has looked.
@@ -72,15 +72,15 @@ def cut(view: FrameView, routes: Routes, source: str, *, least: int = 0) -> list
     segments = _segments(parts, targets, view.header.indices, least)
     touching = _touching(parts, view.header.indices) if len(segments) > 1 else []
     pieces = []
-    newest: dict[str, Piece] = {}
+    newest: dict[str, CutFrame] = {}
     for target, start, end in segments:
         own = sorted({ordinal for at in touching[start:end] for ordinal in at}) if touching else range(len(parts))
-        piece = Piece(target, draft_of(view, parts, own, start, end), first_tick + start, first_tick + end - 1)
+        piece = CutFrame(target, draft_of(view, parts, own, start, end), first_tick + start, first_tick + end - 1)
         pieces.append(piece)
         newest[target] = piece
     for target in routes.targets if forgotten else ():
         if target not in newest:
-            pieces.append(Piece(target, FrameDraft(), promised, promised))
+            pieces.append(CutFrame(target, FrameDraft(), promised, promised))
             newest[target] = pieces[-1]
         for name in forgotten:
             newest[target].draft.producer_forgotten(name)

@@ -111,7 +111,7 @@ async def copy(
         raise InvalidArgumentError(f"skip_damaged copies a journal that no process writes, not {'a log to follow' if follow else of}")
     reader = await _source(given, of, own, follow=follow, skip_damaged=skip_damaged)
     writer = CopyTarget(to, settings)
-    run = _Copy(reader, writer, stop or asyncio.Event(), progress)
+    run = _RunningCopy(reader, writer, stop or asyncio.Event(), progress)
     try:
         await in_thread(reader.open)
         try:
@@ -139,7 +139,7 @@ async def _source(given: Location, location: Location, settings: Settings, *, fo
     return ServedSource(location, settings)
 
 
-class _Copy:
+class _RunningCopy:
     def __init__(
         self, source: CopySource, target: CopyTarget, stop: asyncio.Event, progress: Callable[[CopyProgress], None] | None
     ) -> None:

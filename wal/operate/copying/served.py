@@ -22,7 +22,7 @@ from wal.client.blocking import BlockingRemote, BlockingSource
 from wal.errors import InvalidArgumentError, TruncatedError, UnavailableError
 from wal.frame import RunKind, RunName
 from wal.location import Location
-from wal.operate.copying.source import PROMISE_S, CopySource, Ends, Remembered, Stored
+from wal.operate.copying.source import PROMISE_S, CopySource, Ends, Remembered, StoredMetadata
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.pins import Pin
 from wal.read.cursors.records import CursorRecord
@@ -89,10 +89,10 @@ class ServedSource(CopySource):
             records[COMPRESSION_KEY] = "zstd"
         return records
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredMetadata:
         """Returns what `metadata` does, without a checkpoint. Raises UnavailableError while a broadcast is not finished."""
         self._check_broadcasts()
-        stored = Stored(self.metadata(), {})
+        stored = StoredMetadata(self.metadata(), {})
         if self._waiting is None:
             self._waiting = {name: self._scheduled(name) for name in self._core.logs}
         return stored
@@ -114,7 +114,7 @@ class ServedSource(CopySource):
                 cursors.append(cursor)
         return cursors
 
-    def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
+    def remembered(self, pchannel: str, stored: StoredMetadata, ends: Ends, live: Collection[RunName]) -> Remembered:
         """Returns what the frames of a pchannel show. Raises InvalidArgumentError if that is not all."""
         remembered = super().remembered(pchannel, stored, ends, live)
         moving = sorted({record.key.name for record in remembered.cursors if record.cursor is not None and record.is_moving})

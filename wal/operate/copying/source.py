@@ -75,7 +75,7 @@ class TruncatedKeys(msgspec.Struct, frozen=True):
     cut: int
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredMetadata(msgspec.Struct, frozen=True):
     """The metadata at one moment, and the checkpoint of each pchannel as of them: its position, and its state (None: without one)."""
 
     metadata: Mapping[str, str]
@@ -267,7 +267,7 @@ class CopySource:
 
     # -- what checkpoints know
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredMetadata:
         """Returns the metadata and the checkpoints as they are now.
 
         Raises CorruptionError for a checkpoint that is lost, UnavailableError if checkpoints replace each other meanwhile.
@@ -292,14 +292,14 @@ class CopySource:
                     else:  # all frames that can be read are replayed instead
                         checkpoints[name] = 0, None
             if not missing:
-                return Stored(metadata, checkpoints)
+                return StoredMetadata(metadata, checkpoints)
             if any(records[name] == before.get(name) for name in missing):
                 text = f"the checkpoint of pchannel {missing[0]} of {self.location} is missing, and its metadata name it"
                 raise CorruptionError(text, expected="a checkpoint")
             before = records
         raise UnavailableError(f"the checkpoints of {self.location} were replaced during each of {_TRIES} attempts to read them: try again")
 
-    def truncated_keys(self, stored: Stored, first_ticks: Mapping[str, int]) -> TruncatedKeys:
+    def truncated_keys(self, stored: StoredMetadata, first_ticks: Mapping[str, int]) -> TruncatedKeys:
         """Returns what the checkpoints know of events below the first tick of their pchannel."""
         keys: list[tuple[str, KeyRun]] = []
         producers: list[tuple[str, KeptProducer]] = []
@@ -324,7 +324,7 @@ class CopySource:
         keys.sort(key=lambda item: item[1].tick)
         return TruncatedKeys(tuple(keys), tuple(producers), cut)
 
-    def remembered(self, pchannel: str, stored: Stored, ends: Ends, live: Collection[RunName]) -> Remembered:
+    def remembered(self, pchannel: str, stored: StoredMetadata, ends: Ends, live: Collection[RunName]) -> Remembered:
         """Returns what a pchannel remembers at these ends, from an earlier checkpoint and the frames written after it.
 
         `live` are the vchannels that exist.

@@ -28,14 +28,14 @@ from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
 from wal.consumers.state import decode_state
 from wal.consumers.state import encode_state as encode_saved
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, StorageError, WALError, corruption
+from wal.errors import FormatError, InvalidArgumentError, StorageError, WALError, corruption
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.location import Location, parse_location
 from wal.message import LogPosition
 from wal.node.local.log import LocalLog
 from wal.node.local.storage import Storage, Undo, open_storage
-from wal.operate.copying.cutting import Piece, Routes
-from wal.operate.copying.source import CopySource, Ends, Stored, TruncatedKeys
+from wal.operate.copying.cutting import CutFrame, TargetRoutes
+from wal.operate.copying.source import CopySource, Ends, StoredMetadata, TruncatedKeys
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.records import CursorRecord
 from wal.runtime.system import is_foreign, sync_path
@@ -84,7 +84,7 @@ class CopyTarget:
                 f"nothing can be copied to {location}: name a directory, or a namespace on Pulsar with the setting kv"
             )
         self.location: Location = location
-        self.routes: Routes
+        self.routes: TargetRoutes
         self.mark: CopyMark
         self._settings = settings
         self._building = location
@@ -120,7 +120,7 @@ class CopyTarget:
         """Opens the pchannels in the next term. `keys` is what the source's checkpoints know, for a copy that begins now."""
         backend = self._storage.backend
         mark = await self._save_mark(msgspec.structs.replace(mark, term=mark.term + 1))
-        self.routes = Routes(list(mark.source), list(mark.incarnations), place, mark.groups)
+        self.routes = TargetRoutes(list(mark.source), list(mark.incarnations), place, mark.groups)
         if not mark.created:
             for name, incarnation in mark.incarnations.items():
                 await backend.create(name, incarnation=incarnation)
@@ -142,7 +142,7 @@ class CopyTarget:
         """The tick up to which every pchannel has everything."""
         return min(writer.last_tick for writer in self._writers.values())
 
-    def encode(self, pieces: Iterable[Piece]) -> list[tuple[str, EncodedFrame]]:
+    def encode(self, pieces: Iterable[CutFrame]) -> list[tuple[str, EncodedFrame]]:
         """Returns the frames of these pieces, without those that are there already. Any thread may call it, one at a time.
 
         Raises InvalidArgumentError for a frame that is too large for the target, and for ticks that do not ascend.
@@ -173,7 +173,7 @@ class CopyTarget:
 
     # -- the end
 
-    async def finish(self, source: CopySource, before: Stored, metadata: Mapping[str, str], ends: Ends) -> int:
+    async def finish(self, source: CopySource, before: StoredMetadata, metadata: Mapping[str, str], ends: Ends) -> int:
         """Saves what makes a log of the frames up to these ends; returns how many cursors it has. `complete` follows, after `close`.
 
         `metadata` are as they were after the pass over the frames, `before` as they were before it; the latter count for broadcasts.
@@ -200,7 +200,7 @@ class CopyTarget:
         await undo.run()
 
     async def _finish_pchannels(
-        self, source: CopySource, before: Stored, infos: list[VChannelInfo], ends: Ends
+        self, source: CopySource, before: StoredMetadata, infos: list[VChannelInfo], ends: Ends
     ) -> tuple[dict[str, int], int]:
         """Stores what each pchannel remembers at its end, as a checkpoint; returns the positions where they end, and the number of
         cursors."""
@@ -372,7 +372,7 @@ class _Writer:
         await self.write(self._encoded(draft, self.last_tick, self.last_tick))
         await self.flush()
 
-    def encode(self, piece: Piece) -> EncodedFrame | None:
+    def encode(self, piece: CutFrame) -> EncodedFrame | None:
         if piece.last_tick <= self._resumed:
             return None
         if piece.first_tick <= self.last_tick:

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector as RegistryCollector
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
 from wal.operate.metrics.families import FAMILIES, described, families
-from wal.operate.metrics.snapshot import MeasuredLog, Snapshot, Snapshots, SnapshotSource
+from wal.operate.metrics.snapshot import MeasuredLog, MetricsSnapshot, Snapshots, SnapshotSource
 from wal.read.figures import Histogram
 from wal.runtime.threads import in_thread
 from wal.runtime.user_code import shielded
@@ -133,7 +133,7 @@ class Collector(RegistryCollector):
 
         return await in_thread(made), CONTENT_TYPE_LATEST
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> MetricsSnapshot:
         if asyncio._get_running_loop() is self._loop:
             return self._source.take_nowait()
         if not self._loop.is_running():

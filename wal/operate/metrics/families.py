@@ -22,7 +22,7 @@ from broadcaster.message import BroadcasterStatistics
 from wal._version import __version__
 from wal.consumers.consumer import ConsumerStatistics
 from wal.engine import InboxStatistics, LogStatistics, PChannelRetention
-from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, Snapshot
+from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, MetricsSnapshot
 from wal.read.figures import Histogram, PChannelStatistics, figures_of
 
 CURSORS_MAX: Final = 200
@@ -78,7 +78,7 @@ FAMILIES: Final[dict[str, Family]] = _OTHERS | {
 """Every family by name."""
 
 
-def families(snapshot: Snapshot, loop_lag: Histogram) -> Iterator[Metric]:
+def families(snapshot: MetricsSnapshot, loop_lag: Histogram) -> Iterator[Metric]:
     """Yields the families of a snapshot, each with its samples."""
     values = _Values()
     values.add("wal_up", 1.0)

@@ -44,8 +44,8 @@ class MeasuredLog(Protocol):
 class SnapshotSource(Protocol):
     """What is measured in a process: see `Snapshots`, and for a coordinator `wal/operate/processes/coordinator.py`."""
 
-    async def take(self) -> Snapshot: ...
-    def take_nowait(self) -> Snapshot: ...
+    async def take(self) -> MetricsSnapshot: ...
+    def take_nowait(self) -> MetricsSnapshot: ...
 
 
 class CursorLag(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class CoordinatorStatistics(msgspec.Struct, frozen=True):
     broadcasts: BroadcasterStatistics | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class MetricsSnapshot(msgspec.Struct, frozen=True):
     """`at_s` is its wall time. `log` is None for a process without a log, as a coordinator is."""
 
     at_s: float
@@ -134,7 +134,7 @@ class Snapshots:
         self._cursors = _Look("cursors", cursors)
         self._retention = _Look("retention", retention)
 
-    async def take(self) -> Snapshot:
+    async def take(self) -> MetricsSnapshot:
         """Returns a snapshot that is not older than the call, except that cursors and retention may be `FRESH_S` old.
 
         They are as they were last, or missing, where they take longer than `LOOK_S` or the metadata cannot be read: the counts of the log
@@ -153,12 +153,12 @@ class Snapshots:
                 look.cancel()
         return self.take_nowait()
 
-    def take_nowait(self) -> Snapshot:
+    def take_nowait(self) -> MetricsSnapshot:
         """Returns the counts of this moment, with the cursors and the retention of the last `take`."""
         now_s, counts = time.time(), self._statistics()
         promised_ms = {pchannel.name: parse(pchannel.promise)[0] for pchannel in counts.pchannels}
         cursors = [_lag(info, promised_ms, now_s) for info in self._cursors.value]
-        return Snapshot(now_s, counts, cursors, self._consumers(), self._retention.value)
+        return MetricsSnapshot(now_s, counts, cursors, self._consumers(), self._retention.value)
 
     async def retention(self) -> list[PChannelRetention]:
         """Returns what the pchannels answer about their retention, at most `FRESH_S` old. Raises the errors of the log."""

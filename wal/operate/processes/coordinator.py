@@ -22,7 +22,7 @@ from wal.coordinator.assigner import LeadingEndedError
 from wal.errors import ClosedError, InvalidArgumentError, NotLeaderError, UnavailableError, UnknownError, WALError
 from wal.network import Method
 from wal.node.local.storage import Undo
-from wal.operate.metrics.snapshot import CoordinatorStatistics, Snapshot, SnapshotSource
+from wal.operate.metrics.snapshot import CoordinatorStatistics, MetricsSnapshot, SnapshotSource
 from wal.operate.processes.leading import Leading
 from wal.operate.processes.opening import check_format, check_log, connected, open_log, open_root, saved_settings, settings_for
 from wal.operate.processes.readiness import Readiness
@@ -260,8 +260,8 @@ class _Measured:
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
 
-    async def take(self) -> Snapshot:
+    async def take(self) -> MetricsSnapshot:
         return self.take_nowait()
 
-    def take_nowait(self) -> Snapshot:
-        return Snapshot(time.time(), coordinator=self._coordinator.statistics())
+    def take_nowait(self) -> MetricsSnapshot:
+        return MetricsSnapshot(time.time(), coordinator=self._coordinator.statistics())

@@ -19,7 +19,7 @@ from wal.read.options import All, Latest, StartFrom
 from wal.timestamp.checks import TICK_MAX, whole_number
 
 
-class Append(msgspec.Struct, forbid_unknown_fields=True):
+class AppendArguments(msgspec.Struct, forbid_unknown_fields=True):
     """`payload` is a text, `payload_base64` any bytes; one of them is given."""
 
     vchannel: str
@@ -75,7 +75,7 @@ async def perform(log: Any, name: str, body: bytes) -> dict[str, Any]:
     return await action(log, arguments)
 
 
-async def _append(log: Any, call: Append) -> dict[str, Any]:
+async def _append(log: Any, call: AppendArguments) -> dict[str, Any]:
     if (call.payload is None) == (call.payload_base64 is None):
         raise InvalidArgumentError("append takes payload or payload_base64")
     try:
@@ -136,7 +136,7 @@ def _check_once(pairs: list[tuple[str, Any]]) -> None:
 
 
 _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, Any]]]]]] = {
-    "append": (Append, _append),
+    "append": (AppendArguments, _append),
     "cursor-set": (SetCursor, _set_cursor),
     "cursor-rm": (RemoveCursor, _remove_cursor),
     "broadcast-abort": (AbortBroadcast, _abort),

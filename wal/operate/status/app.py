@@ -91,10 +91,10 @@ def status_app(log: Any, *, token: str | Secret | None = None) -> Starlette:
     one, reading is free for whoever reaches the application, and there are no actions.
     """
     secret = None if token is None else Secret.of(token)
-    return Status(log, StatusAccess(secret, open_reads=secret is None, loopback=False)).app
+    return StatusHandlers(log, StatusAccess(secret, open_reads=secret is None, loopback=False)).app
 
 
-class Status:
+class StatusHandlers:
     """The handlers for one log. `directory` is where a journal's files are; `settings` those that the log was opened with, if known."""
 
     def __init__(self, log: Any, access: StatusAccess, *, directory: Path | None = None, settings: Settings | None = None) -> None:

@@ -30,7 +30,7 @@ from wal.storage.files.access import FileAccess
 if TYPE_CHECKING:
     import uvicorn
 
-    from wal.operate.status.app import Status
+    from wal.operate.status.app import StatusHandlers
 
 
 class StatusServer:
@@ -61,7 +61,7 @@ class StatusServer:
         self._directory = directory if publish else None
         self._log, self._log_directory, self._settings = log, directory, settings
         self._access = StatusAccess(secret, open_reads=loopback, loopback=loopback)
-        self._status: Status | None = None
+        self._status: StatusHandlers | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 

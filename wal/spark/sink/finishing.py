@@ -21,7 +21,7 @@ from wal.runtime.loop_thread import LoopThread
 from wal.runtime.threads import in_thread
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.locks import PublishingLock, check_topics
-from wal.spark.sink.manifest import Manifest, StagedFile, WriteKey
+from wal.spark.sink.manifest import BatchManifest, StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
 from wal.spark.sink.publishing import Publisher
 
@@ -142,7 +142,7 @@ async def _recover(log: WALAccesser, options: SinkOptions, folder: SinkFolder) -
 
 async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey | None) -> list[WALError]:
     """Publishes every manifest except that of `key`. An earlier batch of the same query has to succeed; failures of others are returned."""
-    manifests: list[Manifest] = []
+    manifests: list[BatchManifest] = []
     failures: list[WALError] = []
     damaged = False
     for other in await in_thread(folder.decided):
@@ -175,12 +175,12 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
     return failures
 
 
-def _decided(folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> Manifest:
+def _decided(folder: SinkFolder, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> BatchManifest:
     """Returns the manifest of this write: the stored one, or a new one for these files, which it stores."""
     manifest = folder.load(key)
     if manifest is None:
         token = secrets.token_hex(8)
-        manifest = Manifest(key, stream, f"{folder.id}-{token}" if folder.id else token, files)
+        manifest = BatchManifest(key, stream, f"{folder.id}-{token}" if folder.id else token, files)
         if missing := folder.missing(manifest):
             raise StorageError(
                 f"staged files in {folder.staged(key)} are gone or cut off ({', '.join(missing[:3])}), nothing was written: "

@@ -32,7 +32,7 @@ import google_crc32c
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, NoSpaceError, StorageError
 from wal.runtime.system import sync_file, sync_path
-from wal.spark.sink.manifest import Manifest, WriteKey, decode_manifest, encode_manifest
+from wal.spark.sink.manifest import BatchManifest, WriteKey, decode_manifest, encode_manifest
 from wal.storage.files import PRIVATE
 
 SINK_NAME: Final = "spark"
@@ -93,14 +93,14 @@ class SinkFolder:
 
     # -- manifests
 
-    def store(self, manifest: Manifest) -> None:
+    def store(self, manifest: BatchManifest) -> None:
         """Stores a manifest, replacing an older one of the same write; it is durable on return."""
         with storing(self._manifests):
             make_directory(self._manifests)
             path = self._manifest_path(manifest.key)
             replace_file(path, encode_manifest(manifest), temporary=path.with_suffix(_TEMPORARY_SUFFIX))
 
-    def load(self, key: WriteKey) -> Manifest | None:
+    def load(self, key: WriteKey) -> BatchManifest | None:
         """Returns the manifest of this write, or None. Raises CorruptionError or FormatError with the manifest's path."""
         path = self._manifest_path(key)
         with storing(path):
@@ -133,7 +133,7 @@ class SinkFolder:
         last = self._last_published(key.write_id)
         return last is not None and key.batch_id <= last
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: BatchManifest) -> None:
         """Records, durably, that everything in the manifest is in the log, and removes the write's files."""
         with storing(self.path):
             if manifest.stream:
@@ -165,7 +165,7 @@ class SinkFolder:
             with contextlib.suppress(OSError):  # not empty, or gone
                 empty.rmdir()
 
-    def missing(self, manifest: Manifest) -> list[str]:
+    def missing(self, manifest: BatchManifest) -> list[str]:
         """Returns the files of a manifest that are gone, or whose length has changed."""
         directory = self.staged(manifest.key)
         return [file.name for file in manifest.files if not _has_size(directory / file.name, file.size)]

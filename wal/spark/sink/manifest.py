@@ -57,7 +57,7 @@ class StagedFile(msgspec.Struct, frozen=True):
     crc32c: Natural
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BatchManifest(msgspec.Struct, frozen=True):
     """The decided content of a write. `stream` is False for a batch job.
 
     `token` is random, so that no other manifest has the same producers. On Pulsar it begins with the id of the sink's folder: folders of
@@ -85,7 +85,7 @@ class Manifest(msgspec.Struct, frozen=True):
         """The name of the producer of the chunks from `published` on; their numbers are its sequences."""
         return f"{PRODUCER_PREFIX}{self.key.write_id}/{self.key.batch_id}/{self.token}/{self.published}"
 
-    def after(self, published: int) -> Manifest:
+    def after(self, published: int) -> BatchManifest:
         """Returns this manifest with this many chunks known to be in the log."""
         return msgspec.structs.replace(self, published=published)
 
@@ -95,14 +95,14 @@ def is_producer_of(folder_id: str, name: str) -> bool:
     return name.startswith(PRODUCER_PREFIX) and (not folder_id or f"/{folder_id}-" in name)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: BatchManifest) -> bytes:
     """Returns the bytes of a manifest's file."""
     body = msgspec.json.encode(manifest)
     head = _HEAD.pack(_MAGIC, _VERSION, len(body))
     return head + _CRC.pack(google_crc32c.extend(google_crc32c.value(head), body)) + body
 
 
-def decode_manifest(data: bytes) -> Manifest:
+def decode_manifest(data: bytes) -> BatchManifest:
     """Returns the manifest in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
     whole = "a whole manifest"
     start = _HEAD.size + _CRC.size
@@ -118,4 +118,4 @@ def decode_manifest(data: bytes) -> Manifest:
     if version != _VERSION:
         raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
     with corruption("a manifest cannot be decoded", expected=whole):
-        return msgspec.json.decode(body, type=Manifest)
+        return msgspec.json.decode(body, type=BatchManifest)

@@ -21,8 +21,8 @@ from wal.message import AppendResult, ForgottenResult
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.spark.sink.folder import SinkFolder
-from wal.spark.sink.manifest import Manifest, is_producer_of
-from wal.spark.sink.staging import Chunk, read_chunks, staged_file_gone
+from wal.spark.sink.manifest import BatchManifest, is_producer_of
+from wal.spark.sink.staging import StagedRows, read_chunks, staged_file_gone
 from wal.write.idempotency.keys import ProducerKey
 
 WINDOW: Final = 64
@@ -44,7 +44,7 @@ class Publisher:
         self._pchannels: dict[str, str] = {}
         """The pchannel of each vchannel."""
 
-    async def tidy(self, manifests: list[Manifest]) -> None:
+    async def tidy(self, manifests: list[BatchManifest]) -> None:
         """Forgets this folder's producers except those of these manifests, which must be all manifests of the folder."""
         current = {manifest.producer for manifest in manifests}
         known = {info.name for info in await self._log.producers()}
@@ -53,7 +53,7 @@ class Publisher:
             if is_producer_of(folder_id, name):
                 await self._log.forget_producer(name)
 
-    async def publish(self, manifest: Manifest) -> None:
+    async def publish(self, manifest: BatchManifest) -> None:
         """Publishes every chunk, then finishes the manifest, its mark and its files. It can be called again after an error."""
         if missing := await in_thread(self._folder.missing, manifest):
             raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before any part of it is written
@@ -85,7 +85,7 @@ class Publisher:
         await in_thread(self._folder.finish, manifest)
         await self._forget(manifest.producer)
 
-    async def _advance(self, manifest: Manifest, published: int) -> Manifest:
+    async def _advance(self, manifest: BatchManifest, published: int) -> BatchManifest:
         """Stores how many chunks are in the log, and only then forgets the producer that shows it."""
         after = manifest.after(published)
         await in_thread(self._folder.store, after)
@@ -98,7 +98,7 @@ class Publisher:
         except InvalidArgumentError:
             pass  # unknown: no chunk was written under it, or its vchannels were dropped
 
-    async def _filled(self, chunk: Chunk, key: ProducerKey) -> list[Txn[AppendResult | ForgottenResult]]:
+    async def _filled(self, chunk: StagedRows, key: ProducerKey) -> list[Txn[AppendResult | ForgottenResult]]:
         """Returns a transaction on each pchannel of the chunk's rows; together they hold all rows."""
         await self._create_missing(chunk.names)
         names: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ async def _committed(txns: list[Txn[AppendResult | ForgottenResult]]) -> None:
             raise outcome
 
 
-def _chunks(folder: SinkFolder, manifest: Manifest) -> Iterator[Chunk]:
+def _chunks(folder: SinkFolder, manifest: BatchManifest) -> Iterator[StagedRows]:
     """Yields the chunks that are not known to be in the log."""
     skip = manifest.published
     directory = folder.staged(manifest.key)

@@ -36,7 +36,7 @@ _GATHERED: Final = 4
 """The rows of at least this many chunks are cut at a time, so that few chunks are short."""
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class StagedRows(msgspec.Struct, frozen=True):
     """The content of one chunk: a vchannel and a message for each row, in the order of the rows."""
 
     names: list[str]
@@ -142,7 +142,7 @@ def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
     yield from _joined(held)
 
 
-def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[Chunk]:
+def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[StagedRows]:
     """Yields the chunks of a staged file, after the first `skip`. Raises CorruptionError with the offset of the damage."""
     path = directory / file.name
     with storing(path):
@@ -191,12 +191,12 @@ def encode_rows(rows: Any) -> bytes:
     return body
 
 
-def decode_rows(body: bytes) -> Chunk:
+def decode_rows(body: bytes) -> StagedRows:
     """Returns the chunk in these bytes, which are unchanged since they were staged."""
     rows = pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch()
     columns = {name: rows.column(index) for index, name in enumerate(rows.schema.names)}
     names = columns["vchannel"]
-    return Chunk(
+    return StagedRows(
         names.dictionary.to_pylist(),
         names.indices.to_pylist(),
         columns["payload"].to_pylist(),

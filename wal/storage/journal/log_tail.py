@@ -110,13 +110,13 @@ class IndexKeeper:
         self._disk = disk
         self._directory = directory
         self._preparer = preparer
-        self._stored: _Stored
+        self._stored: _StoredPart
         self._frames_due = 0
         self._runs_due = 0
 
     def begin(self, segment: Segment, index: SegmentIndex) -> None:
         """Makes this the active segment. Frames that it already holds are stored with the next part."""
-        self._stored = _Stored(segment)
+        self._stored = _StoredPart(segment)
         self._frames_due = len(index) + PART_FRAMES
         self._runs_due = index.runs + PART_RUNS
 
@@ -130,7 +130,7 @@ class IndexKeeper:
             self._runs_due = index.runs + PART_RUNS
             self._preparer.run(lambda: self._append(stored, index, part))
 
-    def _append(self, stored: _Stored, index: SegmentIndex, part: IndexPart) -> None:
+    def _append(self, stored: _StoredPart, index: SegmentIndex, part: IndexPart) -> None:
         if stored.broken:
             return
         header = stored.segment.header
@@ -146,7 +146,7 @@ class IndexKeeper:
         stored.broken = False
 
 
-class _Stored:
+class _StoredPart:
     """The stored part of one segment's index: `frames` were asked for, `size` bytes were written."""
 
     __slots__ = ("broken", "frames", "segment", "size")

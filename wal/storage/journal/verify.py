@@ -61,7 +61,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
 
 
-class Progress(msgspec.Struct):
+class VerifyProgress(msgspec.Struct):
     """How far a verification is, for whoever shows it: bytes read, and to be read in all; frames that were checked."""
 
     bytes_done: int = 0
@@ -69,7 +69,7 @@ class Progress(msgspec.Struct):
     frames: int = 0
 
 
-def verify_journal(directory: Path, progress: Progress, *, sample: float = 1.0) -> Iterator[Damage]:
+def verify_journal(directory: Path, progress: VerifyProgress, *, sample: float = 1.0) -> Iterator[Damage]:
     """Yields the damage in this journal. With a `sample` below 1 it reads this part of the sealed segments, evenly spread, and all else.
 
     Raises FormatError for a directory that is no journal or a newer one, StorageError for a file that cannot be read.
@@ -92,7 +92,7 @@ def check_frames(path: Path, header: SegmentHeader, read: Callable[[int, int], b
 
     `read(length, offset)` returns bytes of the segment, fewer only where it ends; the offsets that it is called with never descend.
     """
-    checked = _SegmentCheck(path, header, header.base + end, Progress(), sealed=False, after=None, last=None, begin=begin)
+    checked = _SegmentCheck(path, header, header.base + end, VerifyProgress(), sealed=False, after=None, last=None, begin=begin)
     yield from checked.frames(read)
 
 
@@ -140,7 +140,7 @@ class _Log:
             return 0
         return int(max(0, record.durable - record.earliest[0]) * sample)
 
-    def verify(self, progress: Progress, sample: float) -> Iterator[Damage]:
+    def verify(self, progress: VerifyProgress, sample: float) -> Iterator[Damage]:
         record = self._record
         if record is None:
             return
@@ -283,7 +283,7 @@ class _SegmentCheck:
         path: Path,
         header: SegmentHeader,
         end: int,
-        progress: Progress,
+        progress: VerifyProgress,
         *,
         sealed: bool,
         after: SegmentHeader | None,

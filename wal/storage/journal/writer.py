@@ -73,7 +73,7 @@ Answer = Callable[[int, AppendDone, int, WALError | None], None]
 """`add(attempt, done, position, error)`: adds the outcome of the oldest append that has none."""
 
 
-class _Flight(msgspec.Struct, gc=False):
+class _WriteInFlight(msgspec.Struct, gc=False):
     """A frame that is being written at `position`. `fenced`: the fence is held for it. `answered`: its outcome was added."""
 
     attempt: int
@@ -104,7 +104,7 @@ class LoopPath:
         self._landed = landed
         self._defect: BaseException | None = None  # an interrupt, most likely: the frame in flight is half submitted or half finished
         self._yield_at = time.monotonic() + YIELD_S
-        self.flight: _Flight | None = None
+        self.flight: _WriteInFlight | None = None
         """The frame in flight. From its submission on the fence is held for it."""
         self.frames: int = 0
         """The number of frames that were written durably."""
@@ -130,7 +130,7 @@ class LoopPath:
             return False
         try:
             # Before the fence, so that an interrupt leaves nothing that `take_over` does not end.
-            self.flight = flight = _Flight(attempt, frame, done)
+            self.flight = flight = _WriteInFlight(attempt, frame, done)
             flight.fenced = tail.fence.try_take()
             if flight.fenced:
                 flight.position, offset, buffers = tail.place(frame)
@@ -220,7 +220,7 @@ class LoopPath:
                 self._add(flight.attempt, flight.done, position, error)
             self.flight = None
 
-    def _check(self, flight: _Flight, result: int) -> None:
+    def _check(self, flight: _WriteInFlight, result: int) -> None:
         """Raises a StorageError unless the whole frame is on the disk."""
         if self._defect is not None:
             raise unknown_outcome(self._defect)

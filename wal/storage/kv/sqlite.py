@@ -35,7 +35,7 @@ class SqliteKV(KVBase):
     keeps 128 KiB for that.
     """
 
-    def __init__(self, worker: _Worker, *, root_path: str, waiting_max: int) -> None:
+    def __init__(self, worker: _SqliteThread, *, root_path: str, waiting_max: int) -> None:
         super().__init__(root_path=root_path)
         self._worker = worker
         self._waiting_max = waiting_max
@@ -54,7 +54,7 @@ class SqliteKV(KVBase):
             raise InvalidArgumentError(f"bytes_max={bytes_max} is below 65,536: an empty file needs most of that")
         if waiting_max < 1:
             raise InvalidArgumentError(f"waiting_max={waiting_max} is below 1: then no call could wait at the thread")
-        worker = _Worker(os.fsdecode(path), asyncio.get_running_loop(), bytes_max)
+        worker = _SqliteThread(os.fsdecode(path), asyncio.get_running_loop(), bytes_max)
         kv = cls(worker, root_path=root_path, waiting_max=waiting_max)
         try:
             worker.start()
@@ -120,7 +120,7 @@ class SqliteKV(KVBase):
         return await self._worker.ask(operation)
 
 
-class _Request:
+class _OperationRequest:
     __slots__ = ("future", "operation", "outcome")
 
     def __init__(self, operation: Operation, future: asyncio.Future[Outcome]) -> None:
@@ -129,7 +129,7 @@ class _Request:
         self.outcome: Outcome = None
 
 
-class _Worker:
+class _SqliteThread:
     """The thread and its inbox. It does not know its SqliteKV, so that an unclosed SqliteKV can be garbage-collected."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, bytes_max: int | None) -> None:
@@ -142,7 +142,7 @@ class _Worker:
         self.status: os.stat_result
         """The status of the file; set before `opened` is done."""
         self._bytes_max = bytes_max
-        self._inbox: SimpleQueue[_Request | None] = SimpleQueue()
+        self._inbox: SimpleQueue[_OperationRequest | None] = SimpleQueue()
         self._operations = 0
         self._commits = 0
         # A daemon: a program that forgets close() must still be able to end, and acknowledged operations are synced anyway.
@@ -154,7 +154,7 @@ class _Worker:
     def ask(self, operation: Operation) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self.loop.create_future()
         self.waiting += 1
-        self._inbox.put(_Request(operation, future))
+        self._inbox.put(_OperationRequest(operation, future))
         return future
 
     def stop(self) -> None:
@@ -197,7 +197,7 @@ class _Worker:
     def _serve(self, store: SqliteStore) -> bool:
         """Serves one group: all waiting requests, up to the bound. Returns False after the last one."""
         request = self._inbox.get()
-        group: list[_Request] = []
+        group: list[_OperationRequest] = []
         while request is not None:
             group.append(request)
             if len(group) == _GROUP_MAX:
@@ -217,7 +217,7 @@ class _Worker:
                 return False  # the loop is gone, and with it all callers
         return request is not None
 
-    def _settle(self, group: list[_Request], commits: int) -> None:
+    def _settle(self, group: list[_OperationRequest], commits: int) -> None:
         """Runs on the loop, in commit order: first the watches see a change, then its caller gets the result."""
         self.waiting -= len(group)
         self._operations += len(group)

@@ -17,7 +17,7 @@ import google_crc32c
 from wal.errors import CorruptionError
 from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.connection import PulsarConnection, failure, position_of_id
-from wal.storage.pulsar.control import Control, SavedState
+from wal.storage.pulsar.control import Control, StoredState
 from wal.storage.pulsar.layout import KIND, PIECE
 from wal.storage.pulsar.topic import TopicReader, move_cursor
 
@@ -72,7 +72,7 @@ class Checkpoints:
         if last is not None:
             await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
 
-    def _write(self, blob: bytes) -> SavedState:
+    def _write(self, blob: bytes) -> StoredState:
         save = secrets.token_hex(8)
         positions: list[int] = []
         try:
@@ -86,10 +86,10 @@ class Checkpoints:
                 producer.close()
         except Exception as error:
             raise failure(error, f"storing a checkpoint in {self._topic}", self._connection.address) from error
-        return SavedState(positions[0], positions[-1], save, len(blob), google_crc32c.value(blob))
+        return StoredState(positions[0], positions[-1], save, len(blob), google_crc32c.value(blob))
 
 
-def read_state(connection: PulsarConnection, topic: str, saved: SavedState) -> bytes:
+def read_state(connection: PulsarConnection, topic: str, saved: StoredState) -> bytes:
     """Returns a state from the topic of checkpoints. Blocks. Raises CorruptionError when it is damaged."""
     reader = TopicReader(connection, topic, saved.first)
     parts: dict[int, bytes] = {}

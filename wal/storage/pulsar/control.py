@@ -38,7 +38,7 @@ class RecordStore(Protocol):
         """Sets `key` to `value` if its value is `expected`, with `saves` and `removals`; returns whether it did."""
 
 
-class SavedState(msgspec.Struct, frozen=True, gc=False):
+class StoredState(msgspec.Struct, frozen=True, gc=False):
     """The location of a checkpoint's state in the topic of checkpoints: positions `first` to `last`, its `save`, and its CRC32C."""
 
     first: int
@@ -68,8 +68,8 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     floor: tuple[int, int] = (0, -1)
     kept_from: int = 0
     last_truncated: tuple[int, int] | None = None
-    states: dict[str, SavedState] = {}
-    index: SavedState | None = None
+    states: dict[str, StoredState] = {}
+    index: StoredState | None = None
     intent: tuple[int, int] | None = None
 
 

@@ -27,7 +27,7 @@ from wal.storage.pulsar.address import ledger_of, position_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
 from wal.storage.pulsar.connection import PulsarConnection
-from wal.storage.pulsar.control import PulsarControlRecord, SavedState
+from wal.storage.pulsar.control import PulsarControlRecord, StoredState
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.ledgers import LedgerTable
@@ -87,7 +87,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         self._newest: tuple[int, int] | None = None
         self._origin = Origin(pchannel, incarnation, 0, FORM_PULSAR)
         self._scans: OrderedDict[VChannelChoice | None, ScannedFrames] = OrderedDict()
-        self._indexed: tuple[SavedState, VChannelIndex | None] | None = None
+        self._indexed: tuple[StoredState, VChannelIndex | None] | None = None
         """The index of vchannels, and where it is stored; None if that could not be read."""
         self._newest_tick: tuple[LogPosition, int] | None = None
         """The newest event when its tick was last asked for, and that tick."""

@@ -47,7 +47,7 @@ class _Extent(msgspec.Struct):
     promised_tick: int
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredIndex(msgspec.Struct, array_like=True):
     """An index as it is stored. Positions have more than 64 bits, so they are bytes."""
 
     version: int
@@ -201,7 +201,7 @@ class VChannelIndex:
             )
             for extent in self._extents
         ]
-        return _encoder.encode(_Stored(_VERSION, _bytes(self.end or 0), self._grain, names, extents))
+        return _encoder.encode(_StoredIndex(_VERSION, _bytes(self.end or 0), self._grain, names, extents))
 
     @classmethod
     def decode(cls, data: bytes) -> VChannelIndex:
@@ -279,4 +279,4 @@ def _moved(members: int, moves: list[int]) -> int:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Stored)
+_decoder: Final = msgspec.msgpack.Decoder(_StoredIndex)

@@ -112,7 +112,7 @@ async def migrate(
 
 
 async def _migrate(stream: MsgStream, log: WALAccesser, targets: Mapping[str, str], name: str, idle_s: float | None) -> int:
-    copies = {channel: _Copy(log, name, channel, vchannel) for channel, vchannel in targets.items()}
+    copies = {channel: _ChannelCopy(log, name, channel, vchannel) for channel, vchannel in targets.items()}
     for copy in copies.values():
         await copy.find_last()
     await stream.as_consumer([*targets], name)
@@ -184,7 +184,7 @@ def _check_log(log: object) -> None:
         raise TypeError(f"a migration is into an open log, as open_wal(…) gives it, not {log!r}")
 
 
-class _Copy:
+class _ChannelCopy:
     """The copy of one channel: what the log has of it, and the writing."""
 
     def __init__(self, log: WALAccesser, name: str, channel: str, vchannel: str) -> None:

@@ -15,7 +15,7 @@ from wal.errors import InvalidArgumentError
 from wal.streams.msgstream.errors import failure
 from wal.streams.msgstream.medium import Medium, MediumConsumer
 from wal.streams.msgstream.page import Decoder, OnRefused, Page, decode
-from wal.streams.msgstream.ts_msg import MsgPack, MsgPosition, Unread
+from wal.streams.msgstream.ts_msg import LazyFields, MsgPack, MsgPosition
 
 PENDING_MAX: Final = 64
 """The most packs that wait for their acknowledgement in a channel; then `room` waits."""
@@ -160,7 +160,7 @@ class Subscription(Actor):
                 on_refused(refused)
 
 
-class DeliveredPack(Unread, MsgPack):
+class DeliveredPack(LazyFields, MsgPack):
     """A pack that a stream handed over, with what an acknowledgement of it acknowledges.
 
     A program may change its messages: the acknowledgement covers what was received.

@@ -19,7 +19,7 @@ from wal.streams.msgstream import msg_pb2 as wire
 from wal.streams.msgstream.checks import check_integer, check_integers
 
 
-class Unread:
+class LazyFields:
     """Fields of received messages and packs whose values are made when they are first read.
 
     To convert all fields of a message from protobuf takes several times as long as protobuf takes to parse it, and many messages are handed
@@ -58,7 +58,7 @@ class Unread:
 
     def __eq__(self, other: object) -> bool:
         self.read()
-        if isinstance(other, Unread):
+        if isinstance(other, LazyFields):
             other.read()
         return super().__eq__(other)
 
@@ -94,7 +94,7 @@ _TYPE: Final = 0x08
 NO_KEYS: Final[Sequence[int]] = ()
 
 
-class _Received(Unread):
+class _Received(LazyFields):
     """The bytes of a received message, beside its fields. (A struct has no other attributes, so a base of it has this one.)"""
 
     __slots__ = ("_wire",)

@@ -75,7 +75,7 @@ class PulsarProducer:
                     f"a message for channel {self._channel!r} has {len(message.payload)} bytes, and this Pulsar takes {self._bytes_max} at "
                     "most: split it, or raise maxMessageSize on the brokers"
                 )
-        flight = _Flight(asyncio.get_running_loop(), len(messages))
+        flight = _CallInFlight(asyncio.get_running_loop(), len(messages))
         self._flights.add(flight.done)
         flight.done.add_done_callback(self._flights.discard)
         for number, message in enumerate(messages):
@@ -140,7 +140,7 @@ def create_producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
     )
 
 
-class _Flight:
+class _CallInFlight:
     """The messages of one call. `done` ends when all are answered; `answers` are their results and ids then."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
