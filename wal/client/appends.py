@@ -29,6 +29,7 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
 from wal.rpc.converters import producers_from_proto
 from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
+from wal.runtime.tasks import keep_task
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
@@ -457,8 +458,7 @@ class RemoteAppends:
 
     def _begin_finding(self, name: str, hold: Hold, guessed: Producer) -> None:
         hold.finding = task = self._loop.create_task(self._find(name, hold, guessed), name=f"locate {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        keep_task(self._tasks, task)
 
     async def _find(self, name: str, hold: Hold, guessed: Producer) -> None:
         producer = guessed

@@ -27,6 +27,7 @@ from wal.errors import UnknownError, WALError
 from wal.rpc.api import result_pb2
 from wal.rpc.converters import id_from_bytes
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import keep_task
 
 DEFECTS_MAX: Final = 5
 """A task with this many defects within `DEFECTS_S` seconds is not started anew: what it meets does not pass."""
@@ -85,10 +86,7 @@ class Supervision:
             asyncio.get_running_loop().call_later(CANCEL_AGAIN_S, self._cancel_tasks)
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str, *, defects_max: int) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._run(work, name, defects_max), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return keep_task(self._tasks, asyncio.get_running_loop().create_task(self._run(work, name, defects_max), name=name))
 
     async def _run(self, work: Callable[[], Awaitable[None]], name: str, defects_max: int) -> None:
         task, loop, pauses = asyncio.current_task(), asyncio.get_running_loop(), Pauses()

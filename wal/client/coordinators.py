@@ -17,6 +17,7 @@ from wal.channels.metadata import open_etcd
 from wal.errors import ClosedError, UnavailableError, WALError
 from wal.location import EtcdLocation
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks
 
 if TYPE_CHECKING:
     from wal.storage.kv.etcd import EtcdKV
@@ -59,9 +60,7 @@ class Coordinators:
 
     async def close(self) -> None:
         """Follows them no longer. Idempotent."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
+        await end_tasks(self._following)
         await self._kv.close()
 
     async def _follow(self, came: Callable[[str], None]) -> None:

@@ -25,6 +25,7 @@ from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.converters import cursor_from_proto, key_to_proto
 from wal.rpc.methods import CLAIM_CURSOR, KEEP_CURSOR
+from wal.runtime.tasks import end_tasks
 
 LEASE_MS: Final = 10_000
 """How long a consumer keeps its cursor after its process has ended, or has lost the server."""
@@ -121,8 +122,7 @@ class RemoteCursorHome:
         self._fence = 0
         if (keeping := self._keeping) is not None:
             self._keeping = None
-            keeping.cancel()
-            await asyncio.wait((keeping,))
+            await end_tasks(keeping)
         await self._ask(fence, release=True)
 
     async def _give_back(self, claiming: asyncio.Future[proto.CursorClaim]) -> None:

@@ -32,6 +32,7 @@ from wal.rpc.methods import (
     LOCATE_VCHANNELS,
     WATCH_VCHANNELS,
 )
+from wal.runtime.tasks import end_tasks
 
 _State = pchannel_pb2.VChannelState
 
@@ -161,9 +162,7 @@ class RemoteDirectory:
             self._warning.cancel()
         self._unknown.warn(self.known.records, at_close=True)
         watching, self._watching = (self._watching, None)  # its cancellation holds its call, and a call holds the connection
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
+        await end_tasks(watching)
 
     # -- calls
 

@@ -66,6 +66,7 @@ from wal.rpc.methods import (
 )
 from wal.runtime.async_only import import_late
 from wal.runtime.secret import Secret
+from wal.runtime.tasks import end_tasks
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.in_flight import InFlight
@@ -165,8 +166,7 @@ class RemoteLog:
                 await self.appends.close()
             await asyncio.gather(*(producer.close() for producer in self.producers.values()))
         finally:
-            giving_up.cancel()
-            await asyncio.wait([giving_up])
+            await end_tasks(giving_up)
         self._connection.stop()
         self._nodes.stop()
         if hasattr(self, "_directory"):

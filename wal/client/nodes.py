@@ -29,6 +29,7 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, GET_MOMENT
+from wal.runtime.tasks import end_tasks, keep_task
 
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
 """The errors with which a server says that it does not have a pchannel, or not in the term that it was told."""
@@ -158,9 +159,7 @@ class Nodes:
         self._reported[pchannel] = term
         report = proto.ReportAssignmentErrorRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error))
         request = proto.AssignmentDiscoverRequest(report_error=report)
-        task = self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}")
-        self._reporting.add(task)
-        task.add_done_callback(self._reporting.discard)
+        keep_task(self._reporting, self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}"))
 
     def stop(self, cause: WALError | None = None) -> None:
         """Ends all waits for the servers, as `Connection.stop` does."""
@@ -177,10 +176,7 @@ class Nodes:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
         tasks = [task for task in (self._following, *self._reporting, *self._leaving) if task is not None]
         self._following = None  # its cancellation holds its stream, and a stream holds the connection
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*tasks)
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _follow(self) -> None:
@@ -226,9 +222,7 @@ class Nodes:
         for address, connection in list(self._connections.items()):
             if id(connection) not in used:
                 del self._connections[address]
-                leaving = self._supervision.start(partial(_leave, connection), f"leave {address}")
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
+                keep_task(self._leaving, self._supervision.start(partial(_leave, connection), f"leave {address}"))
         if not self._first_assignments.done():
             self._first_assignments.set_result(None)
         return True

@@ -41,6 +41,7 @@ from wal.rpc.connection import Connection
 from wal.rpc.converters import identity_from_proto, lineage_from_proto, position_to_proto, tail_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage
 from wal.rpc.methods import GET_MOMENT
+from wal.runtime.tasks import keep_task
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
 
@@ -248,8 +249,7 @@ class RemoteReadableLog(ShownLog):
         self._ends.pop(following, None)
         responses = self.connection().responses(READ_PAGES, self._request(start, names, bytes_max, end), what)
         ahead = PagesAhead(responses, end=end, name=what)
-        self._tasks.add(ahead.task)
-        ahead.task.add_done_callback(self._tasks.discard)
+        keep_task(self._tasks, ahead.task)
         return ahead
 
     async def _next(self, following: _Following, ahead: PagesAhead) -> FramePage | None:

@@ -27,6 +27,7 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME
+from wal.runtime.tasks import end_tasks, keep_task
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import MomentRequest, PageRequest, TickRequest, run_async
 
@@ -129,10 +130,7 @@ class RemotePChannel(ShownPChannel):
         await self.log.close()
         tasks = [task for task in (self._following, *self._asking) if task is not None]
         self._following = None  # its cancellation holds its stream, and a stream holds the connection
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*tasks)
 
     def advance_for(self, tick: int) -> bool:
         """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""
@@ -196,9 +194,7 @@ class RemotePChannel(ShownPChannel):
         if self._stream is None:
             return
         request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
-        task = self._supervision.start(partial(_write, self._stream, request), f"await a tick of {self.channel}")
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        keep_task(self._asking, self._supervision.start(partial(_write, self._stream, request), f"await a tick of {self.channel}"))
 
     def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
         if moved := super().show_snapshot(snapshot, newest):

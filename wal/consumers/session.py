@@ -41,6 +41,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import Reached, ReadOptions
 from wal.read.scanner import Scanner
+from wal.runtime.tasks import end_tasks
 from wal.runtime.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
 
@@ -600,15 +601,13 @@ class ConsumerSession:
         """Releases what handlers still have, saves the table, and releases the cursor."""
         self._stopping = True
         reader, committer = tasks
-        reader.cancel()
-        await asyncio.wait((reader,))
+        await end_tasks(reader)
         threads = await self.pool.drain(0.0 if self._broken else drain_s)
         self._look()
         _, late = await asyncio.wait((committer,), timeout=COMMIT_S)
         if late:
             self._broken = True
-            committer.cancel()
-            await asyncio.wait((committer,))
+            await end_tasks(committer)
         if self._timer is not None:
             self._timer.cancel()
         if not self._broken:

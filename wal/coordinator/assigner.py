@@ -36,6 +36,7 @@ from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import MassLoss, Placed, plan
 from wal.errors import ChannelFencedError, SessionLostError, UnavailableError, UnknownOutcomeError, UnmatchedChannelTermError, WALError
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks, keep_task
 from wal.storage.kv import KVBase
 from wal.timestamp import LOGICAL_BITS
 from wal.timestamp.oracle import SavedLimit
@@ -157,9 +158,7 @@ class Assigner:
                 pause_s = await self._round()
                 if self._monotonic() >= self._sweep_s:
                     self._sweep_s = self._monotonic() + ROUND_S
-                    sweeping = asyncio.get_running_loop().create_task(self.sweep(), name="limits of nodes that are gone")
-                    self._sweeping.add(sweeping)
-                    sweeping.add_done_callback(self._sweeping.discard)
+                    keep_task(self._sweeping, asyncio.get_running_loop().create_task(self.sweep(), name="limits of nodes that are gone"))
                 waiting = asyncio.ensure_future(self._woken.wait())
                 await asyncio.wait((waiting, self._failure), timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
@@ -168,10 +167,7 @@ class Assigner:
         finally:
             self._failure.cancel()
             tasks = [*self._moves.values(), *self._sweeping, *self._silencing.values()]
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
+            await end_tasks(*tasks)
 
     async def lost(self, name: str, term: int, why: str) -> None:
         """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term.

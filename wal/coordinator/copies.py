@@ -27,6 +27,7 @@ from wal.rpc.api import nodes_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.methods import APPEND_COPIES, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
+from wal.runtime.tasks import end_tasks
 from wal.timestamp import TimestampOracle
 from wal.write.copy_writes import MixedCopies
 
@@ -52,8 +53,7 @@ class CopiesOnNodes:
 
     async def close(self) -> None:
         """Tells nodes nothing any more. Idempotent."""
-        self._telling.cancel()
-        await asyncio.wait([self._telling])
+        await end_tasks(self._telling)
 
     def allocate_id(self) -> int:
         """Returns a fresh tick of the coordinator's own. Raises WouldBlockError if none is available without waiting."""

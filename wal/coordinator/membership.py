@@ -26,6 +26,7 @@ from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import NodeView
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks, keep_task
 from wal.storage.kv import KVBase
 
 STATUS_PAUSE_S: Final = 1.0
@@ -97,10 +98,7 @@ class Membership:
     async def close(self) -> None:
         """Follows nothing any more. Idempotent."""
         tasks = [*self._tasks, *self._asking]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*tasks)
 
     def views(self) -> dict[int, NodeView]:
         """Returns the nodes as a plan sees them. One that is being stopped gives everything up, and is not among them, nor is one that is
@@ -215,9 +213,7 @@ class Membership:
     def _left(self, server_id: int) -> None:
         if (gone := self.nodes.pop(server_id, None)) is not None:
             _log.info("node %x at %s is gone", server_id, gone.record.address)
-            forgetting = asyncio.get_running_loop().create_task(self._calls.forget(server_id), name=f"forgetting {server_id:x}")
-            self._asking.add(forgetting)
-            forgetting.add_done_callback(self._asking.discard)
+            keep_task(self._asking, asyncio.get_running_loop().create_task(self._calls.forget(server_id), name=f"forgetting {server_id:x}"))
 
     # -- how they are
 
@@ -230,9 +226,7 @@ class Membership:
     def _ask_now(self, server_id: int) -> None:
         name = f"status of node {server_id:x}"
         if all(task.get_name() != name for task in self._asking):
-            asking = asyncio.get_running_loop().create_task(self._ask_one(self.nodes[server_id]), name=name)
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
+            keep_task(self._asking, asyncio.get_running_loop().create_task(self._ask_one(self.nodes[server_id]), name=name))
 
     async def _ask_one(self, one: LiveNode) -> None:
         began, wall = self._monotonic(), self._wall()

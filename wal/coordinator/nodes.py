@@ -30,6 +30,7 @@ from wal.errors import (
 )
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks, keep_task
 
 WAIT_S: Final = 30.0
 """How long a call waits for a pchannel that is assigned to nobody."""
@@ -91,9 +92,7 @@ class VChannelsOnNodes:
 
     def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
         """Has the nodes end vchannels; calls `ended` when all have ended, or with the error of one whose pchannel nobody has."""
-        task = asyncio.get_running_loop().create_task(self._end(infos, ended), name="ending vchannels")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        keep_task(self._ending, asyncio.get_running_loop().create_task(self._end(infos, ended), name="ending vchannels"))
 
     def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
         """Does nothing: nodes follow the records, and forget what belongs to one that is removed."""
@@ -103,10 +102,7 @@ class VChannelsOnNodes:
 
     async def close(self) -> None:
         """Ends what is under way; its callers get an error. Idempotent."""
-        for task in self._ending:
-            task.cancel()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        await end_tasks(*self._ending)
 
     async def _end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
         by_pchannel: dict[str, list[VChannelInfo]] = {}

@@ -22,6 +22,7 @@ from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, ClosedError, WALError
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks
 from wal.storage.kv import KVBase, WatchEvent
 
 RELIST_S: Final = 60.0
@@ -71,10 +72,7 @@ class DirectoryView:
     async def close(self) -> None:
         """Follows the records no longer. Idempotent."""
         tasks = [task for task in (self._watching, self._listing, self._next_listing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(*tasks)
 
     def durable(self) -> Iterable[VChannelInfo]:
         """Returns the vchannels whose records are saved: all that are known."""

@@ -20,6 +20,7 @@ from wal.channels.metadata import open_metadata
 from wal.errors import SessionLostError, WALError
 from wal.runtime.loop_thread import LoopThread
 from wal.runtime.secret import Secret
+from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 from wal.storage.kv.etcd import EtcdKV, EtcdSession
 
@@ -101,9 +102,7 @@ class NodeSession:
         self._gone = True
         if self._beating is not None:
             self._beating.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await end_tasks(self._watching)
         if not self._thread.stopped:
             self._thread.closing = self._kv.close
             await in_thread(self._thread.stop)

@@ -18,6 +18,7 @@ from actors import Clock
 from wal.errors import ClosedError, UnknownError, WALError, closed_log
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
+from wal.runtime.tasks import end_tasks, keep_task
 from wal.runtime.threads import in_thread
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
@@ -58,9 +59,7 @@ class ReadOnlyPChannel(ShownPChannel):
     async def close(self, cause: WALError) -> None:
         """Ends the readers, then releases the log."""
         self.tail.fail(cause)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await end_tasks(self._watching)
         await self.log.close()
 
     def advance_for(self, tick: int) -> bool:
@@ -231,9 +230,7 @@ class ThreadedLog(ShownLog):
         """Runs a call in the pool. If the caller is cancelled, the call still finishes and its result is dropped."""
         if self._closed:
             raise closed_log(f"of pchannel {self.pchannel!r}")
-        running = self._pool.submit(call)
-        self._calls.add(running)
-        running.add_done_callback(self._calls.discard)
+        running = keep_task(self._calls, self._pool.submit(call))
         return await asyncio.wrap_future(running)
 
 

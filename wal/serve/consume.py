@@ -51,6 +51,7 @@ from wal.rpc.converters import id_from_bytes
 from wal.rpc.headers import client_in, consumer_in
 from wal.rpc.methods import CONSUME
 from wal.rpc.serving import Draining, Handler
+from wal.runtime.tasks import end_tasks
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.settings import ServerBounds
 from wal.write.pchannel import PChannel
@@ -99,8 +100,7 @@ class MessageFeed:
                         async with self._writing:
                             sender.cancel()
                 finally:
-                    sender.cancel()
-                    await asyncio.wait((sender,))
+                    await end_tasks(sender)
             if not sender.cancelled():
                 sender.result()
         finally:

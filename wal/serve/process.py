@@ -18,6 +18,7 @@ from typing import Final
 
 from wal.runtime.backoff import Backoff
 from wal.runtime.system import open_descriptors
+from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 
 KEPT: Final = 256
@@ -72,9 +73,7 @@ class ProcessWatch:
 
     async def close(self) -> None:
         """Ends the watch. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await end_tasks(self._task)
 
     async def _run(self, before: int) -> None:
         warned: float | None = None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError
+from wal.runtime.tasks import end_tasks
 from wal.runtime.user_code import shielded
 from wal.timestamp.clock import MachineClock, MonotonicClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
@@ -111,9 +112,7 @@ class RangeAllocator:
         _fail([*self._merged, *self._requests], self._closed_error())
         self._requests.clear()
         task = self._task
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await end_tasks(task)
 
     async def _allocate(self, count: int) -> range:
         """Returns a contiguous range of `count` above all earlier ranges."""

@@ -31,6 +31,7 @@ from wal.read.options import Selection
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
+from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 
@@ -95,9 +96,7 @@ class ReadOnlyLog:
 
     async def close(self) -> None:
         """Ends the readers and releases everything."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        await end_tasks(self._watching)
         if hasattr(self, "cursors"):
             await self.cursors.close()
         cause = _closed()

@@ -27,6 +27,7 @@ from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
+from wal.runtime.tasks import end_tasks
 from wal.storage.base import Extent
 from wal.write.pchannel import PChannel
 
@@ -81,9 +82,7 @@ class RetentionKeeper:
     async def close(self) -> None:
         """Ends its turns, and waits for the work in progress. Idempotent."""
         self._closing = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await end_tasks(self._task)
         if self._under_way:
             await asyncio.wait(list(self._under_way))
 

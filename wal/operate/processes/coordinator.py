@@ -31,6 +31,7 @@ from wal.rpc.methods import ASSIGNMENT_DISCOVER, CLUSTER_METHODS, LOG_METHODS, P
 from wal.rpc.serving import Draining, Handler, handed_on
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
+from wal.runtime.tasks import end_tasks
 from wal.serve.access import Access
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.server import Server, States
@@ -109,10 +110,7 @@ class ClusterCoordinator:
 
     async def close(self) -> None:
         """Resigns, refuses new calls and ends. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(*self._tasks)
         failure = await self._undo.run()
         if failure is not None:
             raise failure

@@ -43,6 +43,7 @@ from wal.rpc.connection import Connection
 from wal.rpc.methods import DRAIN_NODE, GET_CLUSTER_STATUS, PAUSE_BALANCER
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks
 from wal.serve.discovery import ClusterDiscovery
 from wal.serve.log_service import LogService
 from wal.settings import Settings
@@ -238,9 +239,7 @@ class Leading:
                 _log.info("the format of the cluster is not raised now: %s", error)
 
     async def _end_raising(self) -> None:
-        if self._raising is not None:
-            self._raising.cancel()
-            await asyncio.wait([self._raising])
+        await end_tasks(self._raising)
 
     async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
         backoff = Backoff(0.5, 30.0)
@@ -255,8 +254,7 @@ class Leading:
     async def _end_broadcasts(self) -> None:
         assert self._starting is not None, "it was started"
         if not self._starting.done():
-            self._starting.cancel()
-            await asyncio.wait([self._starting])
+            await end_tasks(self._starting)
         await self._coordinator.end_broadcasts()
 
     # -- what an operator asks

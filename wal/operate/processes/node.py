@@ -41,6 +41,7 @@ from wal.rpc.methods import CREATE_VCHANNEL
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
+from wal.runtime.tasks import keep_task
 from wal.serve.access import Access
 from wal.serve.consume import ConsumeService
 from wal.serve.copies_service import CopiesService
@@ -244,9 +245,9 @@ class ClusterNode:
         """Takes a change of the directory; the cursors of a vchannel that has ended are deleted by the node that has its pchannel."""
         self.node.routes.follow(before, now)
         if before is not None and before.pchannel in self.node.pchannels:
-            deleting = asyncio.get_running_loop().create_task(self._delete_cursors(before), name=f"cursors of {before.name}")
-            self._deleting.add(deleting)
-            deleting.add_done_callback(self._deleting.discard)
+            keep_task(
+                self._deleting, asyncio.get_running_loop().create_task(self._delete_cursors(before), name=f"cursors of {before.name}")
+            )
 
     async def _delete_cursors(self, info: VChannelInfo) -> None:
         try:

@@ -23,6 +23,7 @@ from wal.channels.cluster import NODES
 from wal.coordinator.assignments import PREFIX, Assignment, AssignmentState, decode
 from wal.errors import ClosedError, KeyNotExistError, WALError
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import end_tasks
 from wal.storage.kv import KVBase
 
 BOUND_S: Final = 5.0
@@ -106,10 +107,7 @@ class Readiness:
 
     async def close(self) -> None:
         """Follows them no longer. Idempotent."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(*self._tasks)
 
     async def _look(self) -> None:
         told: str | None = None

@@ -20,6 +20,7 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.cursors.pinned import PinnedCursors
 from wal.read.cursors.status import LogView, resumable, shown
 from wal.read.cursors.store import DamagedCursor
+from wal.runtime.tasks import keep_task
 
 _T = TypeVar("_T")
 _THREADS: Final = 4
@@ -106,10 +107,7 @@ class CursorService:
     async def _run(self, call: Callable[[], _T]) -> _T:
         if self._closed:
             raise closed_log()
-        running = self._pool.submit(call)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        return await asyncio.shield(asyncio.wrap_future(running))
+        return await asyncio.shield(asyncio.wrap_future(keep_task(self._running, self._pool.submit(call))))
 
 
 def infos_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, now_s: float) -> list[CursorInfo]:

@@ -23,6 +23,7 @@ import msgspec
 from wal.errors import ChannelFencedError, CorruptionError, StorageError, WALError, closed_log
 from wal.frame import EncodedFrame, RunName
 from wal.message import Lineage, LogPosition
+from wal.runtime.tasks import keep_task
 from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread, closed_before, past_end, too_long
 from wal.storage.files import HeldDirectory
 from wal.storage.files.links import is_shared
@@ -334,9 +335,7 @@ class JournalLog(PChannelLog):
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         """Runs a call in the pool; if the caller is cancelled, the call finishes and its result is dropped."""
-        running = self._pool.submit(self._checked, call)
-        self._calls.add(running)
-        running.add_done_callback(self._calls.discard)
+        running = keep_task(self._calls, self._pool.submit(self._checked, call))
         return await asyncio.wrap_future(running)
 
     def _checked(self, call: Callable[[], _T]) -> _T:

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from wal.errors import ClosedError, CorruptionError, FormatError
 from wal.message import FORM_PULSAR
+from wal.runtime.tasks import keep_task
 from wal.storage.base import LogBackend, other_log
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
@@ -171,9 +172,7 @@ class PulsarBackend(LogBackend):
 def _close_unused(opening: asyncio.Task[PulsarLog]) -> None:
     """Closes a log whose caller no longer waits for it."""
     if not opening.cancelled() and opening.exception() is None:
-        closing = asyncio.ensure_future(opening.result().close())
-        _closings.add(closing)
-        closing.add_done_callback(_closings.discard)
+        keep_task(_closings, asyncio.ensure_future(opening.result().close()))
 
 
 _closings: Final[set[asyncio.Future[None]]] = set()

@@ -18,6 +18,7 @@ import grpc
 from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
 from wal.network import Endpoints, TlsFiles
 from wal.runtime.secret import Secret, shown
+from wal.runtime.tasks import keep_task
 from wal.storage.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
 from wal.storage.kv.etcd.connection import EtcdCalls, EtcdConnection
@@ -342,8 +343,7 @@ class EtcdKV(KVBase):
         watcher = Watcher(self.calls, watch, subject, is_prefix=is_prefix, root_length=root_length, start=start)
         task = self.calls.loop.create_task(watcher.run(), name=f"etcd: watching {subject!r}")
         self._watchers[watch] = watcher, task
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        keep_task(self._ending, task)
         try:
             await asyncio.wait([watcher.active], timeout=self.calls.connection.timeout_s)
             if not watcher.active.done():

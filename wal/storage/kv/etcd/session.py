@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
+from wal.runtime.tasks import end_tasks
 from wal.runtime.user_code import shielded
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
 from wal.storage.kv.etcd.connection import EtcdCalls
@@ -107,8 +108,7 @@ class EtcdSession:
                 return task.result()
         finally:
             if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+                await end_tasks(task)
         if not task.cancelled():
             return task.result()  # it ended or failed while it was being cancelled
         raise self._failure()
@@ -150,8 +150,7 @@ class EtcdSession:
         """Revokes the lease and removes its keys. Idempotent; without an answer the lease expires within its TTL."""
         self._end(ClosedError("the session was closed: open another one"))
         if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end_tasks(self._task)
             with contextlib.suppress(WALError):
                 await self._calls.connection.read(
                     REVOKE, rpc.LeaseRevokeRequest(ID=self.lease), "giving a lease back", timeout_s=_REVOKE_TIMEOUT_S

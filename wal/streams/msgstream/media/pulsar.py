@@ -20,6 +20,7 @@ from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
 from wal.location import check_admin_url, check_token, parse_location
 from wal.runtime.async_only import AsyncOnly
 from wal.runtime.secret import Secret
+from wal.runtime.tasks import keep_task
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patiently
@@ -76,8 +77,7 @@ class PulsarProducer:
                     "most: split it, or raise maxMessageSize on the brokers"
                 )
         flight = _CallInFlight(asyncio.get_running_loop(), len(messages))
-        self._flights.add(flight.done)
-        flight.done.add_done_callback(self._flights.discard)
+        keep_task(self._flights, flight.done)
         for number, message in enumerate(messages):
             self._producer.send_async(message.payload, partial(flight.answered, number))
         await asyncio.wait([flight.done])

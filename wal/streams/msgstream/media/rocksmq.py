@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from wal.errors import ChannelExistError, ClosedError, InvalidArgumentError, LockedError, StorageError, WALError
 from wal.location import absolute_path
+from wal.runtime.tasks import keep_task
 from wal.streams.msgstream.errors import PartialSendError
 from wal.streams.msgstream.medium import BaseMedium, Outgoing, Received
 from wal.streams.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
@@ -311,9 +312,7 @@ class RocksMQConsumer:
             self._taking = None
 
     def _return(self, messages: list[ConsumerMessage]) -> None:
-        returning = asyncio.ensure_future(self._give_back(messages))
-        self._returning.add(returning)
-        returning.add_done_callback(self._returning.discard)
+        keep_task(self._returning, asyncio.ensure_future(self._give_back(messages)))
 
     async def _give_back(self, messages: list[ConsumerMessage]) -> None:
         # A RocksMQ that is closed or has failed redelivers them when it is opened again.

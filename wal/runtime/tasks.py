@@ -1,0 +1,49 @@
+"""The tasks that an object has in the background: how they are kept while they run, and ended with it.
+
+A task that nobody refers to may be collected while it runs, so its owner keeps it. An owner ends its tasks before it is closed itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol, Self, TypeVar
+
+from wal.runtime.user_code import shielded
+
+_F = TypeVar("_F", bound="_Future")
+
+
+class _Future(Protocol):
+    def add_done_callback(self, fn: Any, /) -> Any: ...
+
+
+def keep_task(tasks: set[_F], task: _F) -> _F:
+    """Keeps a task, or another future, in this set until it ends; returns it."""
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancels these tasks, and returns when all have ended, however they end. None is left out."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    if ending:
+        await asyncio.wait(ending)
+
+
+class AsyncClosing:
+    """A base of classes with `close()`, which the end of an `async with` calls."""
+
+    __slots__ = ()
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with shielded():
+            await self.close()
