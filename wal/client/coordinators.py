@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from wal.channels.cluster import LEADER
 from wal.channels.metadata import open_etcd
-from wal.errors import ClosedError, UnavailableError, WALError
+from wal.errors import UnavailableError
 from wal.location import EtcdLocation
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks
+from wal.storage.kv.following import follow_prefix
 
 if TYPE_CHECKING:
     from wal.storage.kv.etcd import EtcdKV
@@ -64,21 +65,17 @@ class Coordinators:
         await self._kv.close()
 
     async def _follow(self, came: Callable[[str], None]) -> None:
-        backoff = Backoff(0.1, 5.0)
-        while True:
-            try:
-                async with await self._kv.watch_with_prefix(LEADER) as watch:
-                    for address in await _candidates(self._kv):
-                        came(address)
-                    backoff.reset()
-                    async for event in watch:
-                        if event.value is not None:
-                            came(event.value)
-            except ClosedError:
-                return
-            except WALError as error:
-                _log.info("the coordinators are not followed now: %s", error)
-            await asyncio.sleep(backoff.next())
+        async def read() -> None:
+            for address in await _candidates(self._kv):
+                came(address)
+
+        await follow_prefix(
+            self._kv,
+            LEADER,
+            read=read,
+            changed=lambda event: None if event.value is None else came(event.value),
+            late=lambda error: _log.info("the coordinators are not followed now: %s", error),
+        )
 
 
 async def _candidates(kv: EtcdKV) -> tuple[str, ...]:

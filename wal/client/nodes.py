@@ -174,9 +174,8 @@ class Nodes:
 
     async def close(self) -> None:
         """Stops following the assignments, and disconnects from all servers except the coordinator."""
-        tasks = [task for task in (self._following, *self._reporting, *self._leaving) if task is not None]
-        self._following = None  # its cancellation holds its stream, and a stream holds the connection
-        await end_tasks(*tasks)
+        following, self._following = self._following, None  # its cancellation holds its stream, and a stream holds the connection
+        await end_tasks(following, *self._reporting, *self._leaving)
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
     async def _follow(self) -> None:

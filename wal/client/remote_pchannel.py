@@ -128,9 +128,8 @@ class RemotePChannel(ShownPChannel):
         """Ends the readers and the stream."""
         self.tail.fail(cause)
         await self.log.close()
-        tasks = [task for task in (self._following, *self._asking) if task is not None]
-        self._following = None  # its cancellation holds its stream, and a stream holds the connection
-        await end_tasks(*tasks)
+        following, self._following = self._following, None  # its cancellation holds its stream, and a stream holds the connection
+        await end_tasks(following, *self._asking)
 
     def advance_for(self, tick: int) -> bool:
         """Asks the server to promise this tick; the promise comes with the tail, so it returns False."""

@@ -166,8 +166,7 @@ class Assigner:
                     self._failure.result()
         finally:
             self._failure.cancel()
-            tasks = [*self._moves.values(), *self._sweeping, *self._silencing.values()]
-            await end_tasks(*tasks)
+            await end_tasks(*self._moves.values(), *self._sweeping, *self._silencing.values())
 
     async def lost(self, name: str, term: int, why: str) -> None:
         """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term.

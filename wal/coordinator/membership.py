@@ -24,13 +24,12 @@ from wal.channels.cluster import DRAINED, FORMAT, LOG_KEY, NODES, PAUSED, Cluste
 from wal.coordinator.assignments import NodeStart
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.plan import NodeView
-from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
-from wal.runtime.backoff import Backoff
+from wal.errors import InvalidArgumentError, SessionLostError, WALError
 from wal.runtime.tasks import end_tasks, keep_task
-from wal.storage.kv import KVBase
+from wal.storage.kv import KVBase, WatchEvent
+from wal.storage.kv.following import follow_prefix
 
 STATUS_PAUSE_S: Final = 1.0
-RELIST_S: Final = 60.0
 SKEW_MAX_S: Final = 0.5
 """A node whose clock differs by more than this is not healthy: ticks would run ahead of what others see."""
 _ALL: Final = "cluster/"
@@ -97,8 +96,7 @@ class Membership:
 
     async def close(self) -> None:
         """Follows nothing any more. Idempotent."""
-        tasks = [*self._tasks, *self._asking]
-        await end_tasks(*tasks)
+        await end_tasks(*self._tasks, *self._asking)
 
     def views(self) -> dict[int, NodeView]:
         """Returns the nodes as a plan sees them. One that is being stopped gives everything up, and is not among them, nor is one that is
@@ -174,31 +172,22 @@ class Membership:
         self.on_changed()
 
     async def _follow(self) -> None:
-        backoff = Backoff(0.05, 2.0)
-        while True:
-            try:
-                async with await self._kv.watch_with_prefix(_ALL) as watch:
-                    await self._list()
-                    backoff.reset()
-                    while True:
-                        try:
-                            async with asyncio.timeout(RELIST_S):
-                                event = await anext(watch)
-                        except TimeoutError:
-                            await self._list()
-                            continue
-                        if not event.key.startswith(NODES):
-                            continue
-                        if event.value is None:
-                            self._left(int(event.key.removeprefix(NODES), 16))
-                        elif (record := _node(event.key, event.value)) is not None:
-                            self._came(record)
-                        self.on_changed()
-            except ClosedError:
-                return
-            except WALError as error:
-                _log.warning("what is known of the nodes gets older: %s", error)
-            await asyncio.sleep(backoff.next())
+        await follow_prefix(
+            self._kv,
+            _ALL,
+            read=self._list,
+            changed=self._changed,
+            late=lambda error: _log.warning("what is known of the nodes gets older: %s", error),
+        )
+
+    def _changed(self, event: WatchEvent) -> None:
+        if not event.key.startswith(NODES):
+            return
+        if event.value is None:
+            self._left(int(event.key.removeprefix(NODES), 16))
+        elif (record := _node(event.key, event.value)) is not None:
+            self._came(record)
+        self.on_changed()
 
     def _came(self, record: NodeRecord) -> None:
         known = self.nodes.get(record.server_id)

@@ -20,13 +20,11 @@ from typing import Final
 
 from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
-from wal.errors import ChannelNotExistError, ClosedError, WALError
-from wal.runtime.backoff import Backoff
+from wal.errors import ChannelNotExistError, WALError
 from wal.runtime.tasks import end_tasks
 from wal.storage.kv import KVBase, WatchEvent
+from wal.storage.kv.following import follow_prefix
 
-RELIST_S: Final = 60.0
-"""How often all records are read anew, whatever the watch brought."""
 _BOTH: Final = "vchannel"
 """The prefix of the records and of the counter of incarnations."""
 _log: Final = logging.getLogger("wal.node")
@@ -71,8 +69,7 @@ class DirectoryView:
 
     async def close(self) -> None:
         """Follows the records no longer. Idempotent."""
-        tasks = [task for task in (self._watching, self._listing, self._next_listing) if task is not None]
-        await end_tasks(*tasks)
+        await end_tasks(self._watching, self._listing, self._next_listing)
 
     def durable(self) -> Iterable[VChannelInfo]:
         """Returns the vchannels whose records are saved: all that are known."""
@@ -152,27 +149,17 @@ class DirectoryView:
             self._take(info)
 
     async def _follow(self, begun: asyncio.Future[None]) -> None:
-        backoff = Backoff(0.05, 2.0)
-        while True:
-            try:
-                async with await self._kv.watch_with_prefix(_BOTH) as watch:
-                    await self._list()
-                    backoff.reset()
-                    if not begun.done():
-                        begun.set_result(None)
-                    while True:
-                        try:
-                            async with asyncio.timeout(RELIST_S):
-                                self._changed(await anext(watch))
-                        except TimeoutError:
-                            await self._list()
-            except ClosedError:
-                return
-            except WALError as error:
-                if not begun.done():
-                    raise
-                _log.warning("what this node knows of the vchannels gets older: %s", error)
-            await asyncio.sleep(backoff.next())
+        async def read() -> None:
+            await self._list()
+            if not begun.done():
+                begun.set_result(None)
+
+        def late(error: WALError) -> None:
+            if not begun.done():
+                raise error
+            _log.warning("what this node knows of the vchannels gets older: %s", error)
+
+        await follow_prefix(self._kv, _BOTH, read=read, changed=self._changed, late=late)
 
     def _changed(self, event: WatchEvent) -> None:
         if event.key == NEXT_KEY:

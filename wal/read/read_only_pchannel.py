@@ -230,8 +230,7 @@ class ThreadedLog(ShownLog):
         """Runs a call in the pool. If the caller is cancelled, the call still finishes and its result is dropped."""
         if self._closed:
             raise closed_log(f"of pchannel {self.pchannel!r}")
-        running = keep_task(self._calls, self._pool.submit(call))
-        return await asyncio.wrap_future(running)
+        return await asyncio.wrap_future(keep_task(self._calls, self._pool.submit(call)))
 
 
 class WatchedTail(Tail):

@@ -5,6 +5,7 @@ A task that nobody refers to may be collected while it runs, so its owner keeps 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from typing import Any, Protocol, Self, TypeVar
 
@@ -33,13 +34,14 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
         await asyncio.wait(ending)
 
 
-class AsyncClosing:
+class AsyncClosing(abc.ABC):
     """A base of classes with `close()`, which the end of an `async with` calls."""
 
     __slots__ = ()
 
+    @abc.abstractmethod
     async def close(self) -> None:
-        raise NotImplementedError
+        """Ends the object. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError
-from wal.runtime.tasks import end_tasks
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing, end_tasks
 from wal.timestamp.clock import MachineClock, MonotonicClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
 
@@ -57,7 +56,7 @@ class _RangeRequest:
         self.future = future
 
 
-class RangeAllocator:
+class RangeAllocator(AsyncClosing):
     """Many small requests served from few large ranges.
 
     Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of
@@ -135,10 +134,6 @@ class RangeAllocator:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     def _check_open(self) -> None:
         if self._closed:

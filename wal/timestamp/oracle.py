@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from wal.errors import ChannelFencedError, ClosedError, FormatError, InvalidArgumentError, WouldBlockError
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing
 from wal.timestamp.clock import MachineClock, ScheduledCall, WallClock
 from wal.timestamp.timestamp import COUNT_MAX, LOGICAL_BITS, LOGICAL_MAX, MILLISECONDS_MAX, TICK_MAX, check_int
 
@@ -130,7 +130,7 @@ class OracleStatistics(msgspec.Struct, frozen=True):
     failures: int
 
 
-class TimestampOracle:
+class TimestampOracle(AsyncClosing):
     """Ticks for this process, saved ahead in `kv` under `key`.
 
     `await start()` first. A second oracle that is started on the same key takes over: all its ticks are larger, and the next save of
@@ -334,10 +334,6 @@ class TimestampOracle:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     def statistics(self) -> OracleStatistics:
         now_ms = self._now_ms()

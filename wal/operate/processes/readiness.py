@@ -22,15 +22,14 @@ from typing import Final
 from wal.channels.cluster import NODES
 from wal.coordinator.assignments import PREFIX, Assignment, AssignmentState, decode
 from wal.errors import ClosedError, KeyNotExistError, WALError
-from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks
-from wal.storage.kv import KVBase
+from wal.storage.kv import KVBase, WatchEvent
+from wal.storage.kv.following import follow_prefix
 
 BOUND_S: Final = 5.0
 """How long a pchannel may be on no node before the cluster is not ready: more than a move takes, less than the loss of a node."""
 LOOK_S: Final = 0.5
 ASK_S: Final = 1.0
-RELIST_S: Final = 60.0
 _NAMED: Final = 3
 """The most pchannels that the reason names."""
 _log: Final = logging.getLogger("wal.cluster")
@@ -147,35 +146,27 @@ class Readiness:
             await asyncio.sleep(ASK_S)
 
     async def _follow(self, prefix: str, take: Callable[[str, str | None], None]) -> None:
-        backoff = Backoff(0.05, 2.0)
         known: set[str] = set()
-        while True:
-            try:
-                async with await self._kv.watch_with_prefix(prefix) as watch:
-                    while True:
-                        keys, texts = await self._kv.load_with_prefix(prefix)
-                        for key, text in zip(keys, texts, strict=True):
-                            take(key, text)
-                        for gone in known - set(keys):
-                            take(gone, None)
-                        known = set(keys)
-                        self._answered_s[prefix] = float("inf")
-                        backoff.reset()
-                        try:
-                            async with asyncio.timeout(RELIST_S):
-                                while True:
-                                    event = await anext(watch)
-                                    known.add(event.key)
-                                    take(event.key, event.value)
-                        except TimeoutError:
-                            continue
-            except ClosedError:
-                return
-            except WALError as error:
-                _log.debug("readiness is not followed now: %s", error)
-            finally:
-                self._answered_s[prefix] = min(self._answered_s[prefix], self._monotonic())
-            await asyncio.sleep(backoff.next())
+
+        async def read() -> None:
+            keys, texts = await self._kv.load_with_prefix(prefix)
+            for key, text in zip(keys, texts, strict=True):
+                take(key, text)
+            for gone in known - set(keys):
+                take(gone, None)
+            known.clear()
+            known.update(keys)
+            self._answered_s[prefix] = float("inf")
+
+        def changed(event: WatchEvent) -> None:
+            known.add(event.key)
+            take(event.key, event.value)
+
+        def late(error: WALError) -> None:
+            _log.debug("readiness is not followed now: %s", error)
+            self._answered_s[prefix] = min(self._answered_s[prefix], self._monotonic())
+
+        await follow_prefix(self._kv, prefix, read=read, changed=changed, late=late)
 
     def _take_record(self, key: str, text: str | None) -> None:
         self._changed = True

@@ -335,8 +335,7 @@ class JournalLog(PChannelLog):
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         """Runs a call in the pool; if the caller is cancelled, the call finishes and its result is dropped."""
-        running = keep_task(self._calls, self._pool.submit(self._checked, call))
-        return await asyncio.wrap_future(running)
+        return await asyncio.wrap_future(keep_task(self._calls, self._pool.submit(self._checked, call)))
 
     def _checked(self, call: Callable[[], _T]) -> _T:
         """Runs the call if the names of the log lead to its files. If they do not, missing files are not reported as damage."""

@@ -7,14 +7,14 @@ splits a multi-operation to fit the bound of a store, because the parts would no
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from wal.errors import ClosedError, InvalidArgumentError
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing
 from wal.storage.kv.keys import check_key, check_keys, check_prefix, check_root_path, check_saves, check_value, missing_keys
 from wal.storage.kv.watch import WATCH_BUFFER_MAX, Watch
 
@@ -59,7 +59,7 @@ class KVBatch(msgspec.Struct, frozen=True):
         return max(len(self.saves) + len(self.removals) + (self.removed_prefix is not None), len(self.compare))
 
 
-class KVBase(ABC):
+class KVBase(AsyncClosing):
     """Text values under text keys: load, save, remove, compare and swap, watch; one key or many at once.
 
     Keys are non-empty UTF-8 without NUL, ordered by code point; values are any UTF-8 text. With a `root_path`, keys are under `root_path/`
@@ -184,7 +184,7 @@ class KVBase(ABC):
         self._check_open()
         return await self._watch(full, is_prefix=True, root_length=len(self._root), buffer_max=buffer_max)
 
-    async def upgrade(self) -> None:  # noqa: B027 - a store that keeps nothing has no older form
+    async def upgrade(self) -> None:
         """Checks every record, and adds the checksum to those that an earlier version saved without one; such a version is refused then.
 
         Only the one writer of the records may call it. Raises CorruptionError for a damaged record.
@@ -201,13 +201,6 @@ class KVBase(ABC):
     @abstractmethod
     def statistics(self) -> KVStatistics:
         """Returns the counters of this KV's store since it was opened."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     # The primitives of a store. Their keys are complete (root path included), checked and distinct.
 

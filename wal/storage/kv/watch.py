@@ -11,12 +11,12 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, TruncatedError, WALError
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing
 
 WATCH_BUFFER_MAX: Final = 4096
 """Events that a watch keeps for its consumer by default (about 1 MiB with keys and values of 64 B)."""
@@ -42,7 +42,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     revision: int
 
 
-class Watch(AsyncIterator[WatchEvent]):
+class Watch(AsyncClosing, AsyncIterator[WatchEvent]):
     """An async iterator of events, active from the moment the KV returned it until `close()`.
 
     To follow a key from its current value, watch the key first, then load it; changes between the two may be seen twice.
@@ -93,13 +93,6 @@ class Watch(AsyncIterator[WatchEvent]):
         self._buffer.clear()
         self._error = None
         self._end()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     def feed(self, events: Sequence[WatchEvent]) -> None:
         """Adds all events of one commit; if they do not fit, the watch ends. For KVs."""

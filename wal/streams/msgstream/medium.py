@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import Protocol
 
 import msgspec
 
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing
 from wal.streams.msgstream.errors import PartialSendError, cause_of
 
 
@@ -129,7 +129,7 @@ class Medium(Protocol):
         ...
 
 
-class BaseMedium:
+class BaseMedium(AsyncClosing):
     """What the media here share: `async with` closes one, and a broadcast sends to each channel."""
 
     async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
@@ -137,13 +137,6 @@ class BaseMedium:
 
     async def close(self) -> None:
         raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
 
 async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:

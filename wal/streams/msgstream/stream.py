@@ -19,7 +19,7 @@ import msgspec
 
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.runtime.async_only import AsyncOnly
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing
 from wal.streams.msgstream.checks import check_channels, check_name
 from wal.streams.msgstream.dispatcher import UnmarshalDispatcher
 from wal.streams.msgstream.errors import failure
@@ -68,7 +68,7 @@ BUFFER_SIZE = 4
 """The default of `buffer_size`: enough to receive and decode while a pack is handled."""
 
 
-class MsgStream(AsyncOnly):
+class MsgStream(AsyncOnly, AsyncClosing):
     """A stream over a medium: `async with MsgStream(medium) as stream`, or await `close` when it is over. One event loop uses it.
 
     A pack has up to 1,024 messages of one channel, in its order. Several streams can share a subscription, if the medium can.
@@ -252,13 +252,6 @@ class MsgStream(AsyncOnly):
             self._closing = asyncio.ensure_future(self._close())
             self._news.set()
         await asyncio.shield(self._closing)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     async def _seek(self, positions: Sequence[MsgPosition], *, inclusive: bool) -> None:
         async with self._setup:

@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from actors import ActorFailedError, ActorRef, ActorStoppedError, ActorSystem, InboxFullError
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, WouldBlockError
 from wal.location import absolute_path
+from wal.runtime.tasks import AsyncClosing
 from wal.runtime.threads import in_thread
-from wal.runtime.user_code import shielded
 from wal.streams.rocksmq.broker import Broker, IDAllocator, RocksMQStatistics
 from wal.streams.rocksmq.catalog import Catalog, ChannelInfo
 from wal.streams.rocksmq.channel import ConsumerMessage, ProducerMessage
@@ -29,7 +28,7 @@ STOP_TIMEOUT_S = 60.0
 """How long a close waits for the writes under way, even on a disk that stalls."""
 
 
-class RocksMQ:
+class RocksMQ(AsyncClosing):
     """Channels of messages, and consumer groups that read them, in one RocksDB. Created by `await RocksMQ.open(…)`.
 
     A wrong type raises TypeError, a wrong value InvalidArgumentError, an unknown channel or group ChannelNotExistError, and every call
@@ -80,13 +79,6 @@ class RocksMQ:
         self._closed = True
         await self._system.stop()
         await self._broker.close_store()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        with shielded():
-            await self.close()
 
     async def create_channel(self, channel_name: str) -> None:
         """Creates an empty channel; raises ChannelExistError when the name exists."""

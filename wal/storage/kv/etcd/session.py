@@ -17,8 +17,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc.aio
 
 from wal.errors import ClosedError, InvalidArgumentError, SessionLostError, WALError
-from wal.runtime.tasks import end_tasks
-from wal.runtime.user_code import shielded
+from wal.runtime.tasks import AsyncClosing, end_tasks
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
 from wal.storage.kv.etcd.connection import EtcdCalls
 from wal.storage.kv.etcd.refusals import Refusal
@@ -35,7 +34,7 @@ _REVOKE_TIMEOUT_S: Final = 2.0
 _GONE: Final = "etcd does not know it any more: it expired or was revoked"
 
 
-class EtcdSession:
+class EtcdSession(AsyncClosing):
     """A lease, opened with `await kv.session(ttl_s=15)`; then `async with`, or `close()`. A TTL of 10 s or more outlives an election of
     etcd's."""
 
@@ -155,13 +154,6 @@ class EtcdSession:
                 await self._calls.connection.read(
                     REVOKE, rpc.LeaseRevokeRequest(ID=self.lease), "giving a lease back", timeout_s=_REVOKE_TIMEOUT_S
                 )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with shielded():
-            await self.close()
 
     async def _keep(self) -> None:
         try:
