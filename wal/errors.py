@@ -39,7 +39,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import struct
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -527,11 +527,18 @@ def corruption(text: str, *, expected: str = "") -> Iterator[None]:
         raise CorruptionError(f"{text}: {error}", expected=expected) from error
 
 
-def defect(text: str, cause: BaseException) -> UnknownError:
-    """Returns the error for a defect of this code: the text says what failed or ended with it."""
-    error = UnknownError(f"{text}: {cause!r}; please report it")
+_E = TypeVar("_E", bound=BaseException)
+
+
+def caused(error: _E, cause: BaseException | None) -> _E:
+    """Returns the error with this cause, for one that is not raised here."""
     error.__cause__ = cause
     return error
+
+
+def defect(text: str, cause: BaseException) -> UnknownError:
+    """Returns the error for a defect of this code: the text says what failed or ended with it."""
+    return caused(UnknownError(f"{text}: {cause!r}; please report it"), cause)
 
 
 def closed_log(what: str = "") -> ClosedError:

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from wal.api.factory import make_source
 from wal.channels.vchannels import check_vchannels
-from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError
+from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError, caused
 from wal.location import parse_location
 from wal.message import ImmutableMessage
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
@@ -257,8 +257,7 @@ class BlockingRead:
             raise
         except BaseException as error:
             # An interrupted step may have consumed half of the current messages; the position has not moved.
-            reason = ClosedError(f"this read was ended by {type(error).__name__}: go on with a new one, from its position")
-            reason.__cause__ = error
+            reason = caused(ClosedError(f"this read was ended by {type(error).__name__}: go on with a new one, from its position"), error)
             self._finish(reason)
             raise
         return need, False

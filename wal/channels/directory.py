@@ -22,7 +22,7 @@ import msgspec
 
 from actors import Actor
 from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, VChannelInfo, check_vchannel
-from wal.errors import StorageError, WALError, corruption
+from wal.errors import StorageError, WALError, caused, corruption
 
 if TYPE_CHECKING:
     from wal.storage.kv import KVBase
@@ -308,9 +308,7 @@ def record_text(info: VChannelInfo) -> str:
 
 def unsaved_records(cause: BaseException) -> StorageError:
     """Returns the error for a change that was not saved because of `cause`."""
-    error = StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again")
-    error.__cause__ = cause
-    return error
+    return caused(StorageError(f"the vchannel records could not be saved: {cause!r}; open the log again"), cause)
 
 
 _encoder: Final = msgspec.json.Encoder()

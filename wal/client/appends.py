@@ -22,7 +22,7 @@ from wal.client.outbox import Hold, Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
 from wal.engine import NOT_EXPECTED
-from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
 from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -207,25 +207,13 @@ class RemoteAppends:
     ) -> AppendResult | ForgottenResult:
         """Appends a message that expects this last event of its vchannel when there is room for it."""
         size = self._checked_size(message) + (0 if key is None else len(key_ext(check_key(key))))
-        await self._in_flight.take(size)
-        try:
-            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        assert future is not None
-        return await future
+        return await (
+            await self._in_flight.sent(size, lambda: self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True))
+        )
 
     async def _waiting(self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int) -> asyncio.Future[Any]:
         size = self._checked_size(message) + key_bytes
-        await self._in_flight.take(size)
-        try:
-            future = self._append(message, barrier_time_tick, key, key_bytes, True)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        assert future is not None
-        return future
+        return await self._in_flight.sent(size, lambda: self._append(message, barrier_time_tick, key, key_bytes, True))
 
     async def schedules(self) -> RemoteSchedules:
         """Returns the calls for messages that wait for their time."""
@@ -295,18 +283,13 @@ class RemoteAppends:
             check_vchannel(message.vchannel)
         used: dict[str, int | None] = {}
 
+        def send(message: Message) -> asyncio.Future[Any] | None:
+            self._check_same(message.vchannel, used)  # after the wait for room, during which it may have been dropped
+            return self._append(message, 0, None, 0, True)
+
         async def sent() -> AsyncGenerator[Piece, None]:
             for message in listed:
-                size = self._checked_size(message)
-                await self._in_flight.take(size)
-                try:
-                    self._check_same(message.vchannel, used)  # after the wait for room, during which it may have been dropped
-                    future = self._append(message, 0, None, 0, True)
-                except BaseException:
-                    self._in_flight.release(size)
-                    raise
-                assert future is not None
-                yield future, 1
+                yield await self._in_flight.sent(self._checked_size(message), partial(send, message)), 1
 
         return await bulk_results(listed, sent())
 
@@ -495,9 +478,7 @@ def _not_located(name: str, error: BaseException) -> WALError:
     """Returns the error of requests for a vchannel whose pchannel could not be found."""
     if isinstance(error, WALError):
         return error
-    failure = UnknownError(f"locating vchannel {name!r} failed: {error!r}; please report it")
-    failure.__cause__ = error
-    return failure
+    return defect(f"locating vchannel {name!r} failed", error)
 
 
 _INSERT: Final = MessageType.INSERT

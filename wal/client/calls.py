@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from wal.errors import UnknownError, WALError
+from wal.errors import UnknownError, WALError, caused
 from wal.rpc.api import result_pb2
 from wal.rpc.converters import id_from_bytes
 from wal.runtime.backoff import Backoff
@@ -109,10 +109,12 @@ class Supervision:
     def _fail(self, name: str, defect: BaseException) -> None:
         """Ends the client because of this defect."""
         _log.error("a task of the client failed, which ends the client (%s): %r", name, defect, exc_info=defect)
-        failure = UnknownError(
-            f"the client has ended, because one of its tasks failed ({name}): {defect!r}; open the log again, and please report it"
+        failure = caused(
+            UnknownError(
+                f"the client has ended, because one of its tasks failed ({name}): {defect!r}; open the log again, and please report it"
+            ),
+            defect,
         )
-        failure.__cause__ = defect
         self.end(failure)
 
 

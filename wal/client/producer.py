@@ -46,6 +46,7 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
     WouldBlockError,
+    caused,
     closed_log,
 )
 from wal.message import MessageID
@@ -302,10 +303,12 @@ class Producer:
         if not isinstance(refusal, (*MOVED, WouldBlockError)):
             self._give_up(refusal)
         elif self._pauses.waited_s >= UNREACHABLE_S:
-            error = UnavailableError(
-                f"no server has taken requests for pchannel {self.pchannel} for {UNREACHABLE_S:g} s: {refusal}; try again when one does"
+            error = caused(
+                UnavailableError(
+                    f"no server has taken requests for pchannel {self.pchannel} for {UNREACHABLE_S:g} s: {refusal}; try again when one does"
+                ),
+                refusal,
             )
-            error.__cause__ = refusal
             self._give_up(error)
         else:
             if self._pauses.to_tell():
@@ -423,11 +426,13 @@ class Producer:
         """Sorts the requests of a stream that has ended: those whose outcome is unknown will fail, the others are sent again."""
         unknown = self.outbox.restart(answered=self._closed_there)
         if unknown:
-            error = UnknownOutcomeError(
-                f"the connection to the server of pchannel {self.pchannel} was lost before it answered ({cause or 'it ended'}): the "
-                "message may be in the log; look before you repeat it, or use an idempotency key: then it is repeated for you"
+            error = caused(
+                UnknownOutcomeError(
+                    f"the connection to the server of pchannel {self.pchannel} was lost before it answered ({cause or 'it ended'}): the "
+                    "message may be in the log; look before you repeat it, or use an idempotency key: then it is repeated for you"
+                ),
+                cause,
             )
-            error.__cause__ = cause
             self._unknown.add(unknown, error)
         self._withdrawals.restarted()
         if cause is not None and not isinstance(cause, MOVED):
@@ -441,11 +446,13 @@ class Producer:
         tried = [sending for sending in waiting if sending.tried and sending.size]
         self.fail([sending for sending in waiting if not (sending.tried and sending.size)], error)
         if tried:
-            unknown = UnknownOutcomeError(
-                f"the connection to the server of pchannel {self.pchannel} was lost before it answered, and no server takes the message "
-                f"again ({error}): it may be in the log; repeat it with the same idempotency key"
+            unknown = caused(
+                UnknownOutcomeError(
+                    f"the connection to the server of pchannel {self.pchannel} was lost before it answered, and no server takes the "
+                    f"message again ({error}): it may be in the log; repeat it with the same idempotency key"
+                ),
+                error,
             )
-            unknown.__cause__ = error
             self.fail(tried, unknown)
 
 

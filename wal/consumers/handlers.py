@@ -35,7 +35,7 @@ from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import OutputRouter
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome, Rejected, Released
 from wal.consumers.table import Deliveries
-from wal.errors import HandlerFailedError, InvalidTransactionStateError, PayloadError
+from wal.errors import HandlerFailedError, InvalidTransactionStateError, PayloadError, caused
 from wal.message import Message
 from wal.runtime.user_code import called, check_ran, described, shown
 
@@ -571,12 +571,13 @@ class HandlerPool:
         """Returns the error of a consumer without a dead letter, for a message that is tried no more."""
         message = delivery.message
         remedy = ", or name a vchannel with dead_letter=" if self._options.dead_letter is None else ""
-        error = HandlerFailedError(
-            f"consumer {self._options.cursor.name!r} has ended at message {message.message_id} of {message.vchannel!r} after "
-            f"{attempts} attempt{'s' * (attempts > 1)}: {reason}; nothing was skipped: mend the handler and start the consumer again"
-            f"{remedy}",
-            message=message,
-            attempts=attempts,
+        return caused(
+            HandlerFailedError(
+                f"consumer {self._options.cursor.name!r} has ended at message {message.message_id} of {message.vchannel!r} after "
+                f"{attempts} attempt{'s' * (attempts > 1)}: {reason}; nothing was skipped: mend the handler and start the consumer again"
+                f"{remedy}",
+                message=message,
+                attempts=attempts,
+            ),
+            cause,
         )
-        error.__cause__ = cause
-        return error

@@ -199,14 +199,7 @@ class LocalAppends:
         """Sends a message that expects this last event when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
         size += 0 if key is None else len(key_ext(check_key(key)))
-        await self._in_flight.take(size)
-        try:
-            future = self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        assert future is not None
-        return future
+        return await self._in_flight.sent(size, lambda: self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True))
 
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight."""
@@ -219,14 +212,7 @@ class LocalAppends:
     async def send(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult]:
         """Sends a message when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
-        await self._in_flight.take(size)
-        try:
-            future = self.append(message, barrier_time_tick, taken=True)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        assert future is not None
-        return future
+        return await self._in_flight.sent(size, lambda: self.append(message, barrier_time_tick, taken=True))
 
     async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
         """As `append_waiting`, with an idempotency key."""
@@ -235,14 +221,7 @@ class LocalAppends:
     async def send_keyed(self, message: Message, barrier_time_tick: int, key: Key) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Sends a message with an idempotency key when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
-        await self._in_flight.take(size)
-        try:
-            future = self.append_keyed(message, barrier_time_tick, key, taken=True)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        assert future is not None
-        return future
+        return await self._in_flight.sent(size, lambda: self.append_keyed(message, barrier_time_tick, key, taken=True))
 
     async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
         """Schedules a message when there is room for it; see `wal.engine.Appends`."""

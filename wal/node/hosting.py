@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from actors import Actor, ActorError, ActorFailedError, ActorSystem, Clock, Group, Timer
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, hand_over_checkpoint, load_checkpoint, load_compression, save_checkpoint
-from wal.errors import ChannelFencedError, ClosedError, StorageError, UnmatchedChannelTermError, WALError
+from wal.errors import ChannelFencedError, ClosedError, StorageError, UnmatchedChannelTermError, WALError, caused
 from wal.frame import Compressor, RunName
 from wal.node.retention.wall_time import WallTime
 from wal.read.lease import OWN, Lease
@@ -355,6 +355,4 @@ def _moved(name: str) -> ClosedError:
 
 
 def _no_ticks(cause: Exception) -> StorageError:
-    error = StorageError(f"the timestamp oracle's limit could not be saved: {cause!r}")
-    error.__cause__ = cause
-    return error
+    return caused(StorageError(f"the timestamp oracle's limit could not be saved: {cause!r}"), cause)

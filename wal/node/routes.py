@@ -22,6 +22,7 @@ from wal.errors import (
     UnknownOutcomeError,
     WALError,
     WouldBlockError,
+    caused,
     closed_log,
 )
 from wal.message import MessageID
@@ -331,6 +332,4 @@ def _unsaved(name: str, error: WALError) -> WALError:
         kind = UnavailableError
     elif isinstance(error, NoSpaceError):
         kind = NoSpaceError
-    own = kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}")
-    own.__cause__ = error
-    return own
+    return caused(kind(f"vchannel {name!r} could not be saved in the metadata, nothing was written: {error}"), error)

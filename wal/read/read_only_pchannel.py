@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from actors import Clock
-from wal.errors import ClosedError, UnknownError, WALError, closed_log
+from wal.errors import ClosedError, WALError, closed_log, defect
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
 from wal.runtime.tasks import end_tasks, keep_task
@@ -90,10 +90,8 @@ class ReadOnlyPChannel(ShownPChannel):
                     delay_s = min(delay_s * LOOK_SLOWER, LOOK_MAX_S)
         except WALError as error:  # the log was recreated, its directory was removed, or a server does not answer
             self.tail.fail(error)
-        except Exception as defect:
-            failure = UnknownError(f"looking after pchannel {self.channel} failed: {defect!r}; please report it")
-            failure.__cause__ = defect
-            self.tail.fail(failure)
+        except Exception as error:
+            self.tail.fail(defect(f"looking after pchannel {self.channel} failed", error))
 
     async def _rest(self, delay_s: float) -> None:
         """Waits for this delay, or until another scanner begins to wait at the tail, which may know less than the last look."""

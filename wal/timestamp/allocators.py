@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError
+from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, WouldBlockError, caused
 from wal.runtime.tasks import AsyncClosing, end_tasks
 from wal.timestamp.clock import MachineClock, MonotonicClock
 from wal.timestamp.timestamp import COUNT_MAX, check_int
@@ -171,8 +171,7 @@ class RangeAllocator(AsyncClosing):
                 self._merge()
                 await self._fetch()
         except Exception as defect:  # no caller may be left waiting
-            error = InnerError(f"the {self._what} failed: {defect!r}; please report it")
-            error.__cause__ = defect
+            error = caused(InnerError(f"the {self._what} failed: {defect!r}; please report it"), defect)
             self._failures += 1
             _fail([*self._merged, *self._requests], error)
             self._requests.clear()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
 
 from wal.errors import WouldBlockError
+
+_T = TypeVar("_T")
 
 
 class InFlight:
@@ -76,6 +79,17 @@ class InFlight:
             elif not future.cancelled() and future.exception() is None:  # it got room, but the caller never learns of it
                 self.release(size)
             raise
+
+    async def sent(self, size: int, send: Callable[[], _T | None]) -> _T:
+        """Takes room, waiting for it in turn, and returns what `send` returns, which is not None; gives the room back if it raises."""
+        await self.take(size)
+        try:
+            result = send()
+        except BaseException:
+            self.release(size)
+            raise
+        assert result is not None
+        return result
 
     def release(self, size: int) -> None:
         """Gives room back and serves the callers that wait."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from wal.errors import ClosedError, ConflictError, WALError
+from wal.errors import ClosedError, ConflictError, WALError, caused
 from wal.frame import Payloads, Record, RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, ScheduledResult, TxnContext
 from wal.write.idempotency.keys import Key
@@ -54,8 +54,7 @@ def answer_future(future: Answers[_T], result: _T) -> None:
 def fail_future(future: Answers[Any], error: BaseException) -> None:
     """Gives the caller an error of its own (callers do not share tracebacks), if it still waits."""
     if not future.done():
-        own = copy.copy(error)
-        own.__cause__ = error.__cause__
+        own = caused(copy.copy(error), error.__cause__)
         future.set_exception(own)
 
 
@@ -63,8 +62,7 @@ def with_outcome(error: WALError, *, unknown: bool) -> WALError:
     """Returns the same error, saying whether it is unknown if the calls were written."""
     if error.outcome_unknown == unknown:
         return error
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
+    own = caused(copy.copy(error), error.__cause__)
     own.outcome_unknown = unknown
     return own
 

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wal.errors import NoSpaceError, StorageError, WALError
+from wal.errors import NoSpaceError, StorageError, WALError, caused
 from wal.frame import Compressor, CopyNames, EncodedFrame, FrameDraft, RunName, Tables, compressed, encode_frame, frame_tables
 from wal.message import Origin
 from wal.read.figures import Histogram
@@ -456,8 +456,7 @@ class FramePipeline:
             elif isinstance(error, WALError):
                 self._owner.fail(error, answered=True)
             else:
-                failure = StorageError(f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True)
-                failure.__cause__ = error
+                failure = caused(StorageError(f"pchannel {self._log.pchannel}: the write failed: {error!r}", outcome_unknown=True), error)
                 self._owner.fail(failure, answered=True)
         except Exception as defect:  # a defect here must reach every caller, not the loop's exception handler
             self._owner.poisoned(defect, [])

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from wal.errors import UnavailableError, WouldBlockError
+from wal.errors import UnavailableError, WouldBlockError, caused
 from wal.frame import FrameDraft, Payloads, Record, RunName
 from wal.message import AppendResult, MessageID, Origin, TxnContext
 from wal.read.cursors.records import CursorRecord
@@ -258,9 +258,7 @@ def _of_transaction(error: BaseException) -> BaseException:
     """Returns the error for a transaction whose frame failed: a WouldBlockError would wrongly say that it is still open."""
     if not isinstance(error, WouldBlockError):
         return error
-    over = UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one")
-    over.__cause__ = error
-    return over
+    return caused(UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one"), error)
 
 
 _AppendT = TypeVar("_AppendT", bound=Append)

@@ -20,7 +20,7 @@ from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.channels.channels import ChannelDescription, describe_channels
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics, PChannelRetention
-from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, closed_log
+from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, caused, closed_log
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
 from wal.node.retention.policy import RetentionBounds, pins_of
@@ -226,8 +226,7 @@ class ReadOnlyLog:
                     _log.warning("what is known of the vchannels of %s gets older: %s", self.place, error)
                 self._failing = True
             except Exception as defect:  # otherwise readers would never learn of a change again
-                failure = UnknownError(f"looking after the vchannels failed: {defect!r}; please report it")
-                failure.__cause__ = defect
+                failure = caused(UnknownError(f"looking after the vchannels failed: {defect!r}; please report it"), defect)
                 for pchannel in self.pchannels.values():
                     pchannel.tail.fail(failure)
                 return

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import NoSpaceError, StorageError, WouldBlockError
+from wal.errors import NoSpaceError, StorageError, WouldBlockError, caused
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 
@@ -140,10 +140,10 @@ class Preparer:
                 pass  # its work is repeated when needed
             except Exception as error:
                 # No error may end this thread: the log waits for its jobs, and for its end.
-                failure = StorageError(
-                    f"preparing segments in {self._directory} failed: {error!r}; please report it, and open the log again"
+                failure = caused(
+                    StorageError(f"preparing segments in {self._directory} failed: {error!r}; please report it, and open the log again"),
+                    error,
                 )
-                failure.__cause__ = error
                 self.failure = self.failure or failure
 
     def _pop(self, needed: int) -> Spare | None:

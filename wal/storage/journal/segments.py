@@ -23,7 +23,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, caused
 from wal.frame import HEADER_BYTES, FrameHeader, FrameView
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex, index_name
@@ -236,8 +236,7 @@ def extend_index(disk: Disk, segment: Segment, index: SegmentIndex, durable: int
     try:
         file = open_shared(disk, segment.path)
     except FileNotFoundError as error:
-        missing = CorruptionError("the file is gone", expected="a segment of this log")
-        missing.__cause__ = error
+        missing = caused(CorruptionError("the file is gone", expected="a segment of this log"), error)
         return damaged(missing, segment.path, 0)
     try:
         end = segment.scan(file, index, bodies_from=durable, until=durable)

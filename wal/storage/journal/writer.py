@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError, WALError
+from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError, WALError, caused
 from wal.frame import EncodedFrame
 from wal.storage.base import REFUSALS, AppendDone
 from wal.storage.journal.disk import Disk
@@ -231,9 +231,7 @@ class LoopPath:
 
 def unknown_outcome(defect: BaseException) -> StorageError:
     """Returns the final error for a frame of which nobody knows how far it came."""
-    error = StorageError(f"writing a frame failed: {defect!r}", outcome_unknown=True)
-    error.__cause__ = defect
-    return error
+    return caused(StorageError(f"writing a frame failed: {defect!r}", outcome_unknown=True), defect)
 
 
 Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
@@ -365,8 +363,7 @@ class ThreadPath:
             self._answer(attempt, done, -1, error)
         except Exception as error:
             # No error may end this thread silently: a caller would wait for its outcome for ever.
-            unknown = StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True)
-            unknown.__cause__ = error
+            unknown = caused(StorageError(f"writing a frame failed: {error!r}", outcome_unknown=True), error)
             self._tail.fail(unknown)
             self._answer(attempt, done, -1, unknown)
         else:
@@ -421,8 +418,7 @@ class ThreadPath:
         except WALError as error:
             self._tail.fail(error)
         except Exception as error:  # as for a frame: the next frame fails with it
-            failure = StorageError(f"the control page could not be stored: {error!r}", outcome_unknown=False)
-            failure.__cause__ = error
+            failure = caused(StorageError(f"the control page could not be stored: {error!r}", outcome_unknown=False), error)
             self._tail.fail(failure)
 
     def _check_idle(self) -> None:

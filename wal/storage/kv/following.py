@@ -1,4 +1,4 @@
-"""How a process follows what is saved under a prefix: it reads everything, takes each change, and reads again when it may have missed some."""
+"""How a process follows what is saved under a prefix: it reads everything, takes each change, and reads again now and then."""
 
 from __future__ import annotations
 

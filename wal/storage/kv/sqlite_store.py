@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError
+from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError, WALError, caused
 from wal.storage.files import RESERVE_BYTES, HeldNames, SpaceReserve, free_bytes
 from wal.storage.files.links import check_only_name
 from wal.storage.kv.base import KVBatch
@@ -295,8 +295,9 @@ class SqliteStore:
 
     def defect(self, cause: Exception) -> WALError:
         """Returns the answer for the case that `execute` raised after all: the file is not used any more."""
-        failed = StorageError(f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True)
-        failed.__cause__ = cause
+        failed = caused(
+            StorageError(f"{self._path}: carrying out operations failed: {cause!r}; please report it", outcome_unknown=True), cause
+        )
         self.failure = self.failure or failed
         return failed
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from wal.errors import InvalidArgumentError, StorageError, WALError
+from wal.errors import InvalidArgumentError, StorageError, WALError, caused
 from wal.runtime.descriptors import pipe
 from wal.runtime.installation import Needed
 from wal.runtime.threads import in_thread
@@ -339,9 +339,7 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
             "; the client reports a missing or a wrong token, or a certificate that it does not trust, as a timeout too: is the "
             "broker running, and are pulsar_token and pulsar_tls_authority right?"
         )
-    found = StorageError(text)
-    found.__cause__ = error
-    return found
+    return caused(StorageError(text), error)
 
 
 def close_producer(producer: pulsar.Producer) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wal.errors import ChannelFencedError, StorageError, UnknownError, WALError
+from wal.errors import ChannelFencedError, StorageError, WALError, caused, defect
 from wal.frame import RECOVERED, EncodedFrame, FrameHeader
 from wal.storage.base import AppendDone
 from wal.storage.pulsar.connection import close_producer, failure, is_refusal, position_of_id
@@ -184,8 +184,7 @@ class ClientWindow:
 
 def error_for(error: WALError, *, unknown: bool) -> WALError:
     """Returns the error for a frame that was not written, or whose outcome is `unknown`."""
-    own = copy.copy(error)
-    own.__cause__ = error.__cause__
+    own = caused(copy.copy(error), error.__cause__)
     own.outcome_unknown = unknown
     return own
 
@@ -418,10 +417,8 @@ class PulsarWriter:
                     event, detail = WriterEvent.LOST, lost
             except WALError as error:
                 event, detail = WriterEvent.ERROR, error
-            except Exception as defect:
-                failed = UnknownError(f"finding out which frames were written failed: {defect!r}; please report it")
-                failed.__cause__ = defect
-                event, detail = WriterEvent.ERROR, failed
+            except Exception as error:
+                event, detail = WriterEvent.ERROR, defect("finding out which frames were written failed", error)
             finally:
                 self._working = None
             self._on(event, detail)

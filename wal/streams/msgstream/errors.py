@@ -6,7 +6,7 @@ from asyncio import CancelledError
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from wal.errors import UnknownError, WALError
+from wal.errors import UnknownError, WALError, caused
 from wal.runtime.user_code import text_of
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ def failure(cause: BaseException) -> BaseException:
     if not isinstance(cause, CancelledError | GeneratorExit | StopAsyncIteration | StopIteration):
         return cause
     kind = type(cause).__name__
-    error = UnknownError(f"on_refused, or a call of the medium, raised {kind}, which ends the message stream: open another one")
-    error.__cause__ = cause
-    return error
+    return caused(
+        UnknownError(f"on_refused, or a call of the medium, raised {kind}, which ends the message stream: open another one"), cause
+    )
 
 
 class PartialSendError(WALError):

@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc.aio
 import msgspec
 
-from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError
+from wal.errors import CorruptionError, InnerError, TruncatedError, UnavailableError, WALError, caused
 from wal.runtime.backoff import Backoff
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
 from wal.storage.kv.etcd.connection import EtcdCalls, EtcdStream
@@ -124,8 +124,7 @@ class Watcher:
         except WALError as error:
             self._fail(error)
         except Exception as error:
-            inner = InnerError(f"{self} failed: {error!r}; watch again, and report this")
-            inner.__cause__ = error
+            inner = caused(InnerError(f"{self} failed: {error!r}; watch again, and report this"), error)
             self._fail(inner)
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
+from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError, caused
 from wal.location import check_admin_url, check_token, parse_location
 from wal.runtime.async_only import AsyncOnly
 from wal.runtime.secret import Secret
@@ -121,9 +121,7 @@ class PulsarProducer:
             cause = StorageError(f"{text}; they may be stored or not", outcome_unknown=True)
         if not sent:
             return cause
-        partly = PartialSendError(str(cause), durable={self._channel: ids})
-        partly.__cause__ = cause
-        return partly
+        return caused(PartialSendError(str(cause), durable={self._channel: ids}), cause)
 
 
 def create_producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
