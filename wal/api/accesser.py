@@ -28,6 +28,7 @@ from wal.api.append_options import (
     one_or_several,
 )
 from wal.api.broadcast import LogBroadcast
+from wal.api.consuming import check_only
 from wal.api.lifecycle import Lifecycle
 from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
@@ -37,7 +38,7 @@ from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
 from wal.read.cursors.service import Cursors, CursorUse
-from wal.read.options import NAMES_MAX, READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
+from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
 from wal.timestamp.checks import check_tick, number_text
@@ -458,9 +459,7 @@ class WALAccesser:
         if not saved:
             of = "" if names is None else f" of {named(names)}"
             raise InvalidArgumentError(f"no cursor {cursor!r}{of} is saved: cursors() lists those that are")
-        if len(saved) > 1:
-            found = " and ".join(f"({named(one)})" for one in saved[:NAMES_MAX])
-            raise InvalidArgumentError(f"{len(saved)} cursors are named {cursor!r}, of {found}: say which with vchannels=")
+        check_only(cursor, saved)
         messages: list[ImmutableMessage] = []
         async with self.read(saved[0], cursor=cursor, follow=False) as scanner:
             async for message in scanner:

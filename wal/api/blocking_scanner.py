@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from wal.api.blocking_calls import Twin
-from wal.errors import ClosedError, InvalidArgumentError
+from wal.errors import ClosedError
 from wal.message import ImmutableMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.progress import BodyTurns
-from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
+from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler, check_size_max
 from wal.runtime.loop_thread import LoopThread
 from wal.runtime.user_code import called, check_ran, shown
 
@@ -84,10 +84,7 @@ class TwinOfScanner(Twin):
 
     def batches(self, size_max: int = 1024) -> Iterator[MessagePage]:
         """Returns an iterator of pages of 1 to `size_max` messages; see `Scanner.batches`."""
-        if not isinstance(size_max, int) or isinstance(size_max, bool):
-            raise TypeError(f"size_max must be an int, not {size_max!r}")
-        if size_max < 1:
-            raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
+        check_size_max(size_max)
         return iter(lambda: self._next(lambda: self._take_page(size_max)), None)
 
     def bodies(self) -> Iterator[tuple[ImmutableMessage, ImmutableMessage]]:

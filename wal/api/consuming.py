@@ -6,7 +6,7 @@ They are imported at the first call of one of them, since most programs that app
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,12 @@ async def _names(cursors: Cursors, name: str, vchannels: tuple[str, ...] | None)
     saved = [info.vchannels for info in await cursors.infos() if info.name == name]
     if not saved:
         raise InvalidArgumentError(f"no cursor {name!r} is saved: say with vchannels= what it is for, and it is created")
+    check_only(name, saved)
+    return saved[0]
+
+
+def check_only(name: str, saved: Sequence[tuple[str, ...]]) -> None:
+    """Raises InvalidArgumentError if several cursors with this name are saved, of these vchannels."""
     if len(saved) > 1:
         found = " and ".join(f"({named(one)})" for one in saved[:NAMES_MAX])
         raise InvalidArgumentError(f"{len(saved)} cursors are named {name!r}, of {found}: say which with vchannels=")
-    return saved[0]

@@ -9,6 +9,7 @@ may still replace the record that it saved last. So a fenced writer never moves 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -57,6 +58,14 @@ def names_in(keys: Iterable[str]) -> list[str]:
 def pchannel_names(count: int) -> list[str]:
     """Returns the names of this many pchannels: p0, p1, …"""
     return [f"p{number}" for number in range(count)]
+
+
+def check_choice(pchannel: object, pchannels: Collection[str]) -> None:
+    """Raises TypeError or InvalidArgumentError for a pchannel that a caller chose for a vchannel, unless it is one of these, or None."""
+    if pchannel is not None and not isinstance(pchannel, str):
+        raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+    if pchannel is not None and pchannel not in pchannels:
+        raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(pchannels)}")
 
 
 async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:

@@ -33,7 +33,7 @@ from wal.runtime.tasks import keep_task
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext
+from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext, spans_pchannels
 from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
@@ -398,11 +398,7 @@ class RemoteAppends:
             await self._locate(names)
         places = {name: self._known.records[name].pchannel for name in names}
         if len(set(places.values())) > 1:
-            text = ", ".join(f"{name!r} on {pchannel}" for name, pchannel in places.items())
-            raise InvalidArgumentError(
-                f"a transaction is one frame and cannot span pchannels ({text}): make the vchannels on one pchannel with "
-                "create_vchannel(name, pchannel=…), or use the broadcaster, log.broadcast(), which writes to all of them"
-            )
+            raise spans_pchannels(places)
         return self._producers[places[names[0]]]
 
     def _route(self, name: str, sending: Sending) -> Producer:

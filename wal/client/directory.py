@@ -13,10 +13,11 @@ from contextlib import aclosing, contextmanager
 from typing import Final
 
 from wal.channels.channels import ChannelDescription
+from wal.channels.pchannels import check_choice
 from wal.channels.vchannels import UNKNOWN_S, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
 from wal.client.calls import Pauses, SharedCalls, Supervision
 from wal.client.remote_pchannel import RemotePChannel
-from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, UnavailableError, UnknownError, WALError
+from wal.errors import ChannelNotExistError, ClosedError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
 from wal.read.options import Selection
 from wal.rpc.api import cluster_pb2, pchannel_pb2
@@ -205,10 +206,7 @@ class RemoteDirectory:
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
         """Creates a vchannel durably. Without an answer it raises UnknownOutcomeError: the list of vchannels says whether it exists."""
         check_vchannel(name)
-        if pchannel is not None and not isinstance(pchannel, str):
-            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
-        if pchannel is not None and pchannel not in self._pchannels:
-            raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self._pchannels)}")
+        check_choice(pchannel, self._pchannels)
         request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
         state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
         if state.pchannel in self._pchannels:  # otherwise the next call or the watch learns of both

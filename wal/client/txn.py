@@ -24,7 +24,7 @@ from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.in_flight import InFlight
-from wal.write.txn_table import TxnLimits, check_txn_size, names_size
+from wal.write.txn_table import TxnLimits, check_txn_size, failed_by, names_size, open_bytes_passed
 
 RENEWALS: Final = 3
 """The keepalive is renewed at most this often during a keepalive, and only after bodies were added."""
@@ -92,10 +92,7 @@ class RemoteTxn:
         check_txn_size(len(self._bodies) + len(messages), counted, stored, self._limits)
         held, limits = self._open_txns, self._limits
         if held.bytes + bodies.counted > limits.open_txn_bytes_max:
-            raise WouldBlockError(
-                f"open transactions hold {held.bytes} bytes and {bodies.counted} more would pass open_txn_bytes_max="
-                f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
-            )
+            raise open_bytes_passed(held.bytes, bodies.counted, limits)
         held.bytes += bodies.counted
         self._bodies += as_messages(messages, self._names)
         self._stored, self._counted = stored, counted
@@ -249,12 +246,7 @@ class RemoteTxn:
                     break
         if self._failure is None and (spanned := self._spanned()) is not None:
             name, message_type = spanned
-            self._fail(
-                TransactionExpiredError(
-                    f"transaction {self.context.txn_id} was failed by a {message_type.name} message on vchannel {name!r}, which no "
-                    "transaction may span; nothing of it is in the log: begin a new one"
-                )
-            )
+            self._fail(failed_by(self.context.txn_id, message_type.name, name))
         if self._failure is not None:
             raise self._failure
 

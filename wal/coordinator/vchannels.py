@@ -21,6 +21,7 @@ from actors import ActorError, ActorRef, ActorStoppedError
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
 from wal.channels.directory import RecordChange, VChannelDirectory, unsaved_records
 from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.pchannels import check_choice
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.settings import Settings
@@ -146,10 +147,7 @@ class VChannels:
         check_vchannel(name)
         if name in self.directory.records:
             raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
-        if pchannel is not None and not isinstance(pchannel, str):
-            raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
-        if pchannel is not None and pchannel not in self.pchannels:
-            raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(self.pchannels)}")
+        check_choice(pchannel, self.pchannels)
         self.check_room(f"vchannel {name!r}", 1)
         info = self.directory.admit(name, pchannel or self._place_new(name))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()

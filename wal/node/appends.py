@@ -54,7 +54,7 @@ from wal.write.operations import (
     Together,
 )
 from wal.write.pchannel import PChannel
-from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_size, names_size
+from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_names, check_txn_size, names_size
 from wal.write.vchannel import VChannel
 
 SLICE: Final = 256
@@ -499,11 +499,7 @@ class LocalAppends:
     def _check_names(self, names: tuple[str, ...], *, key_bytes: int = 0) -> None:
         """Raises the error of a transaction that these vchannels cannot have. It creates none of them."""
         limits = self._txn_limits()
-        if len(names) > limits.txn_bodies_max:
-            raise InvalidArgumentError(
-                f"a transaction over {len(names)} vchannels is over txn_bodies_max={limits.txn_bodies_max}, which bounds its vchannels "
-                "as well: write to fewer of them at a time, or use the broadcaster, log.broadcast()"
-            )
+        check_txn_names(len(names), limits.txn_bodies_max)
         check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
         routes, pchannel_of = self._routes, self._vchannels.known.pchannel_of
         places = {name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names}

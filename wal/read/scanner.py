@@ -160,10 +160,7 @@ class Scanner(AsyncOnly):
 
         After a cancellation `batches` can be called again: it continues where it stopped.
         """
-        if not isinstance(size_max, int) or isinstance(size_max, bool):
-            raise TypeError(f"size_max must be an int, not {size_max!r}")
-        if size_max < 1:
-            raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")
+        check_size_max(size_max)
         while await self._has_messages():
             page = self._progress.page(size_max)
             self._hand_over(size_max)
@@ -502,3 +499,11 @@ def check_handler(handler: object) -> None:
     check_runs(handler.handle if isinstance(handler, MessageHandler) else handler)
     if handler is not None and not isinstance(handler, MessageHandler) and not callable(handler):
         raise TypeError(f"handler must be a callable, or an object with handle and close, not {type(handler).__name__}")
+
+
+def check_size_max(size_max: object) -> None:
+    """Raises TypeError or InvalidArgumentError for a number of messages that no page can have."""
+    if not isinstance(size_max, int) or isinstance(size_max, bool):
+        raise TypeError(f"size_max must be an int, not {size_max!r}")
+    if size_max < 1:
+        raise InvalidArgumentError(f"size_max={size_max}: a page holds at least 1 message")

@@ -40,7 +40,7 @@ from wal.write.checks import check_body
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel
-from wal.write.txn_table import TxnOwner
+from wal.write.txn_table import TxnOwner, check_txn_names
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -265,11 +265,7 @@ def names_in(vchannels: Collection[str], *, names_max: int) -> tuple[str, ...]:
 
     A transaction has no more vchannels than bodies.
     """
-    if len(vchannels) > names_max:
-        raise InvalidArgumentError(
-            f"a transaction over {len(vchannels)} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: "
-            "write to fewer of them at a time, or use the broadcaster, log.broadcast()"
-        )
+    check_txn_names(len(vchannels), names_max)
     names = tuple(vchannels)
     if not names or len(set(names)) < len(names):
         shown = ", ".join(map(repr, names[:SHOWN_MAX])) or "none"

@@ -140,10 +140,7 @@ class TxnTable:
             check_txn_size(len(bodies) + len(added), txn.size + counted, txn.stored + stored, limits)
         if self.size + counted > limits.open_txn_bytes_max:
             self.refused += 1
-            raise WouldBlockError(
-                f"open transactions hold {self.size} bytes and {counted} more would pass open_txn_bytes_max="
-                f"{limits.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
-            )
+            raise open_bytes_passed(self.size, counted, limits)
         if (owner := txn.owner) is not None and (held := self._of_owners[owner][1]) + counted > owner.open_txn_bytes_max:
             self.refused += 1
             raise WouldBlockError(
@@ -265,6 +262,31 @@ class TxnTable:
         self._ended[txn_id] = reason
         if len(self._ended) > _ENDED_MAX:
             self._ended.popitem(last=False)
+
+
+def open_bytes_passed(held: int, more: int, limits: TxnLimits) -> WouldBlockError:
+    """Returns the error for bodies of so many bytes that would pass what all open transactions may hold."""
+    return WouldBlockError(
+        f"open transactions hold {held} bytes and {more} more would pass open_txn_bytes_max={limits.open_txn_bytes_max}: commit or roll "
+        "back some, or raise the setting; this one stays open"
+    )
+
+
+def failed_by(txn_id: int, kind: str, vchannel: str) -> TransactionExpiredError:
+    """Returns the error of a transaction that would span an exclusive message of this kind."""
+    return TransactionExpiredError(
+        f"transaction {txn_id} was failed by a {kind} message on vchannel {vchannel!r}, which no transaction may span; nothing of it is in "
+        "the log: begin a new one"
+    )
+
+
+def check_txn_names(count: int, names_max: int) -> None:
+    """Raises InvalidArgumentError for a transaction over so many vchannels: it has no more of them than bodies."""
+    if count > names_max:
+        raise InvalidArgumentError(
+            f"a transaction over {count} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: write to fewer "
+            "of them at a time, or use the broadcaster, log.broadcast()"
+        )
 
 
 def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> None:

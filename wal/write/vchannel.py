@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from actors import Member
-from wal.errors import ChannelNotExistError, InvalidRequestSeqError, TransactionExpiredError, WALError, WouldBlockError, defect
+from wal.errors import ChannelNotExistError, InvalidRequestSeqError, WALError, WouldBlockError, defect
 from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
 from wal.write.cursor_writes import save_after
@@ -56,6 +56,7 @@ from wal.write.operations import (
 )
 from wal.write.pchannel import PChannel
 from wal.write.submissions import BulkSubmission, RecordSubmission, TxnSubmission
+from wal.write.txn_table import failed_by
 
 
 class VChannel(Member):
@@ -158,14 +159,7 @@ class VChannel(Member):
     def fail_spanned(self, message_type: int) -> None:
         """Fails the open transactions on this vchannel, which must not span an exclusive message of this type."""
         kind = MessageType(message_type).name
-        self.pchannel.fail_transactions(
-            self.run_name,
-            lambda txn_id: TransactionExpiredError(
-                f"transaction {txn_id} was failed by a {kind} message on vchannel {self.channel!r}, which no transaction may "
-                "span; nothing of it is in the log: begin a new one"
-            ),
-            spanned=True,
-        )
+        self.pchannel.fail_transactions(self.run_name, lambda txn_id: failed_by(txn_id, kind, self.channel), spanned=True)
 
     # -- one method for each kind of operation; a WALError that it raises refuses the operation
 
