@@ -10,7 +10,7 @@ errors of a log are raised at the `yield`, so that a search can go on after a tr
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Generator
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -195,6 +195,16 @@ def weigh(
 def exceeds(amount: int, limit: int | None) -> bool:
     """Returns whether this amount is above the limit, if there is one."""
     return limit is not None and amount > limit
+
+
+def within(weights: Iterable[FrameWeight], rows_max: int | None, bytes_max: int | None) -> Iterator[FrameWeight]:
+    """Yields these weights, up to and including the first that brings their total above a limit."""
+    rows = size = 0
+    for weight in weights:
+        yield weight
+        rows, size = rows + weight.rows, size + weight.size
+        if exceeds(rows, rows_max) or exceeds(size, bytes_max):
+            return
 
 
 def weigh_pieces(start: int, end: int, bytes_between: BytesBetween) -> list[FrameWeight]:

@@ -33,7 +33,7 @@ from wal.storage.journal.lineage_file import load_lineage
 from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.segments import Segment, SegmentSet, damaged, extend_index, last_truncated, load_index, segment_bases
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
-from wal.storage.search import PAGE_BYTES, exceeds, weight_of
+from wal.storage.search import PAGE_BYTES, weight_of, within
 
 _T = TypeVar("_T")
 _GRAIN: Final = 64
@@ -315,14 +315,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
     ) -> list[FrameWeight]:
         limited = rows_max is not None or bytes_max is not None
-        weights: list[FrameWeight] = []
-        rows = size = 0
-        for weight in self._weights(start, end, choice, limited=limited):
-            weights.append(weight)
-            rows, size = rows + weight.rows, size + weight.size
-            if exceeds(rows, rows_max) or exceeds(size, bytes_max):
-                break
-        return weights
+        return list(within(self._weights(start, end, choice, limited=limited), rows_max, bytes_max))
 
     def _weights(self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool) -> Generator[FrameWeight, None, None]:
         """Yields what `weights` returns: from the index, or, with a limit for some vchannels, from the heads of the frames, which may hold

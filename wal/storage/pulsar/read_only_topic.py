@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import Final, TypeVar
@@ -35,7 +35,7 @@ from wal.storage.pulsar.reader import Passed, PulsarReader
 from wal.storage.pulsar.recovery import end_before
 from wal.storage.pulsar.vchannel_index import VChannelIndex
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
-from wal.storage.search import PAGE_BYTES, PageRequest, exceeds, weight_of
+from wal.storage.search import PAGE_BYTES, PageRequest, weight_of
 
 _T = TypeVar("_T")
 FOLLOW_ENTRIES: Final = 64
@@ -413,21 +413,12 @@ class ScannedFrames:
 
     def exceeds(self, end: int, rows_max: int | None, bytes_max: int | None) -> bool:
         """Returns whether the scanned frames below `end` exceed a limit."""
-        return _count(self._frames, end, rows_max, bytes_max)[1]
+        rows, size = sum(frame.rows for frame in self._below(end)), sum(frame.size for frame in self._below(end))
+        return search.exceeds(rows, rows_max) or search.exceeds(size, bytes_max)
 
     def within(self, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
         """Returns the frames below `end`, up to and including the first that exceeds a limit."""
-        count, _ = _count(self._frames, end, rows_max, bytes_max)
-        return [frame for _, frame in zip(range(count), self._frames, strict=False)]
+        return list(search.within(self._below(end), rows_max, bytes_max))
 
-
-def _count(frames: deque[FrameWeight], end: int, rows_max: int | None, bytes_max: int | None) -> tuple[int, bool]:
-    """Returns how many frames below `end` are needed to exceed a limit (all, if they do not), and whether they exceed it."""
-    count = rows = size = 0
-    for frame in takewhile(lambda frame: frame.position < end, frames):
-        count += 1
-        rows += frame.rows
-        size += frame.size
-        if exceeds(rows, rows_max) or exceeds(size, bytes_max):
-            return count, True
-    return count, False
+    def _below(self, end: int) -> Iterator[FrameWeight]:
+        return takewhile(lambda frame: frame.position < end, self._frames)
