@@ -84,6 +84,8 @@ class KVBase(AsyncClosing):
 
     def under(self, root_path: str) -> RootedKV:
         """Returns a KV of the same store whose keys are under `root_path` below this one's. Closing it leaves this one open."""
+        if not check_root_path(root_path):
+            raise InvalidArgumentError("the root path '' names nothing: use the KV itself, or name a path")
         return RootedKV(self, root_path)
 
     async def load(self, key: str) -> str:
@@ -259,8 +261,6 @@ class RootedKV(KVBase):
 
     def __init__(self, parent: KVBase, root_path: str) -> None:
         super().__init__()
-        if not check_root_path(root_path):
-            raise InvalidArgumentError("the root path '' names nothing: use the KV itself, or name a path")
         self._root = parent._full(check_root_path(root_path))
         self._parent = parent
         self._watches: list[Watch] = []

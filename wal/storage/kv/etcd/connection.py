@@ -225,6 +225,16 @@ class EtcdStream:
         self._call.cancel()
 
 
+def get(key: bytes, end: bytes = b"") -> rpc.RequestOp:
+    """Returns the operation that loads a key, or a range."""
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, range_end=end))
+
+
+def delete(key: bytes, end: bytes = b"") -> rpc.RequestOp:
+    """Returns the operation that removes a key, or a range."""
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
+
+
 def _metadata(token: str | None) -> tuple[tuple[str, str], ...]:
     return (_LEADER,) if token is None else (_LEADER, ("token", token))
 
@@ -276,6 +286,17 @@ class EtcdCalls:
         """Returns the value of a record, checked. Raises CorruptionError if it is damaged."""
         self.sealed = self.sealed or is_sealed(kept)
         return unsealed(key, kept, f"etcd at {self.connection.where}", bare=True)
+
+    async def read(self, method: Method[Request, Response], request: Request, what: str) -> Response:
+        """Makes a call that changes no key, as an operation of the KV."""
+        answer = await self.count(self.connection.read(method, request, what))
+        self.saw(answer)
+        return answer
+
+    def put(self, key: bytes, value: str, *, lease: int = 0) -> rpc.RequestOp:
+        """Returns the operation that saves this value on a full key; it is removed with the lease."""
+        put = rpc.PutRequest(key=key, value=self.kept(key.decode(), value), lease=lease)
+        return rpc.RequestOp(request_put=put)
 
     async def transact(self, compares: Sequence[rpc.Compare], operations: Sequence[rpc.RequestOp], what: str) -> rpc.TxnResponse:
         """Runs one transaction that changes something, as one call; etcd carries it out only if all of `compares` hold."""

@@ -17,13 +17,13 @@ import msgspec
 
 from wal.errors import ChannelFencedError, InvalidArgumentError, TruncatedError, UnknownOutcomeError, WALError
 from wal.runtime.user_code import shielded
-from wal.storage.kv.base import KVBase, KVBatch, KVStatistics
+from wal.storage.kv.base import KVBatch, RootedKV
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
+from wal.storage.kv.etcd.connection import delete
 from wal.storage.kv.etcd.kv import EtcdKV, LeaderFence
 from wal.storage.kv.etcd.requests import RANGE, decoded, range_of
 from wal.storage.kv.etcd.session import EtcdSession
 from wal.storage.kv.keys import check_key, check_keys, check_saves, check_value
-from wal.storage.kv.watch import Watch
 
 MARK: Final = "leader-mark"
 """The key that every change of a leader puts as well; see `LeaderFence`."""
@@ -82,8 +82,7 @@ class EtcdElection:
     async def _campaign(self, key: str, value: str, session: EtcdSession) -> Leadership:
         full = self._kv.calls.full_key(key)
         absent = rpc.Compare(target=rpc.Compare.CREATE, key=full, create_revision=0)
-        put = rpc.PutRequest(key=full, value=self._kv.calls.kept(full.decode(), value), lease=session.lease)
-        put_it = [rpc.RequestOp(request_put=put)]
+        put_it = [self._kv.calls.put(full, value, lease=session.lease)]
         try:
             answer = await session.transact([absent], put_it, "becoming a candidate")
             if answer.succeeded:
@@ -128,16 +127,14 @@ class EtcdElection:
                         await anext(watch)
 
     async def _candidates(self) -> list[Leader]:
-        first, end = range_of(self._kv.calls.full_key(self._prefix).decode())
-        answer = await self._kv.calls.count(
-            self._kv.calls.connection.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
-        )
-        cut = len(self._kv.calls.full_key(""))
+        calls = self._kv.calls
+        first, end = range_of(calls.full_key(self._prefix).decode())
+        answer = await calls.read(RANGE, rpc.RangeRequest(key=first, range_end=end), "looking for the leader")
+        cut = len(calls.full_key(""))
         candidates = [
-            Leader(self._kv.calls.value(one.key, one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
+            Leader(calls.value(one.key, one.value), one.create_revision, decoded("key", one.key[cut:]), one.mod_revision)
             for one in answer.kvs
         ]
-        self._kv.calls.saw(answer)
         return sorted(candidates, key=lambda leader: leader.token)
 
 
@@ -159,10 +156,9 @@ class Leadership:
 
     async def proclaim(self, value: str) -> None:
         """Publishes another value. Raises ChannelFencedError when this is no longer the leader."""
-        full = self._kv.calls.full_key(self.key)
-        kept = self._kv.calls.kept(full.decode(), check_value(self.key, value))
-        put = rpc.PutRequest(key=full, value=kept, lease=self.session.lease)
-        await self._transact([rpc.RequestOp(request_put=put)], "proclaiming")
+        calls = self._kv.calls
+        put = calls.put(calls.full_key(self.key), check_value(self.key, value), lease=self.session.lease)
+        await self._transact([put], "proclaiming")
         self.value = value
 
     async def multi_save_and_remove(self, saves: Mapping[str, str], removals: Sequence[str] = ()) -> None:
@@ -170,18 +166,13 @@ class Leadership:
         ChannelFencedError."""
         checked, removed = check_saves(saves), check_keys("removals", removals)
         calls = self._kv.calls
-        complete = {calls.full_key(key): value for key, value in checked.items()}
-        puts = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=calls.kept(key.decode(), value))) for key, value in complete.items()
-        ]
-        deletes = [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self._kv.calls.full_key(key))) for key in removed]
-        await self._transact(puts + deletes, "saving as the leader")
+        puts = [calls.put(calls.full_key(key), value) for key, value in checked.items()]
+        await self._transact([*puts, *(delete(calls.full_key(key)) for key in removed)], "saving as the leader")
 
     async def resign(self) -> None:
         """Gives up the leadership to the next candidate. Does nothing when this is no longer the leader."""
-        delete = rpc.DeleteRangeRequest(key=self._kv.calls.full_key(self.key))
         with contextlib.suppress(ChannelFencedError):
-            await self._transact([rpc.RequestOp(request_delete_range=delete)], "resigning")
+            await self._transact([delete(self._kv.calls.full_key(self.key))], "resigning")
 
     async def __aenter__(self) -> Leadership:
         return self
@@ -198,7 +189,7 @@ class Leadership:
             )
 
 
-class LedKV(KVBase):
+class LedKV(RootedKV):
     """The KV of a leader: `kv` as the holder of `leadership` may change it. Closing it leaves `kv` open.
 
     Every change is made only while this process leads, which etcd decides in the same transaction; no clock is asked. A change after the
@@ -207,7 +198,7 @@ class LedKV(KVBase):
     """
 
     def __init__(self, kv: EtcdKV, leadership: Leadership) -> None:
-        super().__init__(root_path=kv.root_path)
+        super().__init__(kv, "")
         assert kv.operations_max is not None, "etcd has a bound"
         self.operations_max: int | None = kv.operations_max - 2
         """The comparisons of the leader's key and of the mark are operations too."""
@@ -226,22 +217,5 @@ class LedKV(KVBase):
     async def upgrade(self) -> None:
         await self._kv.upgrade_as(self._fence)
 
-    async def close(self) -> None:
-        """Ends the use of this KV. Idempotent."""
-        self._closed = True
-
-    def statistics(self) -> KVStatistics:
-        """Returns the statistics of the KV below."""
-        return self._kv.statistics()
-
-    async def _load(self, keys: list[str]) -> list[str | None]:
-        return await self._kv._load(keys)
-
-    async def _scan(self, prefix: str) -> list[tuple[str, str]]:
-        return await self._kv._scan(prefix)
-
     async def _commit(self, batch: KVBatch) -> str | None:
         return await self._kv.commit_as(self._fence, batch)
-
-    async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
-        return await self._kv._watch(subject, is_prefix=is_prefix, root_length=root_length, buffer_max=buffer_max)

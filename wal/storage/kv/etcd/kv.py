@@ -21,7 +21,7 @@ from wal.runtime.secret import Secret, shown
 from wal.runtime.tasks import keep_task
 from wal.storage.kv.base import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBase, KVBatch, KVStatistics
 from wal.storage.kv.etcd.api import rpc_pb2 as rpc
-from wal.storage.kv.etcd.connection import EtcdCalls, EtcdConnection
+from wal.storage.kv.etcd.connection import EtcdCalls, EtcdConnection, delete, get
 from wal.storage.kv.etcd.refusals import CompactedError
 from wal.storage.kv.etcd.requests import RANGE, REVOKE, TIME_TO_LIVE, TXN, decoded, page_limit, range_of
 from wal.storage.kv.etcd.session import EtcdSession
@@ -148,16 +148,15 @@ class EtcdKV(KVBase):
     async def lifetime(self, lease: int) -> float:
         """Returns the lifetime in seconds with which the lease of a session was granted, or 0.0 if that is gone, and never comes back."""
         self._check_open()
-        answer = await self.calls.count(
-            self.calls.connection.read(TIME_TO_LIVE, rpc.LeaseTimeToLiveRequest(ID=lease), "asking for the lifetime of a lease")
-        )
+        request = rpc.LeaseTimeToLiveRequest(ID=lease)
+        answer = await self.calls.read(TIME_TO_LIVE, request, "asking for the lifetime of a lease")
         return float(answer.grantedTTL) if answer.TTL >= 0 else 0.0  # 0: less than a second is left, in which it can be renewed
 
     async def revoke(self, lease: int) -> None:
         """Takes the lease of another session away, with its keys: its owner does not answer. A lease that is gone already is fine."""
         self._check_open()
         with contextlib.suppress(InvalidArgumentError):
-            await self.calls.count(self.calls.connection.read(REVOKE, rpc.LeaseRevokeRequest(ID=lease), "revoking a lease"))
+            await self.calls.read(REVOKE, rpc.LeaseRevokeRequest(ID=lease), "revoking a lease")
 
     async def close(self) -> None:
         """Waits for the calls that were sent, closes the sessions, ends the watches with ClosedError and disconnects. Idempotent."""
@@ -179,10 +178,7 @@ class EtcdKV(KVBase):
     async def store_revision(self) -> int:
         """Returns the newest revision of the store, by a linearizable read."""
         key, _ = range_of(self._root)
-        answer = await self.calls.count(
-            self.calls.connection.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision")
-        )
-        return self.calls.saw(answer)
+        return self.calls.saw(await self.calls.read(RANGE, rpc.RangeRequest(key=key, count_only=True), "asking for the revision"))
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
@@ -217,19 +213,16 @@ class EtcdKV(KVBase):
         """Asks for the revision, and for a few records: new ones get a checksum if one of these has it, or there are none."""
         first, end = range_of(self._root)
         request = rpc.RangeRequest(key=first, range_end=end, limit=page_limit(0, 0))
-        answer = await self.calls.count(self.calls.connection.read(RANGE, request, "asking for the revision"))
-        self.calls.saw(answer)
+        answer = await self.calls.read(RANGE, request, "asking for the revision")
         self.calls.sealed = not answer.kvs or any(is_sealed(kv.value) for kv in answer.kvs)
 
     async def _load(self, keys: list[str]) -> list[str | None]:
         if len(keys) == 1:
             request = rpc.RangeRequest(key=keys[0].encode())
-            answers = [await self.calls.count(self.calls.connection.read(RANGE, request, "loading a key"))]
-            self.calls.saw(answers[0])
+            answers = [await self.calls.read(RANGE, request, "loading a key")]
         else:
-            gets = rpc.TxnRequest(success=[_get(key.encode()) for key in keys])
-            answer = await self.calls.count(self.calls.connection.read(TXN, gets, f"loading {len(keys)} keys"))
-            self.calls.saw(answer)
+            gets = rpc.TxnRequest(success=[get(key.encode()) for key in keys])
+            answer = await self.calls.read(TXN, gets, f"loading {len(keys)} keys")
             answers = [one.response_range for one in answer.responses]
         return [self.calls.value(one.kvs[0].key, one.kvs[0].value) if one.kvs else None for one in answers]
 
@@ -265,14 +258,10 @@ class EtcdKV(KVBase):
 
     async def commit_as(self, leader: LeaderFence | None, batch: KVBatch) -> str | None:
         """Does what `_commit` does; with `leader` only while it is the leader, and its own changes are there: else ChannelFencedError."""
-        operations = [
-            rpc.RequestOp(request_put=rpc.PutRequest(key=key.encode(), value=self.calls.kept(key, value)))
-            for key, value in batch.saves.items()
-        ]
-        operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key.encode())) for key in batch.removals]
+        operations = [self.calls.put(key.encode(), value) for key, value in batch.saves.items()]
+        operations += [delete(key.encode()) for key in batch.removals]
         if batch.removed_prefix is not None:
-            first, end = range_of(batch.removed_prefix)
-            operations.append(rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=first, range_end=end)))
+            operations.append(delete(*range_of(batch.removed_prefix)))
         if leader is not None:
             operations.append(rpc.RequestOp(request_put=rpc.PutRequest(key=leader.mark)))
         if not batch.compare and leader is None:
@@ -286,9 +275,8 @@ class EtcdKV(KVBase):
         if not (revision := leader.revision):
             await self.commit_as(leader, KVBatch())
             return
-        gets = rpc.TxnRequest(success=[_get(leader.key), _get(leader.mark)])
-        answer = await self.calls.count(self.calls.connection.read(TXN, gets, "asking who leads"))
-        self.calls.saw(answer)
+        gets = rpc.TxnRequest(success=[get(leader.key), get(leader.mark)])
+        answer = await self.calls.read(TXN, gets, "asking who leads")
         leader.check(answer.responses, revision)
 
     async def _swap(
@@ -308,7 +296,7 @@ class EtcdKV(KVBase):
                 compares += leader.compares()
                 keys += (leader.key, leader.mark)
                 revision = leader.revision
-            answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=map(_get, keys))
+            answer = await self.calls.send(compares, operations, "comparing and changing", otherwise=map(get, keys))
             if answer.succeeded:
                 if leader is not None:
                     leader.revision = max(leader.revision, answer.header.revision)
@@ -375,10 +363,6 @@ class EtcdKV(KVBase):
         if self._ending:
             await asyncio.wait(list(self._ending))
         await self.calls.connection.close()
-
-
-def _get(key: bytes) -> rpc.RequestOp:
-    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
 
 
 def _masked(endpoints: Sequence[str]) -> list[str]:

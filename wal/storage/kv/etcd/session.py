@@ -117,8 +117,7 @@ class EtcdSession(AsyncClosing):
         is gone."""
         self.check_alive()
         full = self._calls.full_key(check_key(key))
-        put = rpc.PutRequest(key=full, value=self._calls.kept(full.decode(), check_value(key, value)), lease=self.lease)
-        await self.transact([], [rpc.RequestOp(request_put=put)], "saving for a session")
+        await self.transact([], [self._calls.put(full, check_value(key, value), lease=self.lease)], "saving for a session")
 
     async def transact(self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str) -> rpc.TxnResponse:
         """Runs one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
