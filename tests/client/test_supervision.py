@@ -244,7 +244,7 @@ async def test_write_defect_ends_client(served: Serving, monkeypatch: pytest.Mon
     async def fail(*_: object) -> None:
         raise Defect("injected")
 
-    monkeypatch.setattr("wal.client.remote_pchannel._write", fail)
+    monkeypatch.setattr("wal.rpc.connection.Stream.write_if_open", fail)
     async with open_wal(f"wal://{served.address}") as log, log.read("orders") as scanner:
         await log.raw_append(Message("orders", b"1"))
         await anext(scanner)

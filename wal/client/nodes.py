@@ -159,7 +159,7 @@ class Nodes:
         self._reported[pchannel] = term
         report = proto.ReportAssignmentErrorRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel, term=term), err=error_to_proto(error))
         request = proto.AssignmentDiscoverRequest(report_error=report)
-        keep_task(self._reporting, self._supervision.start(partial(_write, self._stream, request), f"report {pchannel}"))
+        keep_task(self._reporting, self._supervision.start(partial(self._stream.write_if_open, request), f"report {pchannel}"))
 
     def stop(self, cause: WALError | None = None) -> None:
         """Ends all waits for the servers, as `Connection.stop` does."""
@@ -247,15 +247,6 @@ async def _leave(connection: Connection) -> None:
         await asyncio.sleep(LEAVE_S)
     finally:
         await connection.leave(gone)
-
-
-async def _write(
-    stream: Stream[proto.AssignmentDiscoverRequest, proto.AssignmentDiscoverResponse], request: proto.AssignmentDiscoverRequest
-) -> None:
-    try:
-        await stream.write(request)
-    except WALError:
-        pass  # the stream has ended
 
 
 _log: Final = logging.getLogger("wal.remote")

@@ -193,19 +193,12 @@ class RemotePChannel(ShownPChannel):
         if self._stream is None:
             return
         request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
-        keep_task(self._asking, self._supervision.start(partial(_write, self._stream, request), f"await a tick of {self.channel}"))
+        keep_task(self._asking, self._supervision.start(partial(self._stream.write_if_open, request), f"await a tick of {self.channel}"))
 
     def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:
         if moved := super().show_snapshot(snapshot, newest):
             self.recent.restart(snapshot.durable_end)
         return moved
-
-
-async def _write(stream: ConsumeStream, request: proto.ConsumeRequest) -> None:
-    try:
-        await stream.write(request)
-    except WALError:
-        pass  # the stream has ended: the next one begins with the tick
 
 
 _log: Final = logging.getLogger("wal.remote")

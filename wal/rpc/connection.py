@@ -392,6 +392,13 @@ class Stream(Generic[Request, Response]):
                 raise
             raise self._closed() from None
 
+    async def write_if_open(self, request: Request) -> None:
+        """Sends a request, unless the stream has ended."""
+        try:
+            await self.write(request)
+        except WALError:
+            pass
+
     async def read(self) -> Response | None:
         """Returns the next response; None when the other side ended the stream well. Raises the error with which it ended."""
         try:
