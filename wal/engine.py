@@ -16,10 +16,11 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -51,6 +52,15 @@ if TYPE_CHECKING:
 
 
 R_co = TypeVar("R_co", covariant=True)
+
+
+class Unchecked(enum.Enum):
+    """The default of `expected_last`: the append does not depend on what the last event is."""
+
+    UNCHECKED = "not checked"
+
+
+UNCHECKED: Final = Unchecked.UNCHECKED
 NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
 """The last event of no vchannel is expected."""
 
@@ -326,34 +336,24 @@ class Appends(Protocol):
         A message for a vchannel that does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
         """
 
-    def append_keyed(self, message: Message, barrier_time_tick: int, key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Sends a message with an idempotency key; returns None as `append` does.
+    def append_with(
+        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | Unchecked | None = UNCHECKED
+    ) -> asyncio.Future[Any] | None:
+        """Sends a message with an idempotency key, or one that is appended only if this is the last event of its vchannel, or both.
 
-        Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one.
-        """
-
-    def append_expecting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Sends a message that is appended only if this is the last event of its vchannel (None: it never had one).
-
-        The future raises a ConflictError if it is not. Returns None as `append` does. Raises InvalidArgumentError for an id of another
-        pchannel, or of another incarnation of its log.
+        The future has an AppendResult, or a ForgottenResult for a producer's key; it raises a ConflictError if the last event is another
+        one (`expected_last` of None: if there was any). Returns None as `append` does. Raises InvalidRequestSeqError if a producer's
+        sequence is below one in flight, or follows a failed one; InvalidArgumentError for an id of another pchannel, or of another
+        incarnation of its log.
         """
 
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight: a WouldBlockError, or the ClosedError of an engine that is being closed."""
 
-    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
-        """Appends a message when there is room in flight; callers are served in order."""
-
-    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
-        """Appends a message with an idempotency key when there is room in flight."""
-
-    async def append_expecting_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
-    ) -> AppendResult | ForgottenResult:
-        """Appends as `append_expecting` does when there is room in flight."""
+    async def append_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
+    ) -> Any:
+        """Appends a message, as `append` or `append_with` does, when there is room in flight; callers are served in order."""
 
     def append_txn(
         self,
@@ -367,7 +367,7 @@ class Appends(Protocol):
 
         `bytes` are an INSERT on its only vchannel. `expected_last` is by name, for some or all of `names`; a ConflictError says that one of
         them has another last event. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
-        InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_keyed` do.
+        InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_with` do.
         """
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
@@ -385,7 +385,7 @@ class Appends(Protocol):
         """Schedules an INSERT for this time, in milliseconds since 1970, when there is room in flight; appends it if the time has passed.
 
         `keyed` says that the key is an idempotency key of the caller, not a generated one. Raises WouldBlockError past the bounds of
-        scheduled messages, and as `append_keyed` does.
+        scheduled messages, and as `append_with` does.
         """
 
     async def cancel_scheduled(self, vchannel: str, key: str) -> bool:

@@ -46,11 +46,10 @@ async def append(log: LocalLog, vchannel: str, payload: bytes) -> int:
 
 async def append_keyed(log: LocalLog, number: int) -> int:
     """Appends the message of this number once, by its key, and returns its tick."""
-    future = log.appends.append_keyed(Message(MOVED, b"%d" % number), 0, f"key-{number}")
+    future = log.appends.append_with(Message(MOVED, b"%d" % number), 0, f"key-{number}")
     assert future is not None
-    result = await future
-    assert result.time_tick is not None
-    return result.time_tick
+    tick: int = (await future).time_tick
+    return tick
 
 
 async def payloads(log: LocalLog, vchannel: str) -> list[bytes]:

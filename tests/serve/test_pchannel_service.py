@@ -63,7 +63,8 @@ async def ask(connection: Connection, method: Method[Any, Any], request: Any) ->
 
 
 async def append(served: Serving, name: str = "a", payload: bytes = b"x" * 1_000) -> AppendResult:
-    return await served.log.appends.append_waiting(Message(name, payload), 0)
+    result: AppendResult = await served.log.appends.append_waiting(Message(name, payload), 0)
+    return result
 
 
 def only(served: Serving) -> PChannel:
@@ -165,7 +166,7 @@ async def test_pchannel_reports_what_it_did() -> None:
 
 async def test_producers_are_listed_and_forgotten(served: Serving, connection: Connection) -> None:
     for sequence in range(3):
-        await served.log.appends.append_keyed_waiting(Message("a", b"x"), 0, ProducerKey("loader", sequence))
+        await served.log.appends.append_waiting(Message("a", b"x"), 0, ProducerKey("loader", sequence))
     answer = await ask(connection, LIST_PRODUCERS, request_for(served))
     listed = reports.producers_from_proto(answer)
     assert [(one.name, one.vchannels, one.last_sequence) for one in listed] == [("loader", ("a",), 2)]
@@ -180,7 +181,7 @@ async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
         one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", other)):
             await served.log.create_vchannel(name, pchannel)
-            await served.log.appends.append_keyed_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
+            await served.log.appends.append_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
         request = proto.ForgetProducerRequest(pchannel=PChannelInfo(name=one), name="loader")
         await ask(connection, FORGET_PRODUCER, request)
         assert [info.vchannels for info in await served.log.appends.producers()] == [("b",)]

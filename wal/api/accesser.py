@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, Never, overload
 
 from actors import Actor, ActorRef
 from wal.api.append_options import (
-    UNCHECKED,
     AppendOption,
     AppendResponses,
     ExpectedLast,
-    Unchecked,
     append_groups,
     check_expected_last,
     expected_by_name,
@@ -33,7 +31,7 @@ from wal.api.lifecycle import Lifecycle
 from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel, check_vchannels
-from wal.engine import LogStatistics
+from wal.engine import UNCHECKED, LogStatistics, Unchecked
 from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from wal.api.scheduled import Schedule
     from wal.api.typed import TypedLog
     from wal.consumers.consumer import Consumer, ConsumerStatistics
-    from wal.engine import PChannelRetention, ReadableEngine, WritableEngine
+    from wal.engine import PChannelRetention, ReadableEngine
     from wal.message.payloads import CodecOption, PayloadType, Upcast
     from wal.operate.status.server import StatusServer
     from wal.runtime.secret import Secret
@@ -210,30 +208,20 @@ class WALAccesser:
         engine = lifecycle.engine
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
+        appends = engine.appends
+        if expected_last is UNCHECKED and idempotency_key is None:
+            future = appends.append(message, barrier_time_tick)
+            result: AppendResult | ForgottenResult
+            result = await (future or appends.append_waiting(message, barrier_time_tick))
+            return result
         if expected_last is not UNCHECKED:
-            return await self._append_expecting(engine, message, barrier_time_tick, idempotency_key, expected_last)
-        if idempotency_key is not None:
-            keyed = engine.appends.append_keyed(message, barrier_time_tick, idempotency_key)
-            return await (keyed or engine.appends.append_keyed_waiting(message, barrier_time_tick, idempotency_key))
-        future = engine.appends.append(message, barrier_time_tick)
-        if future is None:
-            return await engine.appends.append_waiting(message, barrier_time_tick)
-        return await future
-
-    async def _append_expecting(
-        self,
-        engine: WritableEngine,
-        message: Message,
-        barrier_time_tick: int,
-        key: str | ProducerKey | None,
-        expected_last: MessageID | None,
-    ) -> AppendResult | ForgottenResult:
-        appends, last = engine.appends, check_expected_last(expected_last)
-        future = appends.append_expecting(message, barrier_time_tick, key, last)
+            check_expected_last(expected_last)
+        special = appends.append_with(message, barrier_time_tick, idempotency_key, expected_last)
         try:
-            return await (future or appends.append_expecting_waiting(message, barrier_time_tick, key, last))
+            result = await (special or appends.append_waiting(message, barrier_time_tick, idempotency_key, expected_last))
         except ConflictError as error:
-            raise await explained(engine, error, {message.vchannel: last}) from None
+            raise await explained(engine, error, {message.vchannel: check_expected_last(expected_last)}) from None
+        return result
 
     @overload
     def append_nowait(
@@ -271,13 +259,12 @@ class WALAccesser:
         """
         appends = self._lifecycle.ready_nowait().appends
         future: asyncio.Future[Any] | None
-        if expected_last is not UNCHECKED:
-            last = check_expected_last(expected_last)
-            future = appends.append_expecting(message, barrier_time_tick, idempotency_key, last)
-        elif idempotency_key is None:
+        if expected_last is UNCHECKED and idempotency_key is None:
             future = appends.append(message, barrier_time_tick)
         else:
-            future = appends.append_keyed(message, barrier_time_tick, idempotency_key)
+            if expected_last is not UNCHECKED:
+                check_expected_last(expected_last)
+            future = appends.append_with(message, barrier_time_tick, idempotency_key, expected_last)
         if future is None:
             raise appends.no_room(message)
         return future

@@ -7,14 +7,13 @@ one is explained, since a caller that uses them would never succeed.
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import msgspec
 
 from wal.channels.vchannels import check_vchannel
-from wal.engine import NOT_EXPECTED
+from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ConflictError, InvalidArgumentError, WALError
 from wal.message import AppendResult, Message, MessageID
 from wal.write.checks import check_client_type, record_of
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     from wal.engine import Appends, ReadableEngine
 
 
-class Unchecked(enum.Enum):
-    """The default of `expected_last`: the append does not depend on what the last event is."""
-
-    UNCHECKED = "not checked"
-
-
-UNCHECKED: Final = Unchecked.UNCHECKED
 ExpectedLast = MessageID | None | Mapping[str, MessageID | None] | Unchecked
 """The last event of the only vchannel of a transaction (None: it never had one), or those of some of its vchannels by name."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, overload
 
-from wal.api.append_options import UNCHECKED
 from wal.api.blocking_calls import Twin, TwinOfLog, TwinOfTxn, listed
 from wal.api.blocking_scanner import TwinOfScanner, settled, threaded
 from wal.api.txn import R_co
 from wal.consumers.delivery import DRAIN_S
+from wal.engine import UNCHECKED
 from wal.message import ScheduledMessage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.api.accesser import WALAccesser
-    from wal.api.append_options import AppendOption, AppendResponses, ExpectedLast, Unchecked
+    from wal.api.append_options import AppendOption, AppendResponses, ExpectedLast
     from wal.api.blocking_scanner import BlockingHandler
     from wal.api.broadcast import LogBroadcast
     from wal.api.scheduled import Schedule
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerStatistics
-    from wal.engine import LogStatistics, PChannelRetention
+    from wal.engine import LogStatistics, PChannelRetention, Unchecked
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
     from wal.message.payloads import PayloadType
     from wal.read.cursors.cursor import CursorInfo, CursorKey

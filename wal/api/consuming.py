@@ -46,7 +46,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
             return
         appends = (await lifecycle.ready()).appends
         special = Message(message.vchannel, message.payload, message_type=MessageType[kind], properties=message.properties)
-        await appends.append_keyed_waiting(special, 0, f"redrive:{delivery.message.message_id}")
+        await appends.append_waiting(special, 0, f"redrive:{delivery.message.message_id}")
 
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
     consumer = consume(lifecycle, options, follow=False)

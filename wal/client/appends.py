@@ -18,13 +18,13 @@ from weakref import WeakSet
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
 from wal.client.directory import ShownVChannels
 from wal.client.nodes import Nodes
-from wal.client.outbox import Hold, Sending, Withdrawable
+from wal.client.outbox import Hold, Sending, Withdrawable, requested
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
-from wal.engine import NOT_EXPECTED
+from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
-from wal.rpc.api import append_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
 from wal.rpc.converters import producers_from_proto
@@ -34,48 +34,12 @@ from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext, spans_pchannels
-from wal.write.idempotency.keys import Key, ProducerInfo, check_key, key_ext
+from wal.write.idempotency.keys import Key, ProducerInfo
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 
 if TYPE_CHECKING:
     from wal.client.schedules import RemoteSchedules
-
-
-class KnownProducers:
-    """What the pchannels of a log remember of producers of idempotent appends. The server that has a pchannel is asked.
-
-    The producers on these pchannels, whose servers are `nodes`.
-    """
-
-    def __init__(self, pchannels: Iterable[str], nodes: Nodes) -> None:
-        self._pchannels = pchannels
-        self._nodes = nodes
-
-    async def listed(self) -> list[ProducerInfo]:
-        """Returns what every pchannel remembers of producers."""
-
-        async def listed(pchannel: str) -> list[ProducerInfo]:
-            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
-            what = f"listing the producers of pchannel {pchannel}"
-            return producers_from_proto(await self._nodes.read(pchannel, LIST_PRODUCERS, request, what))
-
-        return [info for infos in await asyncio.gather(*map(listed, self._pchannels)) for info in infos]
-
-    async def forget(self, name: str) -> None:
-        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
-
-        async def forget(pchannel: str) -> InvalidArgumentError | None:
-            request = pchannel_calls_pb2.ForgetProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name)
-            try:
-                await self._nodes.write(pchannel, FORGET_PRODUCER, request, f"forgetting producer {name!r}")
-            except InvalidArgumentError as error:
-                return error
-            return None
-
-        refusals = await asyncio.gather(*map(forget, self._pchannels))
-        if all(refusals) and refusals[0] is not None:
-            raise refusals[0]
 
 
 Locate = Callable[[tuple[str, ...]], Awaitable[list[VChannelInfo]]]
@@ -94,7 +58,7 @@ class RemoteAppends:
         limits: TxnLimits,
         *,
         locate: Locate,
-        known_producers: KnownProducers,
+        nodes: Nodes,
         judges_expected_last: bool,
         save_of: Callable[..., pchannel_calls_pb2.CursorSave],
         schedules: Callable[[], Awaitable[RemoteSchedules]],
@@ -108,7 +72,7 @@ class RemoteAppends:
         self._settings = settings
         self._limits = limits
         self._locate = locate
-        self._known_producers = known_producers
+        self._nodes = nodes
         self._judges_expected_last = judges_expected_last
         self._save_of = save_of
         self._make_schedules = schedules
@@ -122,56 +86,36 @@ class RemoteAppends:
     # -- one message
 
     def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
-        """Sends a message; returns None if there is no room in flight (`taken`: the caller has taken it)."""
-        return self._append(message, barrier_time_tick, None, 0, taken)
+        """Sends a message; returns None if there is no room for it (`taken`: the caller has taken it)."""
+        return self.append_with(message, barrier_time_tick, None, taken=taken)
 
-    def append_keyed(
-        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Sends a message with an idempotency key; returns None as `append` does."""
-        return self._append(message, barrier_time_tick, key, len(kept_key_ext(key, self._settings)), taken)
-
-    def _append(self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int, taken: bool) -> asyncio.Future[Any] | None:
-        size = self._checked_size(message) + key_bytes
+    def append_with(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[Any] | None:
+        """Sends a message with an idempotency key, or one that expects this last event; returns None as `append` does."""
+        size, make = self._size(message, key), None
         if message.message_type is not _INSERT:
             check_client_type(message)
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        if expected_last is not UNCHECKED:
+            self._check_judged()
+            make = partial(_expecting, message, barrier, key, expected_last)
         in_flight = self._in_flight
         if not taken and not in_flight.has_room(size):
             return None
         future: asyncio.Future[Any]
         future = self._create_future() if key is None and not barrier else Withdrawable(loop=self._loop)
-        sending = Sending(future, size, message=message, barrier=barrier, key=key, repeatable=key is not None)
+        sending = Sending(future, size, message=message, barrier=barrier, key=key, make=make, repeatable=key is not None)
         self._route(message.vchannel, sending).add(sending)
         if not taken:
             in_flight.size += size
         if message.message_type is not _INSERT and type_properties(message.message_type).exclusive:
-            future.add_done_callback(partial(self._ended_transactions, message))
-        return future
-
-    def append_expecting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Sends a message that expects this last event of its vchannel, in a request of its own; returns None as `append` does."""
-        self._check_judged()
-        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
-        size = self._checked_size(message) + key_bytes
-        check_client_type(message)
-        barrier = check_tick("barrier_time_tick", barrier_time_tick)
-        if not taken and not self._in_flight.has_room(size):
-            return None
-        (expected,) = expected_to_proto({message.vchannel: expected_last})
-
-        def make(number: int, seen: int) -> proto.ProduceRequest:
-            appends = [(message, barrier, key)]
-            return proto.ProduceRequest(append=request_of(number, appends, seen_time_tick=seen, expected_last=expected))
-
-        future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
-        sending = Sending(future, size, make=make, barrier=barrier, key=key, repeatable=key is not None)
-        self._route(message.vchannel, sending).add(sending)
-        if not taken:
-            self._in_flight.size += size
-        if type_properties(message.message_type).exclusive:
             future.add_done_callback(partial(self._ended_transactions, message))
         return future
 
@@ -191,29 +135,15 @@ class RemoteAppends:
         """Returns why a message has no room in flight."""
         return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
 
-    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+    async def append_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
+    ) -> Any:
         """Appends a message when there is room for it."""
-        result: AppendResult = await (await self._waiting(message, barrier_time_tick, None, 0))
-        return result
-
-    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
-        """Appends a message with an idempotency key when there is room for it."""
-        key_bytes = len(key_ext(check_key(key)))
-        result: AppendResult | ForgottenResult = await (await self._waiting(message, barrier_time_tick, key, key_bytes))
-        return result
-
-    async def append_expecting_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
-    ) -> AppendResult | ForgottenResult:
-        """Appends a message that expects this last event of its vchannel when there is room for it."""
-        size = self._checked_size(message) + (0 if key is None else len(key_ext(check_key(key))))
-        return await (
-            await self._in_flight.sent(size, lambda: self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True))
+        size = self._size(message, key)
+        future: asyncio.Future[Any] = await self._in_flight.sent(
+            size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True)
         )
-
-    async def _waiting(self, message: Message, barrier_time_tick: int, key: Key | None, key_bytes: int) -> asyncio.Future[Any]:
-        size = self._checked_size(message) + key_bytes
-        return await self._in_flight.sent(size, lambda: self._append(message, barrier_time_tick, key, key_bytes, True))
+        return await future
 
     async def schedules(self) -> RemoteSchedules:
         """Returns the calls for messages that wait for their time."""
@@ -249,19 +179,14 @@ class RemoteAppends:
         check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
         columns = columns_of(as_messages(messages, names))
 
-        def make(number: int, seen: int) -> proto.ProduceRequest:
-            return proto.ProduceRequest(
-                append_txn=append_pb2.AppendTxnRequest(
-                    request_id=number,
-                    vchannels=names,
-                    bodies=columns,
-                    key=stored_key,
-                    barrier_time_tick=barrier,
-                    seen_time_tick=seen,
-                    expected_last=expected_to_proto(expected_last),
-                )
-            )
-
+        make = requested(
+            "append_txn",
+            vchannels=names,
+            bodies=columns,
+            key=stored_key,
+            barrier_time_tick=barrier,
+            expected_last=expected_to_proto(expected_last),
+        )
         if len(names) > 1:
             await self._one_producer(names)
         await self._in_flight.take(size)
@@ -285,7 +210,7 @@ class RemoteAppends:
 
         def send(message: Message) -> asyncio.Future[Any] | None:
             self._check_same(message.vchannel, used)  # after the wait for room, during which it may have been dropped
-            return self._append(message, 0, None, 0, True)
+            return self.append(message, 0, taken=True)
 
         async def sent() -> AsyncGenerator[Piece, None]:
             for message in listed:
@@ -302,16 +227,8 @@ class RemoteAppends:
         key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
         producer = await self._one_producer(names)
 
-        def make(number: int, seen: int) -> proto.ProduceRequest:
-            return proto.ProduceRequest(
-                begin_txn=append_pb2.BeginTxnRequest(
-                    request_id=number, vchannels=names, keepalive_s=keepalive_s, key_bytes=key_bytes, seen_time_tick=seen
-                )
-            )
-
-        future: asyncio.Future[append_pb2.BegunTxn] = self._create_future()
-        producer.add(Sending(future, 0, make=make, repeatable=True))
-        begun, bytes_max = await future, self.message_bytes_max
+        begun = await producer.ask(requested("begin_txn", vchannels=names, keepalive_s=keepalive_s, key_bytes=key_bytes))
+        bytes_max = self.message_bytes_max
         txn = RemoteTxn(
             producer, self._in_flight, self._known, begun, names, key, expected_last, self._limits, self._save_of, bytes_max=bytes_max
         )
@@ -337,10 +254,7 @@ class RemoteAppends:
             check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
             columns = columns_of(list(messages))
 
-        def make(number: int, seen: int) -> proto.ProduceRequest:
-            request = append_pb2.AppendTxnRequest(request_id=number, vchannels=names, bodies=columns, seen_time_tick=seen, save=save)
-            return proto.ProduceRequest(append_txn=request)
-
+        make = requested("append_txn", vchannels=names, bodies=columns, save=save)
         future: asyncio.Future[Any] = self._create_future()
         sending = Sending(future, size, make=make, repeatable=True)
         producer = self._route(names[0], sending) if names else self._producers[home]
@@ -354,12 +268,29 @@ class RemoteAppends:
         return future
 
     async def producers(self) -> list[ProducerInfo]:
-        """Returns what every pchannel remembers of producers."""
-        return await self._known_producers.listed()
+        """Asks the server of each pchannel."""
+
+        async def listed(pchannel: str) -> list[ProducerInfo]:
+            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
+            what = f"listing the producers of pchannel {pchannel}"
+            return producers_from_proto(await self._nodes.read(pchannel, LIST_PRODUCERS, request, what))
+
+        return [info for infos in await asyncio.gather(*map(listed, self._producers)) for info in infos]
 
     async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on every pchannel that knows it; raises InvalidArgumentError if none does."""
-        await self._known_producers.forget(name)
+        """Forgets a producer on each pchannel that knows it; raises InvalidArgumentError if none does."""
+
+        async def forget(pchannel: str) -> InvalidArgumentError | None:
+            request = pchannel_calls_pb2.ForgetProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name)
+            try:
+                await self._nodes.write(pchannel, FORGET_PRODUCER, request, f"forgetting producer {name!r}")
+            except InvalidArgumentError as error:
+                return error
+            return None
+
+        refusals = await asyncio.gather(*map(forget, self._producers))
+        if all(refusals) and refusals[0] is not None:
+            raise refusals[0]
 
     async def close(self) -> None:
         """Rolls back what is open, and waits until the pchannel of every vchannel is known for which requests wait."""
@@ -389,6 +320,11 @@ class RemoteAppends:
         if size > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
         return size + BODY_OVERHEAD
+
+    def _size(self, message: Message, key: Key | None) -> int:
+        """Returns the bytes that a message takes in flight, with its key; raises InvalidArgumentError for a key that is not kept."""
+        size = self._checked_size(message)
+        return size if key is None else size + len(kept_key_ext(key, self._settings))
 
     async def _one_producer(self, names: tuple[str, ...]) -> Producer:
         """Returns the producer of a transaction's vchannels; raises InvalidArgumentError if they are on several pchannels."""
@@ -468,6 +404,14 @@ class RemoteAppends:
             del self._held[name]
             hold.pending = False
             guessed.wake()
+
+
+def _expecting(
+    message: Message, barrier: int, key: Key | None, expected_last: MessageID | None, number: int, seen: int
+) -> proto.ProduceRequest:
+    """Returns the request for a message that expects this last event."""
+    (expected,) = expected_to_proto({message.vchannel: expected_last})
+    return proto.ProduceRequest(append=request_of(number, [(message, barrier, key)], seen_time_tick=seen, expected_last=expected))
 
 
 def _not_located(name: str, error: BaseException) -> WALError:

@@ -18,7 +18,7 @@ import msgspec
 from actors import Actor, ActorRef, ActorSystem
 from wal.channels.channels import ChannelDescription
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.client.appends import KnownProducers, RemoteAppends
+from wal.client.appends import RemoteAppends
 from wal.client.broadcasts import RemoteBroadcasts
 from wal.client.calls import SeenTick, Supervision
 from wal.client.directory import RemoteDirectory, ShownVChannels
@@ -220,7 +220,7 @@ class RemoteLog:
             self.settings,
             TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
-            known_producers=KnownProducers(self.pchannels, self._nodes),
+            nodes=self._nodes,
             judges_expected_last=description.judges_expected_last,
             save_of=self.cursors.save_of,
             schedules=self._make_schedules,

@@ -33,6 +33,18 @@ Make = Callable[[int, int], proto.ProduceRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
 
 
+def requested(name: str, *, sees: bool = True, **fields: Any) -> Make:
+    """Returns what makes a request of this kind with these fields; unless `sees` is False it has the largest tick seen as well."""
+
+    def make(number: int, seen: int) -> proto.ProduceRequest:
+        values: dict[str, Any] = {"request_id": number, **fields}
+        if sees:
+            values["seen_time_tick"] = seen
+        return proto.ProduceRequest(**{name: values})
+
+    return make
+
+
 class Hold:
     """A vchannel whose pchannel the server is being asked for: requests for it wait, and whatever follows them on the same producer."""
 

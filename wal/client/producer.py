@@ -27,12 +27,12 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
-from wal.client.outbox import Hold, Outbox, Sending, Withdrawals
+from wal.client.outbox import Hold, Make, Outbox, Sending, Withdrawals, requested
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import (
     ChannelFencedError,
@@ -204,13 +204,17 @@ class Producer:
             self._withdrawals.watch(sending)
         self._changed.set()
 
+    def ask(self, make: Make) -> asyncio.Future[Any]:
+        """Sends a request that takes no room in flight and is repeated until it is answered; returns the future of its outcome."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.add(Sending(future, 0, make=make, repeatable=True))
+        return future
+
     def all_taken(self) -> asyncio.Future[None] | None:
         """Returns a future that is done once the server has taken everything that was added before, or None if it has."""
         if not self.outbox and not self._unknown:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.add(Sending(future, 0, make=_end_of_none, repeatable=True))
-        return future
+        return self.ask(requested("rollback_txn", sees=False))  # of no transaction
 
     def wake(self) -> None:
         """Continues after a hold has ended."""
@@ -454,11 +458,6 @@ class Producer:
                 error,
             )
             self.fail(tried, unknown)
-
-
-def _end_of_none(number: int, _seen: int) -> proto.ProduceRequest:
-    """Returns the end of no transaction, which a server answers after it has taken all requests before it."""
-    return proto.ProduceRequest(rollback_txn=append_pb2.RollbackTxnRequest(request_id=number))
 
 
 _log: Final = logging.getLogger("wal.remote")

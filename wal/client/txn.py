@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wal.client.directory import ShownVChannels
-from wal.client.outbox import Make, Sending, Withdrawable
+from wal.client.outbox import Sending, Withdrawable, requested
 from wal.client.producer import Producer
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
 from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
 from wal.read.cursors.cursor import Cursor
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto
 from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
@@ -114,10 +113,18 @@ class RemoteTxn:
         try:
             self._check_open()
             future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
-            size = self._stored
-            self._in_flight.force(size)
-            make, barrier = self._commit_request(), self._barrier
-            self._send(Sending(future, size, make=make, barrier=barrier, repeatable=self._key is not None))
+            make = requested(
+                "commit_txn",
+                txn=self._begun,
+                vchannels=self._names,
+                bodies=columns_of(self._bodies),
+                key=b"" if self._key is None else key_ext(self._key),
+                barrier_time_tick=self._barrier,
+                expected_last=self._expected,
+                save=self._save,
+            )
+            self._producer.add(Sending(future, self._stored, make=make, barrier=self._barrier, repeatable=self._key is not None))
+            self._in_flight.force(self._stored)
             result = await future
         except WouldBlockError:
             self._committing = False
@@ -161,19 +168,7 @@ class RemoteTxn:
             pass  # the log is closed, and the transaction ends with its keepalive
 
     def _ask_rollback(self) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        txn_id = self.context.txn_id
-        self._send(
-            Sending(
-                future,
-                0,
-                make=lambda number, seen: proto.ProduceRequest(
-                    rollback_txn=append_pb2.RollbackTxnRequest(request_id=number, txn_id=txn_id)
-                ),
-                repeatable=True,
-            )
-        )
-        return future
+        return self._producer.ask(requested("rollback_txn", sees=False, txn_id=self.context.txn_id))
 
     def _end(self) -> None:
         """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
@@ -197,18 +192,9 @@ class RemoteTxn:
             self._renewal = None
             return
         self._renewed_at, self._added = self._loop.time(), False
-        future: asyncio.Future[Any] = self._loop.create_future()
-        txn_id, bodies, size = self.context.txn_id, len(self._bodies), self._counted
-        sending = Sending(
-            future,
-            0,
-            make=lambda number, seen: proto.ProduceRequest(
-                keep_txn=append_pb2.KeepTxnRequest(request_id=number, txn_id=txn_id, bodies=bodies, bytes=size)
-            ),
-            repeatable=True,
-        )
+        fields = {"txn_id": self.context.txn_id, "bodies": len(self._bodies), "bytes": self._counted}
         try:
-            self._send(sending)
+            future = self._producer.ask(requested("keep_txn", sees=False, **fields))
         except WALError:
             return  # the log is closed: the next call says so
         future.add_done_callback(self._renewed)
@@ -230,13 +216,6 @@ class RemoteTxn:
         self._failure = failure
         self._end()
 
-    def _send(self, sending: Sending) -> None:
-        try:
-            self._producer.add(sending)
-        except BaseException:
-            self._in_flight.release(sending.size)
-            raise
-
     def _check_open(self) -> None:
         """Raises why the transaction is over, if it is known here."""
         if self._failure is None:
@@ -252,27 +231,6 @@ class RemoteTxn:
 
     def _spanned(self) -> tuple[str, MessageType] | None:
         return self._known.spanned(self._names, self.context.txn_id)
-
-    def _commit_request(self) -> Make:
-        """Returns what makes the request of a commit with the bodies as they are now."""
-        columns, save = columns_of(self._bodies), self._save
-
-        def make(number: int, seen: int) -> proto.ProduceRequest:
-            return proto.ProduceRequest(
-                commit_txn=append_pb2.CommitTxnRequest(
-                    request_id=number,
-                    txn=self._begun,
-                    vchannels=self._names,
-                    bodies=columns,
-                    key=b"" if self._key is None else key_ext(self._key),
-                    barrier_time_tick=self._barrier,
-                    seen_time_tick=seen,
-                    expected_last=self._expected,
-                    save=save,
-                )
-            )
-
-        return make
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

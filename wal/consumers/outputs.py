@@ -139,10 +139,10 @@ class OutputRouter:
     async def _append(self, message: Message, key: str) -> None:
         appends = self._engine.appends
         try:
-            future = appends.append_keyed(message, 0, key)
+            future = appends.append_with(message, 0, key)
         except WouldBlockError:
             future = None
-        await (future or appends.append_keyed_waiting(message, 0, key))
+        await (future or appends.append_waiting(message, 0, key))
 
     # -- dead letters
 

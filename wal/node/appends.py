@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from actors import ActorError
 from wal.channels.vchannels import check_vchannel
-from wal.engine import NOT_EXPECTED
+from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
 from wal.message import (
@@ -122,10 +122,16 @@ class LocalAppends:
             in_flight.size += size
         return future
 
-    def append_keyed(
-        self, message: Message, barrier_time_tick: int, key: Key, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Tells the message's vchannel to append it with an idempotency key; returns None as `append` does."""
+    def append_with(
+        self,
+        message: Message,
+        barrier_time_tick: int,
+        key: Key | None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
+        *,
+        taken: bool = False,
+    ) -> asyncio.Future[Any] | None:
+        """Tells the message's vchannel to append it with an idempotency key, or if this is its last event; see `wal.engine.Appends`."""
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         payload = message.payload
@@ -137,21 +143,32 @@ class LocalAppends:
             check_client_type(message)
             kind = int(message.message_type)
             exclusive = type_properties(kind).exclusive
-        ext = key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
+        ext = b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
         size += len(ext) + BODY_OVERHEAD
         if barrier_time_tick is not _NO_BARRIER:
             barrier = _barrier(barrier_time_tick)
+        if expected_last is not UNCHECKED:
+            self._vchannels.expect(message.vchannel, expected_last)
         in_flight = self._in_flight
         if not taken:
             total = in_flight.size
             if in_flight.queued or (total + size > in_flight.bytes_max and total):
                 return None
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        kind_of_key = key.__class__  # isinstance costs 0.1 µs
-        is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
-        operation = ProducerAppend if is_producers else KeyedAppend
-        append = operation(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        append: KeyedAppend | ConditionalAppend | ConditionalKeyedAppend
+        if expected_last is not UNCHECKED:
+            expected = ((vchannel, expected_last),)
+            if key is None:
+                append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
+            else:
+                append = ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
+        else:
+            assert key is not None, "the caller has a key or a condition"
+            kind_of_key = key.__class__  # isinstance costs 0.1 µs
+            is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
+            operation = ProducerAppend if is_producers else KeyedAppend
+            append = operation(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
         try:
             vchannel.tell(vchannel, append)
         except ActorError as error:
@@ -160,68 +177,25 @@ class LocalAppends:
             in_flight.size += size
         return future
 
-    def append_expecting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None, *, taken: bool = False
-    ) -> asyncio.Future[AppendResult | ForgottenResult] | None:
-        """Tells the message's vchannel to append it if this is its last event; returns None as `append` does."""
-        record = record_of(message, bytes_max=self.message_bytes_max)
-        check_client_type(message)
-        record.ext = b"" if key is None else kept_key_ext(key, self._settings)
-        barrier = _barrier(barrier_time_tick)
-        self._vchannels.expect(message.vchannel, expected_last)
-        size = _record_size(record) + len(record.ext)
-        if not taken and not self._in_flight.has_room(size):
-            return None
-        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        exclusive = type_properties(message.message_type).exclusive
-        vchannel = self._vchannels.route(message.vchannel)
-        expected = ((vchannel, expected_last),)
-        payload, kind, properties, ext = record.payload, record.message_type, record.properties, record.ext
-        append: ConditionalAppend | ConditionalKeyedAppend
-        if key is None:
-            append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
-        else:
-            append = ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
-        tell(vchannel, append)
-        if not taken:
-            self._in_flight.size += size
-        return future
-
-    async def append_expecting_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
-    ) -> AppendResult | ForgottenResult:
-        """As `append_waiting`, if this is the last event of the message's vchannel."""
-        return await (await self.send_expecting(message, barrier_time_tick, key, expected_last))
-
-    async def send_expecting(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | None
-    ) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Sends a message that expects this last event when there is room for it; returns the future of its result."""
-        size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
-        size += 0 if key is None else len(key_ext(check_key(key)))
-        return await self._in_flight.sent(size, lambda: self.append_expecting(message, barrier_time_tick, key, expected_last, taken=True))
-
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight."""
         return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
 
-    async def append_waiting(self, message: Message, barrier_time_tick: int) -> AppendResult:
+    async def append_waiting(
+        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
+    ) -> Any:
         """Appends a message when there is room for it."""
-        return await (await self.send(message, barrier_time_tick))
+        return await (await self.send(message, barrier_time_tick, key, expected_last))
 
-    async def send(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult]:
+    async def send(
+        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
+    ) -> asyncio.Future[Any]:
         """Sends a message when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
-        return await self._in_flight.sent(size, lambda: self.append(message, barrier_time_tick, taken=True))
-
-    async def append_keyed_waiting(self, message: Message, barrier_time_tick: int, key: Key) -> AppendResult | ForgottenResult:
-        """As `append_waiting`, with an idempotency key."""
-        return await (await self.send_keyed(message, barrier_time_tick, key))
-
-    async def send_keyed(self, message: Message, barrier_time_tick: int, key: Key) -> asyncio.Future[AppendResult | ForgottenResult]:
-        """Sends a message with an idempotency key when there is room for it; returns the future of its result."""
-        size = _record_size(record_of(message, bytes_max=self.message_bytes_max)) + len(key_ext(check_key(key)))
-        return await self._in_flight.sent(size, lambda: self.append_keyed(message, barrier_time_tick, key, taken=True))
+        size += 0 if key is None else len(key_ext(check_key(key)))
+        if key is None and expected_last is UNCHECKED:
+            return await self._in_flight.sent(size, lambda: self.append(message, barrier_time_tick, taken=True))
+        return await self._in_flight.sent(size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True))
 
     async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
         """Schedules a message when there is room for it; see `wal.engine.Appends`."""

@@ -350,7 +350,7 @@ class ProduceStream:
                 else:
                     if not self._is_here(message.vchannel):
                         await self._places.check(message.vchannel)
-                    future = self._append_nowait(message, barrier, key) or await self._send(message, barrier, key)
+                    future = self._append_nowait(message, barrier, key) or await self._appends.send(message, barrier, key)
             except WALError as error:
                 self._told(number, error)
             else:
@@ -366,7 +366,7 @@ class ProduceStream:
             raise InvalidArgumentError("an AppendRequest with expected_last has several messages: send one in each")
         expected = await expected_in((request.expected_last,), (message.vchannel,))
         await self._places.check(message.vchannel)
-        return await self._appends.send_expecting(message, barrier, key, expected[message.vchannel])
+        return await self._appends.send(message, barrier, key, expected[message.vchannel])
 
     def _append_together(self, request: append_pb2.AppendRequest) -> bool:
         """Appends plain messages with one future for all of them; returns False for others, and if they have to go one by one."""
@@ -396,7 +396,7 @@ class ProduceStream:
                 raise refusal
             if not self._is_here(message.vchannel):
                 await self._create(message.vchannel)
-            future = self._append_nowait(message, 0, None) or await self._send(message, 0, None)
+            future = self._append_nowait(message, 0, None) or await self._appends.send(message, 0)
         except WALError as error:
             self._told(request.request_id, error, single=True)
         else:
@@ -507,15 +507,10 @@ class ProduceStream:
         return route is not None and route.pchannel is self._pchannel
 
     def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
+        """Appends a message; returns None if there is no room for it."""
         if key is None:
             return self._appends.append(message, barrier)
-        return self._appends.append_keyed(message, barrier, key)
-
-    async def _send(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any]:
-        """Sends a message when there is room in flight."""
-        if key is None:
-            return await self._appends.send(message, barrier)
-        return await self._appends.send_keyed(message, barrier, key)
+        return self._appends.append_with(message, barrier, key)
 
 
 class ProduceService:

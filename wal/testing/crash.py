@@ -252,7 +252,7 @@ def _watch(moments: _Moments) -> None:
 
         setattr(owner, name, call)
 
-    for name in ("append", "append_keyed", "append_expecting", "append_together", "append_bulk", "_transaction"):
+    for name in ("append", "append_with", "append_together", "append_bulk", "_transaction"):
         counted(LocalAppends, name, "append")
     counted(LocalTxn, "send_commit", "append")
     for cursors in (NodeCursors, PinnedCursors):
