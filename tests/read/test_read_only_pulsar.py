@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from wal.channels.directory import RecordCounter, SavedVChannels
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import ClosedError, StorageError, UnavailableError
 from wal.location import parse_location
-from wal.read.pulsar_source import LoadedVChannels, ReadOnlyPulsarSource
+from wal.read.pulsar_source import ReadOnlyPulsarSource
 from wal.settings import Settings
 from wal.storage.pulsar import read_only_topic
 from wal.storage.pulsar.address import PulsarAddress
@@ -19,11 +21,15 @@ from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.read_only_topic import ReadOnlyTopic
 
 
+def saved(*infos: VChannelInfo) -> SavedVChannels:
+    return SavedVChannels({info.name: info for info in infos}, {}, RecordCounter(3))
+
+
 class Metadata:
     def __init__(self) -> None:
-        self.known = LoadedVChannels({"a": ("p0", 1), "b": ("p1", 2)}, 3)
+        self.known = saved(VChannelInfo("a", "p0", 1), VChannelInfo("b", "p1", 2))
 
-    def vchannels(self, *, newest: bool = False) -> LoadedVChannels:
+    def vchannels(self, *, newest: bool = False) -> SavedVChannels:
         return self.known
 
 
@@ -46,7 +52,7 @@ def test_view_is_made_again_only_when_something_is_new(source: Any, metadata: Me
     """A reader looks every 50 ms, and there may be 65,536 vchannels."""
     view = source.vchannels()
     assert source.vchannels() is view
-    metadata.known = LoadedVChannels({"a": ("p0", 1)}, 3)
+    metadata.known = saved(VChannelInfo("a", "p0", 1))
     assert list(source.vchannels().records) == ["a"]
 
 

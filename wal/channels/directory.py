@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"
+BOTH: Final = "vchannel"
+"""What the keys of the records and of the counter begin with: one query reads both at one moment."""
 _CHANGES_A_TURN: Final = 512
 """How many changes are saved and answered before other tasks get their turn: about 20 ms."""
 
@@ -48,6 +50,29 @@ class RecordCounter(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.next_incarnation}" if self.removals is None else f"{self.next_incarnation} {self.removals}"
+
+
+class SavedVChannels(msgspec.Struct, frozen=True):
+    """What the KV has of vchannels at one moment: those that exist, by name, where they begin as far as that is known, and the counter."""
+
+    records: dict[str, VChannelInfo] = {}
+    begins: dict[str, VChannelBegin] = {}
+    counter: RecordCounter = RecordCounter(1, 0)
+
+    @classmethod
+    def of(cls, keys: Iterable[str], values: Iterable[str]) -> SavedVChannels:
+        """Returns what these entries of the KV are, which begin with BOTH. Raises CorruptionError if they cannot be read."""
+        saved, counter = cls(), cls().counter
+        for key, value in zip(keys, values, strict=True):
+            if key == NEXT_KEY:
+                with corruption("the vchannel records in the KV cannot be read", expected=key):
+                    counter = RecordCounter.parse(value)
+            elif key.startswith(PREFIX):
+                info = record_from(key, value)
+                saved.records[info.name] = info
+                if (begin := _decoder.decode(value).begin) is not None:
+                    saved.begins[info.name] = begin
+        return msgspec.structs.replace(saved, counter=counter)
 
 
 class RecordChange(msgspec.Struct, gc=False):
@@ -130,18 +155,13 @@ class VChannelDirectory(Actor):
 
     async def load(self) -> None:
         """Reads all records. Call it once, before the first turn. Raises CorruptionError if they cannot be read."""
-        keys, values = await self._kv.load_with_prefix(PREFIX)
+        saved = SavedVChannels.of(*await self._kv.load_with_prefix(BOTH))
+        self.records, self.begins, counter = saved.records, saved.begins, saved.counter
+        self._counter = self.saved_next = self.next_incarnation = counter.next_incarnation
+        # Where none were counted, a map may be older than removals: it gets the count 1 below, which no such map has.
+        self._removals = self.saved_removals = 1 if counter.removals is None else counter.removals
+        newest = max((info.incarnation for info in self.records.values()), default=0)
         with corruption("the vchannel records in the KV cannot be read", expected=PREFIX):
-            for key, value in zip(keys, values, strict=True):
-                info = record_from(key, value)
-                self.records[info.name] = info
-                self._begin(info.name, _decoder.decode(value).begin)
-            _, counters = await self._kv.load_with_prefix(NEXT_KEY)
-            counter = RecordCounter.parse(counters[0]) if counters else RecordCounter(1, 0)
-            self._counter = self.saved_next = self.next_incarnation = counter.next_incarnation
-            # Where none were counted, a map may be older than removals: it gets the count 1 below, which no such map has.
-            self._removals = self.saved_removals = 1 if counter.removals is None else counter.removals
-            newest = max((info.incarnation for info in self.records.values()), default=0)
             if not newest < self.next_incarnation < 1 << 32:
                 raise ValueError(f"the next incarnation is {self.next_incarnation}, and there is one of {newest}")
         self.saved = dict(self.records)

@@ -18,15 +18,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from wal.channels.directory import NEXT_KEY, PREFIX, RecordCounter, record_from
+from wal.channels.directory import BOTH, NEXT_KEY, PREFIX, RecordCounter, SavedVChannels, record_from
 from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelNotExistError, WALError
 from wal.runtime.tasks import end_tasks
 from wal.storage.kv import KVBase, WatchEvent
 from wal.storage.kv.following import follow_prefix
 
-_BOTH: Final = "vchannel"
-"""The prefix of the records and of the counter of incarnations."""
 _log: Final = logging.getLogger("wal.node")
 
 
@@ -128,19 +126,11 @@ class DirectoryView:
 
     async def _list(self) -> None:
         before, known_next = self.records.copy(), self.next_incarnation  # what comes while this reads is newer
-        keys, values = await self._kv.load_with_prefix(_BOTH)
-        infos: dict[str, VChannelInfo] = {}
-        following = self.next_incarnation
-        for key, value in zip(keys, values, strict=True):
-            if key == NEXT_KEY:
-                saved = RecordCounter.parse(value).next_incarnation
-                following = max(following, saved)
-                if saved < known_next:  # an older copy of etcd was restored, and what had ended is there again
-                    self._ended.clear()
-            elif key.startswith(PREFIX):
-                info = record_from(key, value)
-                infos[info.name] = info
-        self.next_incarnation = following
+        saved = SavedVChannels.of(*await self._kv.load_with_prefix(BOTH))
+        infos, following = saved.records, saved.counter.next_incarnation
+        if following < known_next:  # an older copy of etcd was restored, and what had ended is there again
+            self._ended.clear()
+        self.next_incarnation = max(self.next_incarnation, following)
         self._ended &= {(info.name, info.incarnation) for info in infos.values()}
         for name, info in before.items():
             if name not in infos and self.records.get(name) == info:
@@ -159,7 +149,7 @@ class DirectoryView:
                 raise error
             _log.warning("what this node knows of the vchannels gets older: %s", error)
 
-        await follow_prefix(self._kv, _BOTH, read=read, changed=self._changed, late=late)
+        await follow_prefix(self._kv, BOTH, read=read, changed=self._changed, late=late)
 
     def _changed(self, event: WatchEvent) -> None:
         if event.key == NEXT_KEY:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from wal.channels.directory import BOTH, SavedVChannels
 from wal.channels.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
 from wal.channels.pchannels import PChannelMeta, load_pchannels
 from wal.channels.vchannel_map import VChannelMap, VChannelView
-from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.location import PulsarLocation, parse_kv
 from wal.read.cursors.pinned import PinnedCursors
@@ -26,7 +24,6 @@ from wal.read.read_only_core import ReadOnlySource
 from wal.runtime.loop_thread import LoopThread
 from wal.runtime.secret import Secret
 from wal.settings import Settings
-from wal.storage.kv import KVBase
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.backend import PulsarBackend
@@ -57,7 +54,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         self._admin = Admin(self._address)
         self._logs: dict[str, ReadOnlyTopic] = {}
         self._view = VChannelView({}, {})
-        self._viewed: tuple[LoadedVChannels | None, int] = (None, 0)
+        self._viewed: tuple[SavedVChannels | None, int] = (None, 0)
         """What `_view` was built from, and for how many logs."""
 
     def absence(self, waited_s: float) -> FormatError | None:
@@ -96,12 +93,13 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         viewed, logs = self._viewed
         # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
         if viewed is not known or logs != len(self._logs):
-            maps = {
-                pchannel: VChannelMap(log.incarnation, known.next_incarnation, known.on(pchannel)) for pchannel, log in self._logs.items()
-            }
-            owners = known.owners
-            records = {name: VChannelInfo(name, *at, owners.get(name)) for name, at in known.records.items()}
-            self._view = VChannelView(records, maps, known.begins)
+            there: dict[str, dict[str, int]] = {pchannel: {} for pchannel in self._logs}
+            for info in known.records.values():
+                if info.pchannel in there:
+                    there[info.pchannel][info.name] = info.incarnation
+            following = known.counter.next_incarnation
+            maps = {pchannel: VChannelMap(log.incarnation, following, there[pchannel]) for pchannel, log in self._logs.items()}
+            self._view = VChannelView(known.records, maps, known.begins)
             self._viewed = known, len(self._logs)
         return self._view
 
@@ -155,25 +153,6 @@ _CHEAP_S: Final = 0.02
 _COSTS: Final = 20
 """An answer about the vchannels that took longer than `_CHEAP_S`, because there are tens of thousands or etcd is slow, is reused for
 `_COSTS` times as long as it took."""
-_VCHANNEL: Final = "vchannel"
-_RECORDS: Final = "vchannels/"
-_NEXT: Final = "vchannel-incarnations"
-"""The keys of `wal.channels.directory`. Both begin with `_VCHANNEL`, so that one query reads both at one moment."""
-
-
-class LoadedVChannels(msgspec.Struct, frozen=True):
-    """The vchannels at one moment: name → (pchannel, incarnation). Every incarnation below `next_incarnation` is in it or has ended.
-
-    `owners` has the owner of each that is a channel, by name, and `begins` where vchannels begin, as far as that is known.
-    """
-
-    records: Mapping[str, tuple[str, int]]
-    next_incarnation: int
-    owners: Mapping[str, OwnerDescription] = {}
-    begins: Mapping[str, VChannelBegin] = {}
-
-    def on(self, pchannel: str) -> dict[str, int]:
-        return {name: incarnation for name, (at, incarnation) in self.records.items() if at == pchannel}
 
 
 class PulsarMetadata:
@@ -189,10 +168,18 @@ class PulsarMetadata:
         except BaseException:
             self.thread.stop()
             raise
-        self.thread.closing = _Closing(closing, self._kv)
+        opened = self._kv
+
+        async def close() -> None:
+            try:
+                await closing()
+            finally:
+                await opened.close()
+
+        self.thread.closing = close
         self._pulsar = self._kv.under(PULSAR_ROOT)
         self.pins: PinKeysInThread = PinKeysInThread(self.thread, PinKeys(self._kv.under(CURSOR_ROOT)))
-        self._known = LoadedVChannels({}, 0)
+        self._known = SavedVChannels()
         self._known_since = float("-inf")
         self._cost_s = 0.0
 
@@ -212,11 +199,11 @@ class PulsarMetadata:
 
         return look
 
-    def vchannels(self, *, newest: bool = False) -> LoadedVChannels:
+    def vchannels(self, *, newest: bool = False) -> SavedVChannels:
         """Returns the vchannels as they are now; unless it has to be the `newest`, the answer may be older where loading takes long."""
         now = time.monotonic()
         if newest or self._cost_s <= _CHEAP_S or now >= self._known_since + _COSTS * self._cost_s:
-            self._known = _known(*self.thread.call(self._kv.load_with_prefix, _VCHANNEL))
+            self._known = SavedVChannels.of(*self.thread.call(self._kv.load_with_prefix, BOTH))
             self._known_since = time.monotonic()
             self._cost_s = self._known_since - now
         return self._known
@@ -224,39 +211,3 @@ class PulsarMetadata:
     def close(self) -> None:
         """Closes the KV and ends the thread. Idempotent; also done at the interpreter's exit."""
         self.thread.stop()
-
-
-class _Closing:
-    """Closes everything, in the loop. It holds no reference to the PulsarMetadata, so that an unclosed one can be garbage-collected."""
-
-    def __init__(self, closing: Callable[[], Awaitable[None]], kv: KVBase) -> None:
-        self._closing = closing
-        self._kv = kv
-
-    async def __call__(self) -> None:
-        try:
-            await self._closing()
-        finally:
-            await self._kv.close()
-
-
-def _known(keys: list[str], values: list[str]) -> LoadedVChannels:
-    records: dict[str, tuple[str, int]] = {}
-    owners: dict[str, OwnerDescription] = {}
-    begins: dict[str, VChannelBegin] = {}
-    following = 1
-    try:
-        for key, value in zip(keys, values, strict=True):
-            if key == _NEXT:
-                following = int(value.partition(" ")[0])
-            elif key.startswith(_RECORDS):
-                record: dict[str, Any] = msgspec.json.decode(value)
-                name = key.removeprefix(_RECORDS)
-                records[name] = (record["pchannel"], record["incarnation"])
-                if (owner := record.get("owner")) is not None:
-                    owners[name] = msgspec.convert(owner, OwnerDescription)
-                if (begin := record.get("begin")) is not None:
-                    begins[name] = msgspec.convert(begin, VChannelBegin)
-    except (msgspec.DecodeError, RecursionError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(f"the vchannel records in the KV cannot be read: {error}", expected=_RECORDS) from error
-    return LoadedVChannels(records, following, owners, begins)
