@@ -342,14 +342,14 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
     return caused(StorageError(text), error)
 
 
-def close_producer(producer: pulsar.Producer) -> None:
-    """Closes a producer, which may already be lost. Blocks."""
+def close_quietly(handle: pulsar.Producer | pulsar.Consumer | pulsar.Reader) -> None:
+    """Closes it, unless that was done, it was fenced, or its broker is gone. Blocks."""
     import pulsar
 
     try:
-        producer.close()
+        handle.close()
     except pulsar.PulsarException:
-        pass  # it was fenced, or its broker is gone
+        pass
 
 
 def patiently(connection: PulsarConnection, call: Callable[[], _T], doing: str) -> _T:

@@ -19,7 +19,7 @@ from wal.storage.base import LogState
 from wal.storage.pulsar.address import entry_of, ledger_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
-from wal.storage.pulsar.connection import PulsarConnection, close_producer, failure, is_one_of, patiently
+from wal.storage.pulsar.connection import PulsarConnection, close_quietly, failure, is_one_of, patiently
 from wal.storage.pulsar.control import Control, PulsarControlRecord
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
@@ -74,7 +74,7 @@ async def open_log(
         _check_above(control, term, end.floor)
         await control.change(term, terms={term: at}, ledgers=made)
     except BaseException:
-        await asyncio.shield(asyncio.ensure_future(run(lambda: close_producer(producer))))
+        await asyncio.shield(asyncio.ensure_future(run(lambda: close_quietly(producer))))
         raise
     floor = FencingFloor(end.floor.term, end.floor.sequence)
     floor.mark(term)
@@ -118,7 +118,7 @@ async def _take_over(connection: PulsarConnection, control: Control, topic: str,
             await control.check_owner(mark.term)
             return producer, await run(partial(send_mark, producer, mark))
         except BaseException as error:
-            await asyncio.shield(asyncio.ensure_future(run(partial(close_producer, producer))))
+            await asyncio.shield(asyncio.ensure_future(run(partial(close_quietly, producer))))
             if not isinstance(error, Exception):
                 raise
             await control.check_owner(mark.term)

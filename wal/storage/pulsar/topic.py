@@ -15,7 +15,7 @@ import msgspec
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, entry_of, ledger_of, text_of
-from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection, failure, position_of_id
+from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection, close_quietly, failure, position_of_id
 from wal.storage.pulsar.layout import Mark, mark_of, mark_properties
 
 if TYPE_CHECKING:
@@ -126,14 +126,10 @@ class TopicReader:
         return self._connection.reader(self._topic, self._start, inclusive=True, ahead=self._ahead)
 
     def _close_reader(self) -> None:
-        import pulsar
 
         reader, self._reader = self._reader, None
         if reader is not None:
-            try:
-                reader.close()
-            except pulsar.PulsarException:
-                pass  # it was already lost
+            close_quietly(reader)
 
 
 def read_entries(connection: PulsarConnection, topic: str, after: int, last: int, incarnation: int) -> list[tuple[int, TopicEntry]]:

@@ -26,7 +26,7 @@ import msgspec
 from wal.errors import ChannelFencedError, StorageError, WALError, caused, defect
 from wal.frame import RECOVERED, EncodedFrame, FrameHeader
 from wal.storage.base import AppendDone
-from wal.storage.pulsar.connection import close_producer, failure, is_refusal, position_of_id
+from wal.storage.pulsar.connection import close_quietly, failure, is_refusal, position_of_id
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.opening import Opened
 from wal.storage.pulsar.repair import Outage, Repair, WriterAction, WriterEvent, WriterState
@@ -252,7 +252,7 @@ class PulsarWriter:
             self._look.cancel()
         while self._working is not None:
             await asyncio.wait((self._working,))
-        await self._connection.run(lambda: close_producer(self._producer))
+        await self._connection.run(lambda: close_quietly(self._producer))
 
     # -- sending and answers
 
@@ -443,7 +443,7 @@ class PulsarWriter:
         while True:
             try:
                 await self._control.check_owner(self._mark.term)
-                await self._connection.run(lambda: close_producer(self._producer))
+                await self._connection.run(lambda: close_quietly(self._producer))
                 self._producer = await self._connection.run(lambda: self._connection.producer(self._topic, fencing=True))
                 # After the fence: an owner that takes the term from now on fences this producer; an earlier claim is seen here.
                 await self._control.check_owner(self._mark.term)

@@ -104,7 +104,8 @@ class MemorySubscription:
         self._returned: list[int] = []
         """A heap of messages that were delivered to a consumer that closed without an ack."""
         self._in_hand: dict[int, MemoryConsumer] = {}
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._news = asyncio.Event()
+        self.wake: Final = self._news.set
 
     @property
     def handled(self) -> int:
@@ -141,20 +142,10 @@ class MemorySubscription:
             heappush(self._returned, number)
         self.wake()
 
-    def wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
     async def wait(self) -> None:
         """Returns when there may be a message, or when a consumer left."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        try:
-            await future
-        finally:
-            self._waiting.discard(future)
+        self._news.clear()
+        await self._news.wait()
 
 
 class MemoryProducer:

@@ -23,7 +23,7 @@ from wal.runtime.secret import Secret
 from wal.runtime.tasks import keep_task
 from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
-from wal.storage.pulsar.connection import PulsarConnection, is_refusal, patiently
+from wal.storage.pulsar.connection import PulsarConnection, close_quietly, is_refusal, patiently
 from wal.streams.msgstream.errors import PartialSendError
 from wal.streams.msgstream.media.pulsar_consumer import PulsarConsumer, PulsarSubscription
 from wal.streams.msgstream.media.pulsar_ids import Place, TopicIds
@@ -94,15 +94,7 @@ class PulsarProducer:
         self._closed = True
         if self._flights:
             await self._connection.ended(self._flights)
-        await self._connection.ended([asyncio.ensure_future(self._connection.run(self._end))])
-
-    def _end(self) -> None:
-        import pulsar
-
-        try:
-            self._producer.close()
-        except pulsar.PulsarException:
-            pass  # its broker is gone, or the connection was closed before
+        await self._connection.ended([asyncio.ensure_future(self._connection.run(lambda: close_quietly(self._producer)))])
 
     def _id(self, answer: tuple[Any, Any]) -> bytes | None:
         result, native = answer

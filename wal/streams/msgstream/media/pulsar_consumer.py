@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
-from wal.storage.pulsar.connection import PulsarConnection, is_one_of, patiently
+from wal.storage.pulsar.connection import PulsarConnection, close_quietly, is_one_of, patiently
 from wal.streams.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
 from wal.streams.msgstream.medium import Received
 
@@ -363,7 +363,7 @@ class PulsarConsumer:
             if self._lost_since is None:
                 self._lost_since = time.monotonic()
             _log.warning("%s: %s; subscribing again", self._subscription, cause)
-            _close(consumer)
+            close_quietly(consumer)
 
     def _replace(self) -> pulsar.Consumer | None:
         """Subscribes again; returns None, after a pause, while that is not possible."""
@@ -389,7 +389,7 @@ class PulsarConsumer:
             if not self._closed:
                 self._consumer = consumer
         if self._closed:
-            _close(consumer)
+            close_quietly(consumer)
             return None
         self._acknowledge()
         return consumer
@@ -407,13 +407,4 @@ class PulsarConsumer:
         with self._swapping:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            _close(consumer)
-
-
-def _close(consumer: pulsar.Consumer) -> None:
-    import pulsar
-
-    try:
-        consumer.close()
-    except pulsar.PulsarException:
-        pass  # its broker is gone, or the connection was closed before
+            close_quietly(consumer)
