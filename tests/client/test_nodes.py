@@ -175,7 +175,7 @@ async def test_appends_and_readers_report_a_server_that_does_not_have_their_pcha
             async with log.read("v") as scanner:
                 if reading:
                     waiting = asyncio.ensure_future(anext(scanner))
-                    await until(lambda: bool(p0.readers))
+                    await until(lambda: bool(p0.tail._data))  # the reader follows
                 p0.fail(ChannelFencedError("a writer with term 9 has it"))
                 if not reading:
                     waiting = log.append_nowait(Message("v", b"1"))

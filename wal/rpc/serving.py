@@ -172,7 +172,8 @@ def _handler(method: Method[Any, Any], handler: Any, many_requests: bool, many_r
 
     async def answer(request: bytes, context: Any) -> Any:
         try:
-            return await handler(await parse(request), context)
+            answered = await handler(await parse(request), context)
+            return method.response() if answered is None else answered
         except Exception as error:
             await _end(method, context, error)
 

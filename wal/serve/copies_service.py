@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
-from google.protobuf.empty_pb2 import Empty
-
 from broadcaster.message import Content
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, WALError
@@ -55,7 +53,7 @@ class CopiesService:
             FORGET_BROADCASTS: self._forget,
         }
 
-    async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> Empty:
+    async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> None:
         await self._found(request)
         infos = tuple([vchannel_from_proto(state) for state in request.vchannels])
         await self._know(info.name for info in infos)
@@ -67,7 +65,6 @@ class CopiesService:
                 self._view.forget(info)
             if (error := await asyncio.shield(ended)) is not None:
                 raise error
-        return Empty()
 
     async def _append(self, request: proto.AppendCopiesRequest, _context: object) -> append_pb2.Outcomes:
         pchannel = await self._found(request)

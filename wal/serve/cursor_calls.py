@@ -11,7 +11,6 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from google.protobuf.empty_pb2 import Empty
 
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.message import AppendResult
@@ -79,14 +78,13 @@ class CursorCalls:
         infos = await self._node.cursors.infos(pchannel=pchannel.channel)
         return proto.Cursors(cursors=map(info_to_proto, infos))
 
-    async def _delete(self, request: proto.DeleteCursorsRequest, _context: object) -> Empty:
+    async def _delete(self, request: proto.DeleteCursorsRequest, _context: object) -> None:
         self._hosted.find(request.pchannel)
         name = check_cursor(request.name)
         names = None
         if request.HasField("vchannels"):
             names = _checked(CursorKey.of(name, await checked_names(request.vchannels.names))).vchannels
         await self._node.cursors.delete(name, names)
-        return Empty()
 
     async def _home(self, request: proto.CursorHomeRequest, _context: object) -> proto.CursorHome:
         pchannel = self._hosted.find(request.pchannel)
@@ -109,7 +107,7 @@ class CursorCalls:
         cursor = None if claim.position is None else cursor_to_proto(claim.position)
         return proto.CursorClaim(fence=claim.fence, cursor=cursor, state=claim.state)
 
-    async def _keep(self, request: proto.KeepCursorRequest, context: Any) -> Empty:
+    async def _keep(self, request: proto.KeepCursorRequest, context: Any) -> None:
         pchannel = self._hosted.find(request.pchannel)
         key = _checked(key_from_proto(request.key))
         if request.release:
@@ -120,7 +118,6 @@ class CursorCalls:
                 self._node.claims.renew(key, pchannel, request.fence, holder=request.holder, client=client)
             except ConsumerLostError as error:
                 raise held_by_another(error, key) from error
-        return Empty()
 
 
 async def change_from_proto(node: StreamingNode, save: proto.CursorSave) -> CursorChange:

@@ -100,9 +100,9 @@ def late() -> SessionLostError:
     )
 
 
-def _refusing(error: WALError) -> grpc.RpcMethodHandler:
+def _refusing(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:
     async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await abort(context, error)
+        await abort(context, error, trailers=trailers)
 
     return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
 
@@ -132,16 +132,16 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         try:
             opened, own = log_in(handler_call_details.invocation_metadata or ()), self.log_id
         except InvalidArgumentError as error:
-            return _refusing_other_log(error)
+            return _refusing(error)
         if own is None or opened in (None, own):
             return await continuation(handler_call_details)
         if (restored := _restored(self._pchannels, opened)) is not None:
-            return _refusing_other_log(restored, log_header(own))
+            return _refusing(restored, log_header(own))
         another = FormatError(
             f"this client opened log {opened:x}, and the server at this address has log {own:x} now: nothing was done. Look whether the "
             "server was started on the right directory, or the address names the right server; then open the log again"
         )
-        return _refusing_other_log(another, log_header(own))
+        return _refusing(another, log_header(own))
 
 
 def _restored(pchannels: Mapping[str, PChannel], opened: int) -> LogWentBackError | None:
@@ -160,10 +160,3 @@ def _restored(pchannels: Mapping[str, PChannel], opened: int) -> LogWentBackErro
             error = lineage.lost("what this client opened", name, min(restores, key=lambda one: one.fork))
             lost.append(error)
     return LogWentBackError(str(lost[0]), commons=[common for error in lost for common in error.commons])
-
-
-def _refusing_other_log(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHandler:
-    async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await abort(context, error, trailers=trailers)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message

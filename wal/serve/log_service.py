@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.empty_pb2 import Empty
-
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.metadata import IDS_KEY
 from wal.channels.pchannels import PChannelMeta
@@ -128,9 +126,8 @@ class VChannelCalls:
     async def _create(self, request: proto.CreateVChannelRequest, _context: object) -> VChannelState:
         return vchannel_to_proto(await self._vchannels.create(request.name, request.pchannel or None))
 
-    async def _drop(self, request: proto.DropVChannelRequest, _context: object) -> Empty:
+    async def _drop(self, request: proto.DropVChannelRequest, _context: object) -> None:
         await self._vchannels.drop(request.name)
-        return Empty()
 
     async def _list(self, _request: proto.ListVChannelsRequest, _context: object) -> bytes:
         return await self._states()
@@ -169,9 +166,8 @@ class VChannelCalls:
         owner = owner_from_proto(request.owner)
         return proto.ChannelNames(names=await self._vchannels.create_channels(owner, check_channel_count(request.count)))
 
-    async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> Empty:
+    async def _destroy_channels(self, request: proto.ChannelNames, _context: object) -> None:
         await self._vchannels.destroy_channels(_names(request, CHANNELS_MAX))
-        return Empty()
 
     async def _describe_channels(self, request: proto.ChannelNames, _context: object) -> bytes:
         names = _names(request, NAMES_MAX) or None
@@ -266,25 +262,22 @@ class BroadcastCalls:
         await self._oracle.observe_seen(request.seen_time_tick)
         return result_to_proto(await (await self._running()).append(message, wait=request.wait))
 
-    async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> Empty:
+    async def _ack(self, request: proto.AckBroadcastRequest, _context: object) -> None:
         await (await self._running()).ack(request.broadcast_id, request.vchannel)
-        return Empty()
 
-    async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> Empty:
+    async def _await_key(self, request: proto.AwaitResourceKeyRequest, _context: object) -> None:
         key, broadcasts = key_from_proto(request.key), await self._running()
         with self._draining.ending():
             if request.all:
                 await broadcasts.block_until_resource_key_ack_all(key)
             else:
                 await broadcasts.block_until_resource_key_ack_once(key)
-        return Empty()
 
     async def _list(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastTasks:
         return proto.BroadcastTasks(tasks=map(task_to_proto, await (await self._running()).tasks()))
 
-    async def _abort(self, request: proto.AbortBroadcastRequest, _context: object) -> Empty:
+    async def _abort(self, request: proto.AbortBroadcastRequest, _context: object) -> None:
         await (await self._running()).abort(request.broadcast_id, request.reason)
-        return Empty()
 
     async def _statistics(self, _request: proto.ListBroadcastsRequest, _context: object) -> proto.BroadcastStatistics:
         return broadcaster_to_proto((await self._running()).statistics())

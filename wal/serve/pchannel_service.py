@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf.empty_pb2 import Empty
-
 from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import Message
@@ -86,7 +84,7 @@ class PChannelService:
             )
         return pchannel, info
 
-    async def _truncate(self, request: proto.TruncateRequest, _context: object) -> Empty:
+    async def _truncate(self, request: proto.TruncateRequest, _context: object) -> None:
         pchannel = self._hosted.find(request.pchannel)
         up_to = id_from_bytes("up_to", request.up_to.id)
         if up_to.pchannel != pchannel.channel:
@@ -94,7 +92,6 @@ class PChannelService:
                 f"up_to {up_to} is of pchannel {up_to.pchannel}, and the request is for {pchannel.channel}: name the pchannel of the id"
             )
         await self._node.truncate(up_to)
-        return Empty()
 
     async def _retention(self, request: proto.PChannelRequest, _context: object) -> proto.Retention:
         pchannel = self._hosted.find(request.pchannel)
@@ -107,9 +104,8 @@ class PChannelService:
     async def _producers(self, request: proto.PChannelRequest, _context: object) -> proto.Producers:
         return producers_to_proto(self._hosted.find(request.pchannel).keyed.table.producers.listed())
 
-    async def _forget_producer(self, request: proto.ForgetProducerRequest, _context: object) -> Empty:
+    async def _forget_producer(self, request: proto.ForgetProducerRequest, _context: object) -> None:
         await self._node.appends.forget_producer(request.name, (self._hosted.find(request.pchannel),))
-        return Empty()
 
 
 SCHEDULED_A_PAGE: Final = 1000

@@ -33,13 +33,13 @@ _TXN_TABLES_BYTES: Final = 1 << 19
 
 
 class Undo:
-    """The calls that undo an opening, in reverse order: coroutines on the loop, other functions once the loop has ended."""
+    """The calls that undo an opening, in reverse order: those of `close` on the loop, others once the loop has ended."""
 
     def __init__(self) -> None:
-        self._closes: list[Callable[[], Awaitable[None]]] = []
+        self._closes: list[Callable[[], Awaitable[None] | None]] = []
         self._abandons = contextlib.ExitStack()
 
-    def add(self, close: Callable[[], Awaitable[None]] | None = None, *, abandon: Callable[[], object] | None = None) -> None:
+    def add(self, close: Callable[[], Awaitable[None] | None] | None = None, *, abandon: Callable[[], object] | None = None) -> None:
         """Adds the calls that undo the step just done."""
         if close is not None:
             self._closes.append(close)
@@ -51,7 +51,8 @@ class Undo:
         errors: list[Exception] = []
         while self._closes:
             try:
-                await self._closes.pop()()
+                if (closing := self._closes.pop()()) is not None:
+                    await closing
             except Exception as error:
                 errors.append(error)
         return errors[0] if errors else None

@@ -19,8 +19,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from google.protobuf.empty_pb2 import Empty
-
 from actors import ActorSystem, SystemClock
 from wal.channels.cluster import CHECKED_RECORDS, FORMAT, ClusterRecord
 from wal.channels.pchannels import PChannelMeta
@@ -194,14 +192,14 @@ class Leading:
         operator = CopiesOnNodes(nodes, coordinator.vchannels, oracle)
         undo.add(operator.close)
         discovery = ClusterDiscovery(assigner, self._draining)
-        undo.add(_as_call(discovery.end))
+        undo.add(discovery.end)
         self._starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
         undo.add(self._end_broadcasts)
         service = LogService(
             coordinator, {}, oracle, self._draining, name="pulsar", form=FORM_PULSAR, frame_bytes_max=self._record.frame_bytes_max
         )
-        undo.add(_as_call(self._server_draining.on_begin(self._draining.begin)))
-        undo.add(_as_call(self._draining.begin))
+        undo.add(self._server_draining.on_begin(self._draining.begin))
+        undo.add(self._draining.begin)
         self.handlers = {
             **discovery.handlers(),
             **{method: _handing_on(handler) for method, handler in service.handlers().items()},
@@ -302,13 +300,11 @@ class Leading:
             broadcasts=waiting,
         )
 
-    async def _drain(self, request: nodes_pb2.DrainNodeRequest, _context: object) -> Empty:
+    async def _drain(self, request: nodes_pb2.DrainNodeRequest, _context: object) -> None:
         await self._membership.drain(request.server_id, drain=request.drain)
-        return Empty()
 
-    async def _pause(self, request: nodes_pb2.PauseBalancerRequest, _context: object) -> Empty:
+    async def _pause(self, request: nodes_pb2.PauseBalancerRequest, _context: object) -> None:
         await self._membership.pause(pause=request.pause)
-        return Empty()
 
 
 class _LeaderEnd(Draining):
@@ -331,10 +327,3 @@ def _handing_on(handler: Handler) -> Handler:
             raise NotLeaderError(f"this coordinator leads no more: {error}") from error
 
     return answer
-
-
-def _as_call(call: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def called() -> None:
-        call()
-
-    return called
