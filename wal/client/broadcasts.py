@@ -42,7 +42,7 @@ _Answer = TypeVar("_Answer")
 class RemoteBroadcasts:
     """See `wal.engine.Broadcasts`. `connection` returns the connection to the coordinator of the log."""
 
-    def __init__(self, connection: Callable[[], Connection], seen: SeenTick) -> None:
+    def __init__(self, connection: Connection, seen: SeenTick) -> None:
         self._connection = connection
         self._seen = seen
 
@@ -103,7 +103,7 @@ class RemoteBroadcasts:
         deadline = loop.time() + CALL_S
         while True:
             try:
-                return await call(self._connection())
+                return await call(self._connection)
             except UnavailableError:  # nothing was done
                 if loop.time() >= deadline:
                     raise

@@ -212,7 +212,7 @@ class RemoteLog:
         self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=description.saves_cursors)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
-        self.broadcasts = RemoteBroadcasts(self._coordinator, self.seen)
+        self.broadcasts = RemoteBroadcasts(self._connection, self.seen)
         self.appends = RemoteAppends(
             self._directory.known,
             self.producers,
@@ -281,10 +281,6 @@ class RemoteLog:
         return settings.replace(in_flight_bytes_max=client_settings.in_flight_bytes_max)
 
     # -- servers
-
-    def _coordinator(self) -> Connection:
-        """Returns the connection to the server of what concerns the whole log."""
-        return self._connection
 
     def _node(self, pchannel: str) -> Connection:
         """Returns the connection to the server that has this pchannel."""

@@ -19,6 +19,7 @@ from wal.message.wire_fields import txn_from_proto
 from wal.read.cursors.cursor import Cursor
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
 from wal.rpc.appends import columns_of, expected_to_proto
+from wal.runtime.tasks import retrieve
 from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
 from wal.write.idempotency.keys import Key, key_ext
@@ -163,7 +164,7 @@ class RemoteTxn:
     def _forget(self) -> None:
         self._end()
         try:
-            self._ask_rollback().add_done_callback(_seen)
+            self._ask_rollback().add_done_callback(retrieve)
         except WALError:
             pass  # the log is closed, and the transaction ends with its keepalive
 
@@ -231,8 +232,3 @@ class RemoteTxn:
 
     def _spanned(self) -> tuple[str, MessageType] | None:
         return self._known.spanned(self._names, self.context.txn_id)
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

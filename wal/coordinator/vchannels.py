@@ -24,6 +24,7 @@ from wal.channels.map_keeper import VChannelMapKeeper
 from wal.channels.pchannels import check_choice
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownOutcomeError, WALError
+from wal.runtime.tasks import retrieve
 from wal.settings import Settings
 
 _log: Final = logging.getLogger("wal")
@@ -139,7 +140,7 @@ class VChannels:
         self._check_allowed(name)
         self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        saved.add_done_callback(_ignore_failure)
+        saved.add_done_callback(retrieve)  # the callers of the vchannel get its failure, and perhaps none awaits this future
         self._start((self.directory.admit(name, self._place_new(name)),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
@@ -336,11 +337,6 @@ class VChannels:
             asyncio.get_running_loop().call_soon(done, closed)
         except ActorError as error:  # it failed before
             asyncio.get_running_loop().call_soon(done, unsaved_records(error.__cause__ or error))
-
-
-def _ignore_failure(future: asyncio.Future[None]) -> None:
-    """Marks the failure as retrieved: the callers of the vchannel get it, and perhaps no task awaits this future."""
-    future.exception()
 
 
 def _settle(future: asyncio.Future[None], error: WALError | None) -> None:

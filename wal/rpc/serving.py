@@ -29,7 +29,7 @@ from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
-from wal.runtime.tasks import end_tasks
+from wal.runtime.tasks import end_tasks, retrieve
 from wal.runtime.threads import in_thread
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -239,14 +239,9 @@ class Conversation:
         streams that end.
         """
         self._ended = True
-        reader.add_done_callback(_retrieve)
+        reader.add_done_callback(retrieve)
         if reader is not self._reader:
             await end_tasks(reader)
-
-
-def _retrieve(reader: asyncio.Task[Any]) -> None:
-    if not reader.cancelled():
-        reader.exception()
 
 
 def _parser(method: Method[Any, Any]) -> Callable[[bytes], Awaitable[Any]]:

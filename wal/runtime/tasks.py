@@ -34,6 +34,12 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
         await asyncio.wait(ending)
 
 
+def retrieve(ended: asyncio.Future[Any]) -> None:
+    """Marks the failure of a future as seen, for one whose owner may be gone: asyncio would report it otherwise."""
+    if not ended.cancelled():
+        ended.exception()
+
+
 class AsyncClosing(abc.ABC):
     """A base of classes with `close()`, which the end of an `async with` calls."""
 

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import grpc.aio
 
-from actors import Actor, ActorRef
 from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, TimeTickMessage
 from wal.message.codec import id_to_wire, to_wire, txn_to_wire
@@ -151,10 +150,7 @@ class MessageFeed:
                 raise InvalidArgumentError("a ConsumeRequest has no request that this version knows for a consumer of messages: set close")
 
     async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
-        return self._pchannel, WholePChannel(), self._spawn
-
-    def _spawn(self, actor: Actor, name: str) -> ActorRef:
-        return self._node.spawn(actor, name)
+        return self._pchannel, WholePChannel(), self._node.spawn
 
 
 class ConsumeService:

@@ -26,6 +26,7 @@ from wal.rpc.api import nodes_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.methods import ASSIGN, COLLECT_STATUS, REMOVE
 from wal.rpc.serving import Handler
+from wal.runtime.tasks import retrieve
 from wal.storage.kv import KVBase
 from wal.write.pchannel import PChannel
 
@@ -144,7 +145,7 @@ class NodeManager:
             for old in [old for old, made in self._calls.items() if made.done()][: max(0, len(self._calls) - _KEPT)]:
                 del self._calls[old]
             call = self._calls[key] = asyncio.ensure_future(_made(make))
-            call.add_done_callback(_retrieve)
+            call.add_done_callback(retrieve)
         await asyncio.shield(call)
 
     async def _open(self, info: pchannel_pb2.PChannelInfo, floor: int) -> None:
@@ -169,8 +170,3 @@ def _has_failed(pchannel: PChannel) -> bool:
 
 async def _made(make: Callable[[], Awaitable[None]]) -> None:
     await make()
-
-
-def _retrieve(call: asyncio.Task[None]) -> None:
-    if not call.cancelled():
-        call.exception()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from functools import partial
+from operator import itemgetter
 from typing import Any, Final
 
 import grpc.aio
@@ -99,7 +100,7 @@ class ProduceAnswers:
     def _messages(self) -> list[proto.ProduceResponse]:
         responses: list[proto.ProduceResponse] = []
         if self.outcomes or self.together or self.begun or self.done:
-            self.outcomes.sort(key=_number)
+            self.outcomes.sort(key=itemgetter(0))
             outcomes = outcomes_to_proto(self.outcomes)
             outcomes.appended.extend([range_of(number, results) for number, results in self.together])
             outcomes.begun.extend(self.begun)
@@ -113,10 +114,6 @@ def _answer_to_one(number: int, outcome: Outcome) -> proto.ProduceMessageRespons
     if isinstance(outcome, BaseException):
         return proto.ProduceMessageResponse(request_id=number, error=error_to_proto(outcome))
     return proto.ProduceMessageResponse(request_id=number, result=result_to_proto(outcome))
-
-
-def _number(numbered: tuple[int, Outcome]) -> int:
-    return numbered[0]
 
 
 class Places:

@@ -151,10 +151,7 @@ class ProduceTxns:
         pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
             node.routes.expect(name, last)
-        open_txn = pchannel.table.owned(txn_id, self._owner, now=pchannel.txn_now())
-        names = tuple([name for name, _ in open_txn.names])
-        loop = asyncio.get_running_loop()
-        return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
+        return _open_txn(node, pchannel, txn_id, self._owner, key, expected)
 
     async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
@@ -215,6 +212,21 @@ class ProduceTxns:
                     "is in the log: begin a new one"
                 )
             at = page.next_position
+
+
+def _open_txn(
+    node: StreamingNode,
+    pchannel: PChannel,
+    txn_id: int,
+    owner: TxnOwner,
+    key: Key | None = None,
+    expected: Mapping[str, MessageID | None] = NOT_EXPECTED,
+) -> LocalTxn:
+    """Returns the open transaction of this owner. Raises as the table of transactions does."""
+    open_txn = pchannel.table.owned(txn_id, owner, now=pchannel.txn_now())
+    names = tuple([name for name, _ in open_txn.names])
+    loop = asyncio.get_running_loop()
+    return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
 
 
 def check_keepalive(keepalive_s: float, most_s: float) -> None:
@@ -326,12 +338,9 @@ class MessageTxns:
 
     def _opened(self, txn_message: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""
-        node, pchannel = self._node, self._pchannel
-        open_txn = pchannel.table.owned(txn_message.txn_id, self._owner, now=pchannel.txn_now())
-        names = tuple([name for name, _ in open_txn.names])
-        check_body(txn_message.message, names)
-        loop = asyncio.get_running_loop()
-        return LocalTxn(node.routes, loop, open_txn.context, names, None, NOT_EXPECTED, bytes_max=node.settings.message_bytes_max)
+        txn = _open_txn(self._node, self._pchannel, txn_message.txn_id, self._owner)
+        check_body(txn_message.message, txn.names)
+        return txn
 
     @staticmethod
     def _answer(txn: LocalTxn) -> asyncio.Future[Result]:

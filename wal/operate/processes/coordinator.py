@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from wal.channels.cluster import FORMAT, LEADER, ClusterRecord, create_cluster, load_cluster
@@ -26,7 +27,6 @@ from wal.operate.metrics.snapshot import CoordinatorStatistics, MetricsSnapshot,
 from wal.operate.processes.leading import Leading
 from wal.operate.processes.opening import check_format, check_log, connected, open_log, open_root, saved_settings, settings_for
 from wal.operate.processes.readiness import Readiness
-from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CLUSTER_METHODS, LOG_METHODS, PCHANNEL_METHODS
 from wal.rpc.serving import Draining, Handler, handed_on
 from wal.runtime.backoff import Backoff
@@ -197,7 +197,7 @@ class ClusterCoordinator:
             self._record,
             self._settings,
             self.server.draining,
-            connect=self._connect,
+            connect=partial(connected, self._access),
             expected_nodes=self._expected,
             ttl_s=self._ttl_s,
             version_count=version_count,
@@ -246,10 +246,6 @@ class ClusterCoordinator:
     def _elsewhere(self, method: Method[Any, Any]) -> Handler:
         """Raises UnavailableError: a client asks a coordinator for a pchannel while that is on no node."""
         raise UnavailableError("the pchannel is on no node at the moment: wait for AssignmentDiscover to show it, and ask there")
-
-    async def _connect(self, address: str) -> Connection:
-        """Returns a connection to a node, with the token that the servers of this cluster share."""
-        return await connected(self._access, address)
 
 
 class _Measured:

@@ -17,6 +17,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from actors import ActorSystem, SystemClock
@@ -98,8 +99,6 @@ class Leading:
         self._coordinator: Coordinator
         self._assigner: Assigner
         self._membership: Membership
-        self._starting: asyncio.Task[None] | None = None
-        self._raising: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Begins to lead. A failure undoes what was done and raises."""
@@ -182,8 +181,8 @@ class Leading:
         await assigner.load()
         await membership.start()
         undo.add(membership.close)
-        self._raising = asyncio.get_running_loop().create_task(self._raise_format(), name="format of the cluster")
-        undo.add(self._end_raising)
+        raising = asyncio.get_running_loop().create_task(self._raise_format(), name="format of the cluster")
+        undo.add(partial(end_tasks, raising))
         nodes = AssignedNodes(assigner, calls)
         host = VChannelsOnNodes(nodes)
         undo.add(host.close)
@@ -193,8 +192,9 @@ class Leading:
         undo.add(operator.close)
         discovery = ClusterDiscovery(assigner, self._draining)
         undo.add(discovery.end)
-        self._starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
-        undo.add(self._end_broadcasts)
+        undo.add(coordinator.end_broadcasts)
+        starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
+        undo.add(partial(end_tasks, starting))
         service = LogService(
             coordinator, {}, oracle, self._draining, name="pulsar", form=FORM_PULSAR, frame_bytes_max=self._record.frame_bytes_max
         )
@@ -236,9 +236,6 @@ class Leading:
             except WALError as error:  # the assigner finds out whether this process still leads
                 _log.info("the format of the cluster is not raised now: %s", error)
 
-    async def _end_raising(self) -> None:
-        await end_tasks(self._raising)
-
     async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
         backoff = Backoff(0.5, 30.0)
         while not self._coordinator.broadcasting:
@@ -248,12 +245,6 @@ class Leading:
                 self._coordinator.broadcasts_trouble = error
                 _log.error("the broadcaster cannot start, and will be tried again: %s", error)
                 await asyncio.sleep(backoff.next())
-
-    async def _end_broadcasts(self) -> None:
-        assert self._starting is not None, "it was started"
-        if not self._starting.done():
-            await end_tasks(self._starting)
-        await self._coordinator.end_broadcasts()
 
     # -- what an operator asks
 
