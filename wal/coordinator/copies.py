@@ -13,18 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from broadcaster.message import Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
-from wal.coordinator.assignments import NodeStart
 from wal.coordinator.nodes import AssignedNodes
 from wal.coordinator.vchannels import VChannels
 from wal.errors import ChannelNotExistError, UnknownError, WALError, WouldBlockError
 from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageType
 from wal.rpc.api import nodes_pb2 as proto
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.methods import APPEND_COPIES, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
 from wal.runtime.tasks import end_tasks
@@ -123,11 +120,8 @@ class CopiesOnNodes:
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
         """Reads the content of a copy from this log."""
 
-        async def read(node: NodeStart, info: PChannelInfo) -> proto.CopyContent:
-            request = proto.ReadCopyRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_id=broadcast_id)
-            return await self._nodes.calls.call(node, READ_COPY, request, f"reading broadcast {broadcast_id}")
-
-        answer = await self._nodes.ask(pchannel, read, wait_s=_PATIENCE_S)
+        request, what = proto.ReadCopyRequest(broadcast_id=broadcast_id), f"reading broadcast {broadcast_id}"
+        answer = await self._nodes.ask(pchannel, READ_COPY, request, what, wait_s=_PATIENCE_S)
         return Content(answer.payload, answer.message_type, answer.properties)
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
@@ -158,34 +152,26 @@ class CopiesOnNodes:
         self._checkpoint = True
 
     async def _list(self, pchannel: str) -> proto.ListedCopies:
-        async def ask(node: NodeStart, info: PChannelInfo) -> proto.ListedCopies:
-            request = proto.ListCopiesRequest(call=self._nodes.calls.of(node), pchannel=info)
-            return await self._nodes.calls.call(node, LIST_COPIES, request, f"listing the copies on pchannel {pchannel}")
-
-        return await self._nodes.ask(pchannel, ask, wait_s=_PATIENCE_S)
+        request, what = proto.ListCopiesRequest(), f"listing the copies on pchannel {pchannel}"
+        return await self._nodes.ask(pchannel, LIST_COPIES, request, what, wait_s=_PATIENCE_S)
 
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, *, aborts: bool
     ) -> CopyOutcomes:
-        async def append(node: NodeStart, info: PChannelInfo) -> CopyOutcomes:
-            request = proto.AppendCopiesRequest(
-                call=self._nodes.calls.of(node),
-                pchannel=info,
-                vchannels=vchannels,
-                header=header.to_bytes(),
-                payload=content.payload,
-                message_type=content.message_type,
-                properties=content.properties,
-                aborts=aborts,
-            )
-            what = f"appending broadcast {header.broadcast_id} on pchannel {pchannel}"
-            answer = await self._nodes.calls.call(node, APPEND_COPIES, request, what)
-            outcomes: dict[int, AppendResult | WALError] = dict(outcomes_from_proto(answer))  # type: ignore[arg-type]
-            if sorted(outcomes) != list(range(len(vchannels))):
-                raise UnknownError(f"node {node.server_id:x} answered for {len(outcomes)} of {len(vchannels)} copies")
-            return MixedCopies(outcomes[at] for at in range(len(vchannels)))
-
-        return await self._nodes.ask(pchannel, append, wait_s=_PATIENCE_S)
+        request = proto.AppendCopiesRequest(
+            vchannels=vchannels,
+            header=header.to_bytes(),
+            payload=content.payload,
+            message_type=content.message_type,
+            properties=content.properties,
+            aborts=aborts,
+        )
+        what = f"appending broadcast {header.broadcast_id} on pchannel {pchannel}"
+        answer = await self._nodes.ask(pchannel, APPEND_COPIES, request, what, wait_s=_PATIENCE_S)
+        outcomes: dict[int, AppendResult | WALError] = dict(outcomes_from_proto(answer))  # type: ignore[arg-type]
+        if sorted(outcomes) != list(range(len(vchannels))):
+            raise UnknownError(f"node {request.call.server_id:x} answered for {len(outcomes)} of {len(vchannels)} copies")
+        return MixedCopies(outcomes[at] for at in range(len(vchannels)))
 
     async def _tell(self) -> None:
         while True:
@@ -194,16 +180,16 @@ class CopiesOnNodes:
             for name, ids in list(self._forgetting.items()):
                 if not ids or self._nodes.place(name) is None:
                     continue
+                request, what = (
+                    proto.ForgetBroadcastsRequest(broadcast_ids=ids, checkpoint=checkpoint),
+                    f"forgetting broadcasts on pchannel {name}",
+                )
                 try:
-                    gone = await self._nodes.ask(name, partial(self._forget, list(ids), checkpoint), wait_s=0.0)
+                    answer = await self._nodes.ask(name, FORGET_BROADCASTS, request, what, wait_s=0.0)
                 except WALError as error:
                     _log.debug("the node of pchannel %s was not told what to forget: %s", name, error)
                     continue
+                gone = list(answer.broadcast_ids)
                 ids.difference_update(gone)
                 if gone:
                     self._on_forgotten(name, gone)
-
-    async def _forget(self, ids: list[int], checkpoint: bool, node: NodeStart, info: PChannelInfo) -> Collection[int]:
-        request = proto.ForgetBroadcastsRequest(call=self._nodes.calls.of(node), pchannel=info, broadcast_ids=ids, checkpoint=checkpoint)
-        answer = await self._nodes.calls.call(node, FORGET_BROADCASTS, request, f"forgetting broadcasts on pchannel {info.name}")
-        return list(answer.broadcast_ids)

@@ -6,18 +6,16 @@ or repeated until it is answered where repeating it changes nothing more. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.assignments import NodeStart
 from wal.network import Method
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.converters import vchannel_to_proto
-from wal.rpc.methods import ASSIGN, COLLECT_STATUS, END_VCHANNELS, REMOVE
+from wal.rpc.methods import ASSIGN, COLLECT_STATUS, REMOVE
 
 STATUS_S: Final = 2.0
 """How long a node may take to show its status."""
@@ -55,11 +53,6 @@ class NodeCalls:
         """Returns what the node has, and its clock."""
         request = proto.StreamingNodeManagerCollectStatusRequest(call=self.of(node))
         return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=timeout_s)
-
-    async def end_vchannels(self, node: NodeStart, pchannel: PChannelInfo, infos: Iterable[VChannelInfo]) -> None:
-        """Has the node finish what these vchannels were told before, and end them."""
-        request = nodes_pb2.EndVChannelsRequest(call=self.of(node), pchannel=pchannel, vchannels=map(vchannel_to_proto, infos))
-        await self.call(node, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel.name}")
 
     async def call(
         self, node: NodeStart, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None

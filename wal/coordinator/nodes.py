@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.assigner import Assigner
@@ -28,7 +28,11 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
+from wal.network import Method
+from wal.rpc.api import nodes_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.converters import vchannel_to_proto
+from wal.rpc.methods import END_VCHANNELS
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks, keep_task
 
@@ -60,18 +64,22 @@ class AssignedNodes:
             return None
         return record.owner.node, PChannelInfo(name=name, term=record.term)
 
-    async def ask(self, name: str, call: Callable[[NodeStart, PChannelInfo], Awaitable[_T]], *, wait_s: float = WAIT_S) -> _T:
-        """Returns what the node of a pchannel answers, wherever that is. Raises UnavailableError if nobody has it for so long."""
+    async def ask(self, name: str, method: Method[Any, _T], request: Any, what: str, *, wait_s: float = WAIT_S) -> _T:
+        """Makes this call at the node of a pchannel, wherever that is, and returns the answer. The request names node and pchannel.
+
+        A call that was not answered is repeated. Raises UnavailableError if nobody has the pchannel for so long.
+        """
         loop, backoff = asyncio.get_running_loop(), Backoff(0.02, 0.5)
         deadline = loop.time() + wait_s
         said: WALError | None = None
         while True:
             if (place := self.place(name)) is not None:
+                node, info = place
+                request.call.CopyFrom(self.calls.of(node))
+                request.pchannel.CopyFrom(info)
                 try:
-                    return await call(*place)
-                except MOVED as error:
-                    said = error
-                except UnknownOutcomeError as error:  # it was not answered, and is repeated
+                    return await self.calls.call(node, method, request, what)
+                except (*MOVED, UnknownOutcomeError) as error:
                     said = error
             if loop.time() >= deadline:
                 trouble = self._assigner.troubles.get(name) or said or "it is being assigned"
@@ -118,7 +126,5 @@ class VChannelsOnNodes:
             ended(error)
 
     async def _end_on(self, pchannel: str, infos: list[VChannelInfo]) -> None:
-        async def end(node: NodeStart, info: PChannelInfo) -> None:
-            await self._nodes.calls.end_vchannels(node, info, infos)
-
-        await self._nodes.ask(pchannel, end)
+        request = nodes_pb2.EndVChannelsRequest(vchannels=map(vchannel_to_proto, infos))
+        await self._nodes.ask(pchannel, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel}")
