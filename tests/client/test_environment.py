@@ -113,7 +113,7 @@ async def test_names_are_resolved_anew_within_half_a_second() -> None:
     options: list[dict[str, Any]] = []
 
     class Channels(endpoints.Endpoints):
-        def _connect(self, address: str) -> Any:
+        def _channel(self, address: str) -> Any:
             options.append(dict(self._options))
             return None
 
