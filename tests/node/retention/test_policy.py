@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.errors import CorruptionError
-from wal.node.retention.policy import Pin, RetentionBounds, over_bound, pins_of, plan
+from wal.node.retention.policy import LogPin, RetentionBounds, over_bound, pins_of, plan
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.cursors.store import DamagedCursor
@@ -30,11 +30,11 @@ def logs(draw: st.DrawFn) -> list[Extent]:
 
 
 BOUNDS = st.builds(RetentionBounds, st.none() | st.integers(0, 200), st.none() | st.floats(0, 1000), st.none(), st.none())
-PINS = st.lists(st.builds(Pin, st.just("cursor"), st.sampled_from("abc"), st.tuples(st.integers(0, 400), st.integers(0, 2))), max_size=3)
+PINS = st.lists(st.builds(LogPin, st.just("cursor"), st.sampled_from("abc"), st.tuples(st.integers(0, 400), st.integers(0, 2))), max_size=3)
 EARLIEST = st.tuples(st.integers(0, 400), st.integers(0, 2))
 
 
-def model(extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None) -> int | None:
+def model(extents: list[Extent], bounds: RetentionBounds, pins: list[LogPin], earliest: tuple[int, int], now_s: float | None) -> int | None:
     """Drops the first extent while there is a reason to, and no pin needs any part of it."""
     left = [extent for extent in extents if extent.end > earliest[0]]
     dropped = None
@@ -52,7 +52,7 @@ def model(extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earli
 
 @given(logs(), BOUNDS, PINS, EARLIEST, st.sampled_from([NOW_S, NOW_S, None]))
 def test_plan_matches_the_model(
-    extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], now_s: float | None
+    extents: list[Extent], bounds: RetentionBounds, pins: list[LogPin], earliest: tuple[int, int], now_s: float | None
 ) -> None:
     found = plan(extents, bounds, pins, earliest=earliest, now_s=now_s)
     assert found.end == model(extents, bounds, pins, earliest, now_s)
@@ -64,7 +64,7 @@ def test_plan_matches_the_model(
 
 @given(logs(), BOUNDS, PINS, EARLIEST, st.integers(1, 3))
 def test_dropping_in_parts_gives_the_same_result(
-    extents: list[Extent], bounds: RetentionBounds, pins: list[Pin], earliest: tuple[int, int], some: int
+    extents: list[Extent], bounds: RetentionBounds, pins: list[LogPin], earliest: tuple[int, int], some: int
 ) -> None:
     whole = plan(extents, bounds, pins, earliest=earliest, now_s=NOW_S)
     at, end = earliest, None

@@ -21,7 +21,7 @@ from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import LogPosition, MessageID
 from wal.node.cursors import NodeCursors
 from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
-from wal.node.retention.policy import Pin, RetentionBounds, TruncationPlan, over_bound, pins_of, pins_of_broadcasts, plan
+from wal.node.retention.policy import LogPin, RetentionBounds, TruncationPlan, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.node.retention.report import report_of
 from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey
@@ -243,7 +243,7 @@ class RetentionKeeper:
         """Returns whether any part of a log would be dropped if there were no pins."""
         return self.bounds.of_logs and any(self._plan(pchannel, (), now_s).wanted is not None for pchannel in self._pchannels.values())
 
-    def _plan(self, pchannel: PChannel, pins: Iterable[Pin], now_s: float | None) -> TruncationPlan:
+    def _plan(self, pchannel: PChannel, pins: Iterable[LogPin], now_s: float | None) -> TruncationPlan:
         extents, elapsed = self._extents(pchannel), self._wall.elapsed()
         before = self._sealed_since.get(pchannel.channel, {})
         since = {extent.end: before.get(extent.end, elapsed) for extent in extents if extent.sealed}
@@ -305,7 +305,7 @@ class RetentionKeeper:
             left.append(cursor)
         return left
 
-    async def _truncate(self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = ()) -> list[Pin]:
+    async def _truncate(self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = ()) -> list[LogPin]:
         """Truncates up to this position, exclusive, unless somebody needs an event below it; returns the pins of those.
 
         The cursors in `released` hold nothing any more.
@@ -342,12 +342,12 @@ class RetentionKeeper:
             _log.warning(text, *values, extra={"wal_event": "retention", "wal_episode": episode})
 
 
-def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[Pin]:
+def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[LogPin]:
     """Returns the pins of this pchannel's log: those of cursors, and of unfinished broadcasts."""
     return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
 
 
-def _refusal(message_id: MessageID, pins: list[Pin]) -> str:
+def _refusal(message_id: MessageID, pins: list[LogPin]) -> str:
     pins.sort(key=lambda pin: pin.position)
     shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
     remedies = []

@@ -35,7 +35,7 @@ class RetentionBounds(msgspec.Struct, frozen=True):
         return self.cursor_lag_bytes_max is not None or self.cursor_age_max_s is not None
 
 
-class Pin(msgspec.Struct, frozen=True):
+class LogPin(msgspec.Struct, frozen=True):
     """A holder that needs everything at or above the log position (position, index). `kind` says what `name` names."""
 
     kind: str
@@ -53,13 +53,13 @@ class TruncationPlan(msgspec.Struct, frozen=True):
 
     end: int | None
     wanted: int | None
-    holders: tuple[Pin, ...]
+    holders: tuple[LogPin, ...]
 
 
 def plan(
     extents: Sequence[Extent],
     bounds: RetentionBounds,
-    pins: Iterable[Pin],
+    pins: Iterable[LogPin],
     *,
     earliest: tuple[int, int],
     now_s: float | None,
@@ -90,20 +90,20 @@ def plan(
     return TruncationPlan(ends[-1] if ends else None, target_end, tuple(holders))
 
 
-def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[Pin]:
+def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchannel: str) -> list[LogPin]:
     """Returns the pins that cursors hold in this pchannel's log. A damaged cursor may need anything, so it pins every log as a whole."""
-    pins: list[Pin] = []
+    pins: list[LogPin] = []
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
-            pins.append(Pin("damaged cursor", cursor.file, (0, 0)))
+            pins.append(LogPin("damaged cursor", cursor.file, (0, 0)))
         elif cursor.pchannel == pchannel and cursor_status(cursor, view) is CursorStatus.LIVE:
-            pins.append(Pin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
+            pins.append(LogPin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
     return pins
 
 
-def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Pin]:
+def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[LogPin]:
     """Returns the pins of unfinished broadcasts: `firsts` holds the log position of the first copy and the broadcast id of each."""
-    return [Pin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
+    return [LogPin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
 def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None, kept_s: float = 0.0) -> str:

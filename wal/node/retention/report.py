@@ -8,7 +8,7 @@ from datetime import datetime
 from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import TruncatedError
 from wal.message import MessageID
-from wal.node.retention.policy import Pin, RetentionBounds
+from wal.node.retention.policy import LogPin, RetentionBounds
 from wal.read.pchannel import ReadablePChannel
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import to_datetime
@@ -16,7 +16,7 @@ from wal.timestamp.timestamp import to_datetime
 
 async def report_of(
     pchannel: ReadablePChannel,
-    pins: Iterable[Pin],
+    pins: Iterable[LogPin],
     bounds: RetentionBounds,
     *,
     extents: Sequence[Extent] = (),
@@ -28,7 +28,7 @@ async def report_of(
     start = extents[0].start if extents else pchannel.log.earliest[0]
     positioned_pins = [(pin.position, pin) for pin in pins]
     if checkpointed is not None and extents and extents[0].sealed and extents[0].end <= pchannel.log.earliest[0]:
-        positioned_pins.append(((checkpointed, 0), Pin("checkpoint", "recovery", (checkpointed, 0))))
+        positioned_pins.append(((checkpointed, 0), LogPin("checkpoint", "recovery", (checkpointed, 0))))
     positioned_pins.sort(key=lambda each: each[0])
     earliest = await pchannel.first_event()
     return PChannelRetention(

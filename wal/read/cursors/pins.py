@@ -38,7 +38,7 @@ from typing import Final, Protocol
 import google_crc32c
 import msgspec
 
-from wal.errors import CorruptionError, FormatError, KeyNotExistError, NoSpaceError, StorageError, WALError
+from wal.errors import CorruptionError, FormatError, KeyNotExistError, NoSpaceError, StorageError, WALError, corruption
 from wal.message import LogPosition, Natural, PackedPosition, packed, unpacked
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.records import CursorRecord
@@ -159,7 +159,7 @@ def decode_pin(data: bytes) -> Pin:
         raise CorruptionError(f"a cursor has CRC32C {actual:#010x}", expected=f"{crc:#010x}")
     if not 1 <= version <= _VERSION:
         raise FormatError(f"cursor version {version} is not known here (known: 1 to {_VERSION}): upgrade to use it")
-    try:
+    with corruption("a cursor cannot be read", expected="the fields of a cursor"):
         fields = _decoder.decode(body)
         names = [check_cursor(fields.name), *(name for name, _ in fields.vchannels)]
         for text in names:
@@ -168,8 +168,6 @@ def decode_pin(data: bytes) -> Pin:
         event = None if fields.event is None else (unpacked(fields.event[0]), fields.event[1])
         if not math.isfinite(fields.saved_at):
             raise ValueError(f"it was saved at {fields.saved_at}")
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"a cursor cannot be read: {error}", expected="the fields of a cursor") from error
     vchannels = tuple(name for name, _ in fields.vchannels)
     if not vchannels or list(vchannels) != sorted(set(vchannels)):
         raise CorruptionError(f"a cursor names the vchannels {vchannels!r}", expected="sorted names, each once")
