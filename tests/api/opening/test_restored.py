@@ -46,10 +46,11 @@ class Copied:
         await asyncio.to_thread(shutil.copytree, self.place, copied)
         async with open_wal(self.place) as log:
             self.lost += await append(log, count)
-            async with log.read("orders", cursor=cursor, follow=False) as scanner:
-                async for _ in scanner:
-                    pass
-                await scanner.save()
+        async with open_wal(self.place, read_only=True) as log, log.read("orders", cursor=cursor, follow=False) as scanner:
+            async for _ in scanner:
+                pass
+            await scanner.save()
+        (copied / "cursors").mkdir(exist_ok=True)
         for path in await asyncio.to_thread(lambda: list((self.place / "cursors").iterdir())):
             if not (copied / "cursors" / path.name).exists():
                 await asyncio.to_thread(shutil.copy, path, copied / "cursors")

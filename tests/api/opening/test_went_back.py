@@ -44,10 +44,10 @@ class Copied:
         await asyncio.to_thread(shutil.copytree, self.place, copied)
         async with open_wal(self.place) as log:
             self.results += await append(log, LOST)
-            async with log.read("orders", cursor="c", follow=False) as scanner:
-                async for _ in scanner:
-                    pass
-                await scanner.save()
+        async with open_wal(self.place, read_only=True) as log, log.read("orders", cursor="c", follow=False) as scanner:
+            async for _ in scanner:
+                pass
+            await scanner.save()
         # The saved cursor outlives the restore, as one that is kept elsewhere does.
         await asyncio.to_thread(shutil.copytree, self.place / "cursors", copied / "cursors", dirs_exist_ok=True)
         await asyncio.to_thread(shutil.rmtree, self.place)
