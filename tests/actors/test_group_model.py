@@ -20,19 +20,6 @@ from tests.actors.conftest import LOOPS
 MEMBERS = 4
 INBOX_MAX = 12
 
-index = st.integers(0, MEMBERS - 1)
-leaf = st.one_of(
-    st.none(),
-    st.just(("raise",)),
-    st.just(("pause",)),
-    st.just(("resume",)),
-    st.tuples(st.just("leave"), index),
-    st.tuples(st.just("tell"), index, st.none()),
-    st.tuples(st.just("control"), index, st.none()),
-)
-command = st.one_of(leaf, st.tuples(st.sampled_from(["tell", "control"]), index, leaf))
-step = st.one_of(st.just(("turn",)), command)
-
 
 class Told:
     """One message: the action of the member that handles it, and the number of the turn in which it was sent."""
@@ -154,36 +141,48 @@ class World:
         return taken
 
 
-async def play(steps: list[Any]) -> None:
-    world = World()
-    for one in steps:
-        if one == ("turn",):
-            await asyncio.sleep(0)
-        else:
-            world.act(one)
-        assert world.group.pending == len(world.data)
-        assert world.group.paused == (world.pauses > 0)
-    for _ in range(100):  # programs are at most three deep, so this is more turns than there can be
-        if not world.data and not world.control:
-            break
-        while world.pauses:
-            world.act(("resume",))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    assert not world.data
-    assert not world.control
-    assert world.group.statistics().turns == world.turns
-    while world.pauses:
-        world.act(("resume",))
-    await world.group.stop()
-    assert all(member.over for member in world.members)
-    for member in world.members:
-        assert member.failure is None or isinstance(member.failure, Raised), member.failure
-    assert world.group.failure is None, world.group.failure
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_group_does_what_two_plain_lists_would(loop: str) -> None:
+    index = st.integers(0, MEMBERS - 1)
+    leaf = st.one_of(
+        st.none(),
+        st.just(("raise",)),
+        st.just(("pause",)),
+        st.just(("resume",)),
+        st.tuples(st.just("leave"), index),
+        st.tuples(st.just("tell"), index, st.none()),
+        st.tuples(st.just("control"), index, st.none()),
+    )
+    command = st.one_of(leaf, st.tuples(st.sampled_from(["tell", "control"]), index, leaf))
+    step = st.one_of(st.just(("turn",)), command)
+
+    async def play(steps: list[Any]) -> None:
+        world = World()
+        for one in steps:
+            if one == ("turn",):
+                await asyncio.sleep(0)
+            else:
+                world.act(one)
+            assert world.group.pending == len(world.data)
+            assert world.group.paused == (world.pauses > 0)
+        for _ in range(100):  # programs are at most three deep, so this is more turns than there can be
+            if not world.data and not world.control:
+                break
+            while world.pauses:
+                world.act(("resume",))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert not world.data
+        assert not world.control
+        assert world.group.statistics().turns == world.turns
+        while world.pauses:
+            world.act(("resume",))
+        await world.group.stop()
+        assert all(member.over for member in world.members)
+        for member in world.members:
+            assert member.failure is None or isinstance(member.failure, Raised), member.failure
+        assert world.group.failure is None, world.group.failure
+
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
 
         @settings(max_examples=300, deadline=None)

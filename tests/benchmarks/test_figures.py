@@ -12,7 +12,6 @@ from benchmarks.cell import Row
 from benchmarks.plot import plot
 
 SVG = "{http://www.w3.org/2000/svg}"
-NAMES = ["wal", "SQLite", "loop floor", "raw floor"]
 
 
 def _document() -> dict[str, Any]:
@@ -54,13 +53,14 @@ def _document() -> dict[str, Any]:
 
 
 def test_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
+    names = ["wal", "SQLite", "loop floor", "raw floor"]
     root = ElementTree.fromstring(figures.chart(_document()))
     assert root.tag == f"{SVG}svg"
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    for text in (*NAMES, "concurrent writers", "messages per second", "1", "16", "1,024"):
+    for text in (*names, "concurrent writers", "messages per second", "1", "16", "1,024"):
         assert text in texts
     lines = [line.get("points", "").split() for line in root.iter(f"{SVG}polyline")]
-    assert [len(points) for points in lines] == [3] * len(NAMES)
+    assert [len(points) for points in lines] == [3] * len(names)
 
 
 def test_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:

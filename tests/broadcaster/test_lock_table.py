@@ -4,116 +4,116 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from broadcaster.lock_table import OVERTAKEN_MAX, LockTable, distinct_keys
 from wal.message import ResourceKey
 
-KEYS = st.lists(st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), shared=st.booleans()), min_size=0, max_size=3).map(
-    distinct_keys
-)
-PICK = st.integers(0, 1 << 30)
 
-Keys = tuple[ResourceKey, ...]
+def test_locks_match_a_model() -> None:
+    KEYS = st.lists(st.builds(ResourceKey, st.just("d"), st.sampled_from("abc"), shared=st.booleans()), min_size=0, max_size=3).map(
+        distinct_keys
+    )
+    PICK = st.integers(0, 1 << 30)
+    Keys = tuple[ResourceKey, ...]
 
+    def meet(ours: Keys, theirs: Keys) -> bool:
+        return any(
+            (one.domain, one.key) == (other.domain, other.key) and not (one.shared and other.shared) for one in ours for other in theirs
+        )
 
-def meet(ours: Keys, theirs: Keys) -> bool:
-    return any((one.domain, one.key) == (other.domain, other.key) and not (one.shared and other.shared) for one in ours for other in theirs)
+    class LockMachine(RuleBasedStateMachine):
+        """The model: the holders, and the waiters in their order, each with how often it was overtaken."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = LockTable()
+            self.holding: dict[int, Keys] = {}
+            self.waiting: dict[int, Keys] = {}
+            self.overtaken: dict[int, int] = {}
+            self.owner = 0
 
-class LockMachine(RuleBasedStateMachine):
-    """The model: the holders, and the waiters in their order, each with how often it was overtaken."""
+        def grants(self) -> list[int]:
+            """Returns the waiters that get their keys now, in order: those that conflict with no holder and no earlier waiter."""
+            granted: list[int] = []
+            for owner, keys in list(self.waiting.items()):
+                before = [theirs for other, theirs in self.waiting.items() if other < owner]
+                if not any(meet(keys, theirs) for theirs in (*self.holding.values(), *before)):
+                    self.holding[owner] = self.waiting.pop(owner)
+                    granted.append(owner)
+            return granted
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = LockTable()
-        self.holding: dict[int, Keys] = {}
-        self.waiting: dict[int, Keys] = {}
-        self.overtaken: dict[int, int] = {}
-        self.owner = 0
+        @rule(keys=KEYS)
+        def try_lock(self, keys: Keys) -> None:
+            self.owner += 1
+            against = [key for key in keys if any(meet((key,), theirs) for theirs in self.holding.values())]
+            passed = [owner for owner, theirs in self.waiting.items() if meet(keys, theirs)]
+            conflict = self.table.try_lock(self.owner, keys)
+            if against:
+                assert conflict is not None
+                assert list(conflict.keys) == against
+                assert meet(keys, self.holding[conflict.holder])
+            elif any(self.overtaken[owner] >= OVERTAKEN_MAX for owner in passed):
+                assert conflict is not None
+                assert conflict.keys
+                assert set(conflict.keys) <= set(keys)
+                assert conflict.holder in self.holding
+            else:
+                assert conflict is None
+                for owner in passed:
+                    self.overtaken[owner] += 1
+                self.holding[self.owner] = keys
 
-    def grants(self) -> list[int]:
-        """Returns the waiters that get their keys now, in order: those that conflict with no holder and no earlier waiter."""
-        granted: list[int] = []
-        for owner, keys in list(self.waiting.items()):
-            before = [theirs for other, theirs in self.waiting.items() if other < owner]
-            if not any(meet(keys, theirs) for theirs in (*self.holding.values(), *before)):
-                self.holding[owner] = self.waiting.pop(owner)
-                granted.append(owner)
-        return granted
+        @rule(keys=KEYS)
+        def lock_or_wait(self, keys: Keys) -> None:
+            self.owner += 1
+            free = not any(meet(keys, theirs) for theirs in (*self.holding.values(), *self.waiting.values()))
+            assert self.table.lock_or_wait(self.owner, keys) is free
+            (self.holding if free else self.waiting)[self.owner] = keys
+            self.overtaken[self.owner] = 0
 
-    @rule(keys=KEYS)
-    def try_lock(self, keys: Keys) -> None:
-        self.owner += 1
-        against = [key for key in keys if any(meet((key,), theirs) for theirs in self.holding.values())]
-        passed = [owner for owner, theirs in self.waiting.items() if meet(keys, theirs)]
-        conflict = self.table.try_lock(self.owner, keys)
-        if against:
-            assert conflict is not None
-            assert list(conflict.keys) == against
-            assert meet(keys, self.holding[conflict.holder])
-        elif any(self.overtaken[owner] >= OVERTAKEN_MAX for owner in passed):
-            assert conflict is not None
-            assert conflict.keys
-            assert set(conflict.keys) <= set(keys)
-            assert conflict.holder in self.holding
-        else:
-            assert conflict is None
-            for owner in passed:
-                self.overtaken[owner] += 1
-            self.holding[self.owner] = keys
+        @precondition(lambda self: self.holding)
+        @rule(pick=PICK)
+        def release(self, pick: int) -> None:
+            owner = list(self.holding)[pick % len(self.holding)]
+            del self.holding[owner]
+            assert self.table.release(owner) == self.grants()
+            assert self.table.release(owner) == []
 
-    @rule(keys=KEYS)
-    def lock_or_wait(self, keys: Keys) -> None:
-        self.owner += 1
-        free = not any(meet(keys, theirs) for theirs in (*self.holding.values(), *self.waiting.values()))
-        assert self.table.lock_or_wait(self.owner, keys) is free
-        (self.holding if free else self.waiting)[self.owner] = keys
-        self.overtaken[self.owner] = 0
+        @precondition(lambda self: self.waiting)
+        @rule(pick=PICK)
+        def cancel(self, pick: int) -> None:
+            owner = list(self.waiting)[pick % len(self.waiting)]
+            del self.waiting[owner]
+            assert self.table.cancel(owner) == self.grants()
+            assert self.table.cancel(owner) == []
 
-    @precondition(lambda self: self.holding)
-    @rule(pick=PICK)
-    def release(self, pick: int) -> None:
-        owner = list(self.holding)[pick % len(self.holding)]
-        del self.holding[owner]
-        assert self.table.release(owner) == self.grants()
-        assert self.table.release(owner) == []
+        @rule(name=st.sampled_from("abc"), count=st.integers(1, 2 * OVERTAKEN_MAX))
+        def overtake(self, name: str, count: int) -> None:
+            """Makes requests that do not wait, one after the other, until one is refused."""
+            key = (ResourceKey("d", name),)
+            for _ in range(count):
+                before = dict(self.holding)
+                self.try_lock(key)
+                if self.holding == before:
+                    return
+                self.release(len(self.holding) - 1)
 
-    @precondition(lambda self: self.waiting)
-    @rule(pick=PICK)
-    def cancel(self, pick: int) -> None:
-        owner = list(self.waiting)[pick % len(self.waiting)]
-        del self.waiting[owner]
-        assert self.table.cancel(owner) == self.grants()
-        assert self.table.cancel(owner) == []
+        @invariant()
+        def nobody_holds_against_another(self) -> None:
+            owners = list(self.holding)
+            assert not any(meet(self.holding[one], self.holding[other]) for at, one in enumerate(owners) for other in owners[:at])
+            assert self.table.waiting == len(self.waiting)
+            for name in "abc":
+                expected = {owner for owner, keys in self.holding.items() if any(key.key == name for key in keys)}
+                assert set(self.table.holders(ResourceKey("d", name))) == expected
 
-    @rule(name=st.sampled_from("abc"), count=st.integers(1, 2 * OVERTAKEN_MAX))
-    def overtake(self, name: str, count: int) -> None:
-        """Makes requests that do not wait, one after the other, until one is refused."""
-        key = (ResourceKey("d", name),)
-        for _ in range(count):
-            before = dict(self.holding)
-            self.try_lock(key)
-            if self.holding == before:
-                return
-            self.release(len(self.holding) - 1)
+        @invariant()
+        def nothing_is_kept_of_keys_that_nobody_wants(self) -> None:
+            wanted = {key.key for keys in (*self.holding.values(), *self.waiting.values()) for key in keys}
+            assert {name for _, name in self.table._keys} == wanted
 
-    @invariant()
-    def nobody_holds_against_another(self) -> None:
-        owners = list(self.holding)
-        assert not any(meet(self.holding[one], self.holding[other]) for at, one in enumerate(owners) for other in owners[:at])
-        assert self.table.waiting == len(self.waiting)
-        for name in "abc":
-            expected = {owner for owner, keys in self.holding.items() if any(key.key == name for key in keys)}
-            assert set(self.table.holders(ResourceKey("d", name))) == expected
-
-    @invariant()
-    def nothing_is_kept_of_keys_that_nobody_wants(self) -> None:
-        wanted = {key.key for keys in (*self.holding.values(), *self.waiting.values()) for key in keys}
-        assert {name for _, name in self.table._keys} == wanted
-
-
-TestLockTable = LockMachine.TestCase
+    run_state_machine_as_test(LockMachine)
 
 
 def test_exclusive_wins_and_keys_come_in_order() -> None:

@@ -14,76 +14,75 @@ from tests.broadcaster.world import Life, World
 from wal.errors import ResourceAcquiredError
 from wal.message import ResourceKey
 
-CALLERS = 32
 KEYS = 64
 KIB = 1024
 
 
-class Books:
-    """The holders of each key as clients see them, from the answer of the append until just before the last vchannel's first ack."""
-
-    def __init__(self) -> None:
-        self.holders: dict[str, dict[int, bool]] = {}
-        self.missing: dict[int, set[str]] = {}
-        self.over: dict[int, asyncio.Event] = {}
-        self.messages: dict[int, BroadcastMessage] = {}
-
-    def begin(self, broadcast_id: int, message: BroadcastMessage) -> asyncio.Event:
-        for key in message.resource_keys:
-            others = self.holders.setdefault(key.key, {})
-            assert all(shared and key.shared for shared in others.values()), f"{key} is held twice"
-            others[broadcast_id] = key.shared
-        self.messages[broadcast_id] = message
-        self.missing[broadcast_id] = set(message.vchannels)
-        over = self.over[broadcast_id] = asyncio.Event()
-        return over
-
-    def acking(self, broadcast_id: int, vchannel: str) -> None:
-        missing = self.missing.get(broadcast_id)
-        if missing is not None:
-            missing.discard(vchannel)
-            if not missing:
-                del self.missing[broadcast_id]
-                for key in self.messages.pop(broadcast_id).resource_keys:
-                    del self.holders[key.key][broadcast_id]
-
-    def acked(self, broadcast_id: int) -> None:
-        if broadcast_id not in self.missing and broadcast_id in self.over:
-            self.over.pop(broadcast_id).set()
-
-
-class Consumer:
-    """Handles the copies of one vchannel in some order; after a crash between handling and ack it handles them again."""
-
-    def __init__(self, life: Life, books: Books, vchannel: str, seed: int) -> None:
-        self.life = life
-        self.books = books
-        self.vchannel = vchannel
-        self.inbox: list[int] = []
-        self.arrived = asyncio.Event()
-        self.chance = random.Random(seed)
-        self.crashes = 0
-
-    async def run(self) -> None:
-        while True:
-            await self.arrived.wait()
-            self.arrived.clear()
-            while self.inbox:
-                broadcast_id = self.chance.choice(self.inbox)
-                if self.chance.random() < 0.2:
-                    self.crashes += 1
-                    await asyncio.sleep(0)
-                    continue
-                self.books.acking(broadcast_id, self.vchannel)
-                await self.life.broadcast.ack(broadcast_id, self.vchannel)
-                self.books.acked(broadcast_id)
-                if self.chance.random() < 0.1:
-                    self.crashes += 1  # after the ack, before it could record it: it acknowledges again
-                    continue
-                self.inbox.remove(broadcast_id)
-
-
 async def test_exclusive_keys_never_overlap_and_all_complete(soak: int) -> None:
+    callers = 32
+
+    class Books:
+        """The holders of each key as clients see them, from the answer of the append until just before the last vchannel's first ack."""
+
+        def __init__(self) -> None:
+            self.holders: dict[str, dict[int, bool]] = {}
+            self.missing: dict[int, set[str]] = {}
+            self.over: dict[int, asyncio.Event] = {}
+            self.messages: dict[int, BroadcastMessage] = {}
+
+        def begin(self, broadcast_id: int, message: BroadcastMessage) -> asyncio.Event:
+            for key in message.resource_keys:
+                others = self.holders.setdefault(key.key, {})
+                assert all(shared and key.shared for shared in others.values()), f"{key} is held twice"
+                others[broadcast_id] = key.shared
+            self.messages[broadcast_id] = message
+            self.missing[broadcast_id] = set(message.vchannels)
+            over = self.over[broadcast_id] = asyncio.Event()
+            return over
+
+        def acking(self, broadcast_id: int, vchannel: str) -> None:
+            missing = self.missing.get(broadcast_id)
+            if missing is not None:
+                missing.discard(vchannel)
+                if not missing:
+                    del self.missing[broadcast_id]
+                    for key in self.messages.pop(broadcast_id).resource_keys:
+                        del self.holders[key.key][broadcast_id]
+
+        def acked(self, broadcast_id: int) -> None:
+            if broadcast_id not in self.missing and broadcast_id in self.over:
+                self.over.pop(broadcast_id).set()
+
+    class Consumer:
+        """Handles the copies of one vchannel in some order; after a crash between handling and ack it handles them again."""
+
+        def __init__(self, life: Life, books: Books, vchannel: str, seed: int) -> None:
+            self.life = life
+            self.books = books
+            self.vchannel = vchannel
+            self.inbox: list[int] = []
+            self.arrived = asyncio.Event()
+            self.chance = random.Random(seed)
+            self.crashes = 0
+
+        async def run(self) -> None:
+            while True:
+                await self.arrived.wait()
+                self.arrived.clear()
+                while self.inbox:
+                    broadcast_id = self.chance.choice(self.inbox)
+                    if self.chance.random() < 0.2:
+                        self.crashes += 1
+                        await asyncio.sleep(0)
+                        continue
+                    self.books.acking(broadcast_id, self.vchannel)
+                    await self.life.broadcast.ack(broadcast_id, self.vchannel)
+                    self.books.acked(broadcast_id)
+                    if self.chance.random() < 0.1:
+                        self.crashes += 1  # after the ack, before it could record it: it acknowledges again
+                        continue
+                    self.inbox.remove(broadcast_id)
+
     rounds = 12 if soak == 1 else 320
     vchannels = [f"v{number}" for number in range(12)]
     world = World(vchannels={name: f"p{at % 3}" for at, name in enumerate(vchannels)})
@@ -126,12 +125,12 @@ async def test_exclusive_keys_never_overlap_and_all_complete(soak: int) -> None:
         running = [asyncio.create_task(consumer.run()) for consumer in consumers.values()]
         try:
             async with asyncio.timeout(60 * soak):
-                await asyncio.gather(*map(caller, range(CALLERS)))
+                await asyncio.gather(*map(caller, range(callers)))
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        assert done == CALLERS * rounds
+        assert done == callers * rounds
         assert refused > 0
         assert sum(consumer.crashes for consumer in consumers.values()) > 0
         assert await life.broadcast.tasks() == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import broadcaster
 from broadcaster import BroadcastMessage, BroadcastState
@@ -25,53 +25,53 @@ from wal.message import BroadcastHeader, MessageType, ResourceKey
 COUNT_MAX, AGE_MAX_MS = 5, 100
 
 
-class RunningMachine(RuleBasedStateMachine):
+def test_running_broadcasts_are_counted() -> None:
     """The counts of a table of running broadcasts, against a walk over all of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = RunningTable()
+    class RunningMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = RunningTable()
 
-    def pick(self, number: int) -> Running:
-        return list(self.table)[number % len(self.table)]
+        def pick(self, number: int) -> Running:
+            return list(self.table)[number % len(self.table)]
 
-    @rule(broadcast_id=st.integers(1, 1 << 20))
-    def begin(self, broadcast_id: int) -> None:
-        if self.table.get(broadcast_id) is None:
-            task = Task(BroadcastHeader(broadcast_id, ("a", "b"), (), True), {"p0": ["a", "b"]})
-            self.table.add(Running(task, broadcast_id, None))
+        @rule(broadcast_id=st.integers(1, 1 << 20))
+        def begin(self, broadcast_id: int) -> None:
+            if self.table.get(broadcast_id) is None:
+                task = Task(BroadcastHeader(broadcast_id, ("a", "b"), (), True), {"p0": ["a", "b"]})
+                self.table.add(Running(task, broadcast_id, None))
 
-    @precondition(lambda self: len(self.table) > 0)
-    @rule(number=st.integers(0, 100), refuses=st.booleans())
-    def write(self, number: int, refuses: bool) -> None:
-        task = self.pick(number).task
-        for step in task.steps():
-            task.took(step, {"b": ChannelNotExistError("gone")} if refuses and "b" in step.vchannels else {})
+        @precondition(lambda self: len(self.table) > 0)
+        @rule(number=st.integers(0, 100), refuses=st.booleans())
+        def write(self, number: int, refuses: bool) -> None:
+            task = self.pick(number).task
+            for step in task.steps():
+                task.took(step, {"b": ChannelNotExistError("gone")} if refuses and "b" in step.vchannels else {})
 
-    @precondition(lambda self: len(self.table) > 0)
-    @rule(number=st.integers(0, 100), vchannel=st.sampled_from("ab"))
-    def ack(self, number: int, vchannel: str) -> None:
-        self.pick(number).task.ack(vchannel)
+        @precondition(lambda self: len(self.table) > 0)
+        @rule(number=st.integers(0, 100), vchannel=st.sampled_from("ab"))
+        def ack(self, number: int, vchannel: str) -> None:
+            self.pick(number).task.ack(vchannel)
 
-    @precondition(lambda self: len(self.table) > 0)
-    @rule(number=st.integers(0, 100))
-    def abort(self, number: int) -> None:
-        task = self.pick(number).task
-        if not task.finished and task.abort("for once"):
-            task.saved()
+        @precondition(lambda self: len(self.table) > 0)
+        @rule(number=st.integers(0, 100))
+        def abort(self, number: int) -> None:
+            task = self.pick(number).task
+            if not task.finished and task.abort("for once"):
+                task.saved()
 
-    @precondition(lambda self: len(self.table) > 0)
-    @rule(number=st.integers(0, 100))
-    def remove(self, number: int) -> None:
-        self.table.remove(self.pick(number))
+        @precondition(lambda self: len(self.table) > 0)
+        @rule(number=st.integers(0, 100))
+        def remove(self, number: int) -> None:
+            self.table.remove(self.pick(number))
 
-    @invariant()
-    def counts_are_those_of_a_walk(self) -> None:
-        assert +self.table.states == Counter(running.task.state for running in self.table)
-        assert self.table.oldest == min((running.task.broadcast_id for running in self.table), default=0)
+        @invariant()
+        def counts_are_those_of_a_walk(self) -> None:
+            assert +self.table.states == Counter(running.task.state for running in self.table)
+            assert self.table.oldest == min((running.task.broadcast_id for running in self.table), default=0)
 
-
-TestRunningTable = RunningMachine.TestCase
+    run_state_machine_as_test(RunningMachine)
 
 
 def test_finished_ids_do_not_pile_up() -> None:
@@ -85,57 +85,58 @@ def test_finished_ids_do_not_pile_up() -> None:
     assert len(table._ids) <= _IDS_MIN + 4
 
 
-class TombstoneMachine(RuleBasedStateMachine):
-    """The model: the broadcasts that a log may list, and the others in the order in which they became free."""
+def test_tombstones_match_a_model() -> None:
+    class TombstoneMachine(RuleBasedStateMachine):
+        """The model: the broadcasts that a log may list, and the others in the order in which they became free."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tombstones = Tombstones(count_max=COUNT_MAX, age_max_ms=AGE_MAX_MS)
-        self.now_ms = 0
-        self.number = 0
-        self.listed: dict[int, set[str]] = {}
-        self.free: list[int] = []
-        self.at: dict[int, int] = {}
-        self.saved: set[int] = set()
+        def __init__(self) -> None:
+            super().__init__()
+            self.tombstones = Tombstones(count_max=COUNT_MAX, age_max_ms=AGE_MAX_MS)
+            self.now_ms = 0
+            self.number = 0
+            self.listed: dict[int, set[str]] = {}
+            self.free: list[int] = []
+            self.at: dict[int, int] = {}
+            self.saved: set[int] = set()
 
-    @rule(pchannels=st.sets(st.sampled_from("xyz")), saved=st.booleans())
-    def add(self, pchannels: set[str], saved: bool) -> None:
-        self.number += 1
-        self.at[self.number] = self.now_ms
-        if saved:
-            self.saved.add(self.number)
-        self.tombstones.add(self.number, Tombstone(BroadcastState.DONE, self.now_ms, saved), pchannels)
-        if pchannels:
-            self.listed[self.number] = set(pchannels)
-        else:
-            self.free.append(self.number)
+        @rule(pchannels=st.sets(st.sampled_from("xyz")), saved=st.booleans())
+        def add(self, pchannels: set[str], saved: bool) -> None:
+            self.number += 1
+            self.at[self.number] = self.now_ms
+            if saved:
+                self.saved.add(self.number)
+            self.tombstones.add(self.number, Tombstone(BroadcastState.DONE, self.now_ms, saved), pchannels)
+            if pchannels:
+                self.listed[self.number] = set(pchannels)
+            else:
+                self.free.append(self.number)
 
-    @rule(pchannel=st.sampled_from("xyz"), numbers=st.lists(st.integers(0, 40), max_size=4))
-    def forgotten(self, pchannel: str, numbers: list[int]) -> None:
-        self.tombstones.forgotten(pchannel, numbers)
-        for number in numbers:
-            if number in self.listed:
-                self.listed[number].discard(pchannel)
-                if not self.listed[number]:
-                    del self.listed[number]
-                    self.free.append(number)
+        @rule(pchannel=st.sampled_from("xyz"), numbers=st.lists(st.integers(0, 40), max_size=4))
+        def forgotten(self, pchannel: str, numbers: list[int]) -> None:
+            self.tombstones.forgotten(pchannel, numbers)
+            for number in numbers:
+                if number in self.listed:
+                    self.listed[number].discard(pchannel)
+                    if not self.listed[number]:
+                        del self.listed[number]
+                        self.free.append(number)
 
-    @rule(passed_ms=st.integers(1, AGE_MAX_MS))
-    def collect(self, passed_ms: int) -> None:
-        self.now_ms += passed_ms
-        gone = []
-        while self.free and (len(self.free) > COUNT_MAX or self.now_ms - self.at[self.free[0]] > AGE_MAX_MS):
-            gone.append(self.free.pop(0))
-        assert self.tombstones.collect(self.now_ms) == [number for number in gone if number in self.saved]
+        @rule(passed_ms=st.integers(1, AGE_MAX_MS))
+        def collect(self, passed_ms: int) -> None:
+            self.now_ms += passed_ms
+            gone = []
+            while self.free and (len(self.free) > COUNT_MAX or self.now_ms - self.at[self.free[0]] > AGE_MAX_MS):
+                gone.append(self.free.pop(0))
+            assert self.tombstones.collect(self.now_ms) == [number for number in gone if number in self.saved]
 
-    @invariant()
-    def they_are_there(self) -> None:
-        assert len(self.tombstones) == len(self.listed) + len(self.free)
-        assert self.tombstones.listed == len(self.listed)
-        assert all(self.tombstones.get(number) is not None for number in (*self.listed, *self.free))
+        @invariant()
+        def they_are_there(self) -> None:
+            assert len(self.tombstones) == len(self.listed) + len(self.free)
+            assert self.tombstones.listed == len(self.listed)
+            assert all(self.tombstones.get(number) is not None for number in (*self.listed, *self.free))
 
+    run_state_machine_as_test(TombstoneMachine)
 
-TestTombstones = TombstoneMachine.TestCase
 
 CHANGE = st.tuples(st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2), max_size=3), st.sets(st.sampled_from("abcd"))).map(
     lambda change: (change[0], sorted(change[1] - change[0].keys()))

@@ -23,7 +23,6 @@ PLACES = {"a0": "p0", "a1": "p0", "b0": "p1"}
 CUTS = 40
 """More points than any of the scripts has."""
 KEY = ResourceKey("test", "key")
-UNFINISHED = (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.ABORTING)
 
 Script = Callable[[Life], Awaitable[None]]
 
@@ -88,6 +87,7 @@ async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
 
 @pytest.mark.parametrize("script", [spanning, dropped, aborted])
 async def test_finished_broadcast_is_over_from_the_first_call_on(script: Script) -> None:
+    unfinished = (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.ABORTING)
     ends = 0
     for at in range(1, CUTS):
         world, before, happened = await cut_at(script, at)
@@ -96,7 +96,7 @@ async def test_finished_broadcast_is_over_from_the_first_call_on(script: Script)
         stored = read_records(*await world.kv.load_with_prefix(""))
         async with next_life(world, before) as (life, gate):
             listed = await life.broadcast.tasks()
-            assert [task.state for task in listed if task.state not in UNFINISHED] == []
+            assert [task.state for task in listed if task.state not in unfinished] == []
             if not listed:
                 # The broadcast is finished, or never began: its key is free at once, without a save.
                 ends += not stored.done and bool(world.in_logs().copies)

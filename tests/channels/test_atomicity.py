@@ -77,56 +77,55 @@ CALLS = st.one_of(
 TURNS = st.lists(st.lists(CALLS, min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-def tell(directory: VChannelDirectory, what: str, which: Any, taken: set[str]) -> list[Call]:
-    """Changes the directory in memory as a log does for this call, and returns the changes to save. `taken` has the names of this turn."""
-    if what == "create":
-        return [Call(tuple(admit_channels(directory, OWNER, which, on(PCHANNELS))), remove=False)]
-    if what == "make":
-        return [] if str(which) in directory.records else [Call((directory.admit(str(which), "p0"),), remove=False)]
-    saved = [info for info in directory.saved.values() if directory.records.get(info.name) == info]
-    if what.startswith("drop"):
-        infos = saved[which : which + 1]
-    else:
-        infos = [info for at, info in enumerate(saved) if at in which and info.owner]
-    infos = [info for info in infos if info.name not in taken]
-    taken.update(info.name for info in infos)
-    for info in infos:
-        directory.forget(info)
-    calls = [Call(tuple(infos), remove=True)] if infos else []
-    if what == "drop and remake" and calls:  # the removal is told when the old actor has ended
-        return [Call((directory.admit(infos[0].name, "p0"),), remove=False), *calls]
-    if what == "destroy and remake":
-        calls += [Call((directory.admit(info.name, "p0"),), remove=False) for info in infos[:2]]
-    return calls
-
-
-async def run(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
-    kv = CrashingKV()
-    kv.failing = failing
-    directory = VChannelDirectory(kv)
-    await directory.load()
-    for turn in turns:
-        taken: set[str] = set()
-        calls = [call for what, which in turn for call in tell(directory, what, which, taken)]
-        before = len(kv.contents)
-        await directory.receive([call.change() for call in calls])
-        for content in kv.contents[before - 1 :]:
-            records = await after_crash(content)
-            for call in calls:
-                there = {records.get(info.name) == info for info in call.infos}
-                assert len(there) == 1, f"{call} happened in part: {sorted(records)}"
-        for call in calls:
-            assert len(call.error) == 1, "each call is answered once"
-            if call.error == [None]:
-                assert all((directory.saved.get(info.name) == info) != call.remove for info in call.infos)
-            elif not call.remove:
-                for info in call.infos:  # as the log does for records that could not be saved
-                    directory.forget(info)
-        assert await after_crash(kv.contents[-1]) == directory.saved
-
-
 @given(TURNS, st.none() | st.integers(0, 12))
 def test_after_every_commit_each_call_has_happened_or_not(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
+    def tell(directory: VChannelDirectory, what: str, which: Any, taken: set[str]) -> list[Call]:
+        """Changes the directory in memory as a log does for this call, and returns the changes to save. `taken` has the names of this
+        turn."""
+        if what == "create":
+            return [Call(tuple(admit_channels(directory, OWNER, which, on(PCHANNELS))), remove=False)]
+        if what == "make":
+            return [] if str(which) in directory.records else [Call((directory.admit(str(which), "p0"),), remove=False)]
+        saved = [info for info in directory.saved.values() if directory.records.get(info.name) == info]
+        if what.startswith("drop"):
+            infos = saved[which : which + 1]
+        else:
+            infos = [info for at, info in enumerate(saved) if at in which and info.owner]
+        infos = [info for info in infos if info.name not in taken]
+        taken.update(info.name for info in infos)
+        for info in infos:
+            directory.forget(info)
+        calls = [Call(tuple(infos), remove=True)] if infos else []
+        if what == "drop and remake" and calls:  # the removal is told when the old actor has ended
+            return [Call((directory.admit(infos[0].name, "p0"),), remove=False), *calls]
+        if what == "destroy and remake":
+            calls += [Call((directory.admit(info.name, "p0"),), remove=False) for info in infos[:2]]
+        return calls
+
+    async def run(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
+        kv = CrashingKV()
+        kv.failing = failing
+        directory = VChannelDirectory(kv)
+        await directory.load()
+        for turn in turns:
+            taken: set[str] = set()
+            calls = [call for what, which in turn for call in tell(directory, what, which, taken)]
+            before = len(kv.contents)
+            await directory.receive([call.change() for call in calls])
+            for content in kv.contents[before - 1 :]:
+                records = await after_crash(content)
+                for call in calls:
+                    there = {records.get(info.name) == info for info in call.infos}
+                    assert len(there) == 1, f"{call} happened in part: {sorted(records)}"
+            for call in calls:
+                assert len(call.error) == 1, "each call is answered once"
+                if call.error == [None]:
+                    assert all((directory.saved.get(info.name) == info) != call.remove for info in call.infos)
+                elif not call.remove:
+                    for info in call.infos:  # as the log does for records that could not be saved
+                        directory.forget(info)
+            assert await after_crash(kv.contents[-1]) == directory.saved
+
     asyncio.run(run(turns, failing))
 
 

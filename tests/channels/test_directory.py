@@ -117,9 +117,13 @@ async def test_failure_between_two_operations_leaves_no_half_vchannel() -> None:
 
 async def test_what_comes_while_a_turn_is_saved_is_not_counted_to_it() -> None:
     """A reader in another process would consider a vchannel that is below the shown counter, but not shown, as dropped."""
+
+    def note(info: VChannelInfo) -> None:
+        """The vchannel was admitted; its change is reported later."""
+
     kv = SmallKV()
     directory = await loaded(kv)
-    kv.before = lambda batch: None if "late" in directory.records else _note(directory.admit("late", "p0"))
+    kv.before = lambda batch: None if "late" in directory.records else note(directory.admit("late", "p0"))
     await turn(kv, directory, [f"v{number}" for number in range(10)], [])
     assert directory.records["late"].incarnation >= directory.saved_next
 
@@ -136,10 +140,6 @@ async def test_turn_through_the_actor_is_answered_whole() -> None:
     await system.stop()
     assert answered == [None] * 50
     assert len((await loaded(kv)).records) == 50
-
-
-def _note(info: VChannelInfo) -> None:
-    """The vchannel was admitted; its change is reported later."""
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)), max_size=200), st.lists(st.integers(0, 6), max_size=9))

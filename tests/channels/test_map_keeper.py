@@ -126,20 +126,20 @@ async def test_what_is_made_where_a_reader_would_not_look_is_shown_first(data_di
                 assert (await shown(data_dir, "p1")).records[made.name] == made.incarnation
 
 
-class SlowKV(MemoryKV):
-    """Saves wait for `gate`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-
-    async def multi_save_and_remove(self, *args: Any, **kwargs: Any) -> None:
-        await self.gate.wait()
-        await super().multi_save_and_remove(*args, **kwargs)
-
-
 async def test_counter_counts_as_saved_only_as_far_as_it_is() -> None:
     """A vchannel created during a save must move the saved counter too, or a later incarnation would get its number."""
+
+    class SlowKV(MemoryKV):
+        """Saves wait for `gate`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = asyncio.Event()
+
+        async def multi_save_and_remove(self, *args: Any, **kwargs: Any) -> None:
+            await self.gate.wait()
+            await super().multi_save_and_remove(*args, **kwargs)
+
     kv = SlowKV()
     directory = VChannelDirectory(kv)
     await directory.load()

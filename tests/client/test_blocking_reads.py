@@ -72,6 +72,15 @@ def test_they_give_what_a_scanner_of_the_journal_gives(data_dir: Path) -> None:
 
 def test_one_follows_a_server_that_is_killed(data_dir: Path) -> None:
     """Each message once and in order, whatever the reader was doing; a timeout without a server does not end the read."""
+
+    def patiently(messages: bridge.Iteration) -> ImmutableMessage:
+        """Returns the next message; the reader may need more than one timeout to find a server that is back."""
+        while True:
+            try:
+                return next(messages)
+            except TimeoutError:
+                pass
+
     seen: list[int] = []
     with ServerProcess(data_dir) as server, bridge.iterate(server.location, "orders", timeout_s=0.2) as messages:
         for life in range(3):
@@ -79,22 +88,13 @@ def test_one_follows_a_server_that_is_killed(data_dir: Path) -> None:
                 for number in range(life * 50, life * 50 + 50):
                     log.raw_append(Message("orders", b"%d" % number))
             if life % 2 == 0:  # otherwise it is killed while the reader is behind
-                seen += numbers(_patiently(messages) for _ in range(life * 50 + 50 - len(seen)))
+                seen += numbers(patiently(messages) for _ in range(life * 50 + 50 - len(seen)))
             server.kill()
             if life % 2 == 0:
                 with pytest.raises(TimeoutError, match="the read can go on"):
                     next(messages)
             server.start()
     assert seen == list(range(150))
-
-
-def _patiently(messages: bridge.Iteration) -> ImmutableMessage:
-    """Returns the next message; the reader may need more than one timeout to find a server that is back."""
-    while True:
-        try:
-            return next(messages)
-        except TimeoutError:
-            pass
 
 
 def test_at_the_tail_it_waits_for_the_server(data_dir: Path) -> None:
@@ -192,6 +192,13 @@ def test_it_moves_to_a_vchannel_and_ends_with_its_drop(place: ServedPlace, log: 
 
 
 def test_one_that_is_forgotten_ends_its_loop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
+    def until(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            gc.collect()
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     log.raw_append(Message("orders", b"1"))
     before = threading.active_count()
     messages = bridge.iterate(place.location, "orders", settings=settings)
@@ -213,11 +220,3 @@ def test_without_a_server_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.client.log.TIMEOUT_S", 0.2)
     with pytest.raises(UnavailableError, match="no server is reachable"):
         next(bridge.iterate("wal://127.0.0.1:1", "orders"))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        gc.collect()
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -17,9 +17,6 @@ from wal.errors import BulkAppendError, ChannelFencedError, ChannelNotExistError
 from wal.message import MessageID
 from wal.serve.produce import ProduceStream
 
-HALF_A_MINUTE = 30_000 << 18
-"""In ticks."""
-
 
 async def test_client_that_closes_rolls_its_transactions_back(log: WALAccesser, served: Serving) -> None:
     txn = await log.txn("orders")
@@ -116,8 +113,10 @@ async def test_call_under_way_at_the_close_is_a_closed_error(log: WALAccesser, s
 
 
 async def test_drop_ends_what_waits_for_its_barrier(log: WALAccesser) -> None:
+    # In ticks.
+    half_a_minute = 30_000 << 18
     await log.create_vchannel("orders")
-    barrier = await log.allocate_time_tick() + HALF_A_MINUTE
+    barrier = await log.allocate_time_tick() + half_a_minute
     whole = asyncio.ensure_future(log.append_txn("orders", [b"2"], barrier_time_tick=barrier))
     await turns()
     async with asyncio.timeout(60):

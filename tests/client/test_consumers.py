@@ -44,23 +44,22 @@ async def test_consumer_outlives_its_server(server: Child, data_dir: object) -> 
     assert await server.stop() == 0
 
 
-async def consume(line: Line, address: str) -> None:
-    """Consumes with a lease of a second, and says each message that it has handled."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal.client.cursor_home.LEASE_MS", 1000)
-
-        async def handle(delivery: Delivery) -> None:
-            line.tell(int(delivery.value))
-            await asyncio.sleep(0.002)
-            delivery.append("out", delivery.value)
-
-        async with open_wal(f"wal://{address}") as log, log.consume("in", handle, cursor="worker"):
-            line.tell("ready")
-            await line.hear()
-
-
 @pytest.mark.parametrize("run", range(10 if SOAK else 1))
 async def test_stopped_process_saves_nothing_when_it_wakes(server: Child, run: int) -> None:
+    async def consume(line: Line, address: str) -> None:
+        """Consumes with a lease of a second, and says each message that it has handled."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("wal.client.cursor_home.LEASE_MS", 1000)
+
+            async def handle(delivery: Delivery) -> None:
+                line.tell(int(delivery.value))
+                await asyncio.sleep(0.002)
+                delivery.append("out", delivery.value)
+
+            async with open_wal(f"wal://{address}") as log, log.consume("in", handle, cursor="worker"):
+                line.tell("ready")
+                await line.hear()
+
     async with open_wal(f"wal://{server.address}") as log:
         await log.append_txn("in", [b"%d" % number for number in range(COUNT)])
         async with Other(consume, server.address) as first, Other(consume, server.address) as second:

@@ -67,15 +67,15 @@ def directory(log: WALAccesser) -> RemoteDirectory:
     return engine._directory
 
 
-def blind(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the client's watch tell it nothing more."""
-    monkeypatch.setattr(directory(log).known, "update", lambda _: None)
-
-
 async def test_what_was_dropped_is_forgotten_when_the_call_returns(
     log: WALAccesser, name: str, dropping: Drop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the watch, the client takes no body for the old channel, and its next message is in a new one."""
+
+    def blind(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has the client's watch tell it nothing more."""
+        monkeypatch.setattr(directory(log).known, "update", lambda _: None)
+
     txn = await log.txn(name)
     known = directory(log).known.records
     before = known[name].incarnation

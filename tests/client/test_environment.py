@@ -24,54 +24,53 @@ from wal.storage.kv.etcd import EtcdKV
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.admin import Admin
 
-PROXIES = (
-    "http_proxy",
-    "HTTP_PROXY",
-    "https_proxy",
-    "HTTPS_PROXY",
-    "all_proxy",
-    "ALL_PROXY",
-    "grpc_proxy",
-    "no_proxy",
-    "NO_PROXY",
-    "no_grpc_proxy",
-)
-
-
-@contextlib.contextmanager
-def answering(status: int) -> Iterator[tuple[str, list[str]]]:
-    """Runs a server of HTTP that answers every request with this status; yields its address, and the requests that it got."""
-    requests: list[str] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            requests.append(f"{self.command} {self.path} {self.headers.get('Authorization')}")
-            self.send_response(status)
-            self.send_header("Content-Length", "2")
-            self.send_header("ETag", '"1"')
-            self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        do_GET = do_CONNECT = do_PUT = answer
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
-    serving.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", requests
-    finally:
-        server.shutdown()
-        server.server_close()
-        serving.join()
-
 
 async def test_no_call_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxies = (
+        "http_proxy",
+        "HTTP_PROXY",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "grpc_proxy",
+        "no_proxy",
+        "NO_PROXY",
+        "no_grpc_proxy",
+    )
+
+    @contextlib.contextmanager
+    def answering(status: int) -> Iterator[tuple[str, list[str]]]:
+        """Runs a server of HTTP that answers every request with this status; yields its address, and the requests that it got."""
+        requests: list[str] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                requests.append(f"{self.command} {self.path} {self.headers.get('Authorization')}")
+                self.send_response(status)
+                self.send_header("Content-Length", "2")
+                self.send_header("ETag", '"1"')
+                self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            do_GET = do_CONNECT = do_PUT = answer
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", requests
+        finally:
+            server.shutdown()
+            server.server_close()
+            serving.join()
+
     with answering(404) as (proxy, seen), answering(200) as (target, direct):
-        for name in PROXIES:
+        for name in proxies:
             monkeypatch.delenv(name, raising=False) if "no_" in name.lower() else monkeypatch.setenv(name, proxy)
         with pytest.raises(OSError, match="404"):
             await asyncio.to_thread(urllib.request.build_opener().open, target)  # urlopen keeps the opener of its first call

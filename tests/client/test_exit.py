@@ -32,10 +32,6 @@ def interpreters() -> dict[str, Path]:
     return {OWN: Path(sys.executable)} | {version: path for version, path in others.items() if version != OWN}
 
 
-def has_arrow(python: Path) -> bool:
-    return any(python.parents[1].glob("lib/python3.*/site-packages/pyarrow"))
-
-
 @pytest.fixture(scope="module")
 def location(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A log with a message, which a process serves over TLS."""
@@ -51,6 +47,10 @@ def location(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.mark.parametrize("program", ["iterate", *(pytest.param(name, marks=IN_SOAK) for name in ("record_batches", "blocking"))])
 def test_exit_with_tls_log_open_is_quiet(program: str, python: Path, location: str) -> None:
     """A thread of the loop's pool has read the files of TLS; Python 3.12.0 and 3.12.1 start no thread to end the pool during the exit."""
+
+    def has_arrow(python: Path) -> bool:
+        return any(python.parents[1].glob("lib/python3.*/site-packages/pyarrow"))
+
     if program == "record_batches" and not has_arrow(python):
         pytest.skip(f"pyarrow is not installed for {python}")
     assert ended(python, program, location) == (0, "b'1'\n", "")

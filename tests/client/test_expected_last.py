@@ -17,12 +17,11 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of
 from wal.serve.log_service import LogService
 
-KILLS = 3
-ACKED = 60
-
 
 async def test_chains_through_kills_of_the_server(server: Child, data_dir: object) -> None:
     """Two writers of one vchannel go through kills of the server: each decides by `.last`, and nothing is written twice or over another."""
+    kills = 3
+    ACKED = 60
     current, acked = server, dict[bytes, MessageID]()
     unknown: set[bytes] = set()
     stopping = asyncio.Event()
@@ -51,7 +50,7 @@ async def test_chains_through_kills_of_the_server(server: Child, data_dir: objec
         async with asyncio.TaskGroup() as group:
             group.create_task(write(log, "keyed", keyed=True))
             group.create_task(write(other, "plain", keyed=False))
-            for _ in range(KILLS):
+            for _ in range(kills):
                 before = len(acked)
                 while len(acked) < before + ACKED:
                     await asyncio.sleep(0.01)

@@ -16,8 +16,6 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import ClosedError
 from wal.network import Endpoints
 
-ROOT = Path(__file__).parents[2]
-
 ONE_LOOP_AFTER_THE_OTHER = """
 import asyncio
 from tests.serve.servers import serving
@@ -42,9 +40,10 @@ for _ in range(8):
 
 def test_loop_is_told_nothing_of_a_client_of_another_one() -> None:
     """An answer of gRPC for a loop that has ended would be an error, "Event loop is closed", in the next one."""
+    root = Path(__file__).parents[2]
     ran = subprocess.run(
         [sys.executable, "-c", ONE_LOOP_AFTER_THE_OTHER],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+        cwd=root, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "Event loop is closed" not in ran.stderr
@@ -52,6 +51,13 @@ def test_loop_is_told_nothing_of_a_client_of_another_one() -> None:
 
 async def test_closed_client_holds_no_call(served: Serving) -> None:
     """A call holds its channel, and a channel without a server connects again and again, also when it is closed."""
+
+    async def unconnected(log: WALAccesser) -> None:
+        endpoints: Endpoints = log._lifecycle.engine._connection._endpoints  # type: ignore[union-attr]
+        async with asyncio.timeout(60):
+            while endpoints.connected() is not None:
+                await asyncio.sleep(0.001)
+
     gc.collect()
     before = {id(one) for one in gc.get_objects() if isinstance(one, grpc.aio.Call)}
     log = await open_wal(f"wal://{served.address}")
@@ -70,10 +76,3 @@ async def test_closed_client_holds_no_call(served: Serving) -> None:
         await asyncio.sleep(0)
     assert [one for one in gc.get_objects() if isinstance(one, grpc.aio.Call) and id(one) not in before] == []
     assert isinstance(log, WALAccesser), "which the caller may keep"
-
-
-async def unconnected(log: WALAccesser) -> None:
-    endpoints: Endpoints = log._lifecycle.engine._connection._endpoints  # type: ignore[union-attr]
-    async with asyncio.timeout(60):
-        while endpoints.connected() is not None:
-            await asyncio.sleep(0.001)

@@ -8,11 +8,10 @@ from tests.serve.servers import Child
 from wal import Message, WALAccesser, open_wal
 from wal.errors import UnknownOutcomeError
 
-ROUNDS = 3
-
 
 async def test_killed_server(server: Child, data_dir: object) -> None:
     """Three writers of keyed and three of plain messages, and two readers, go through three kills of the server."""
+    rounds = 3
     acknowledged: set[bytes] = set()
     unknown: set[bytes] = set()
     read: list[list[bytes]] = [[], []]
@@ -46,7 +45,7 @@ async def test_killed_server(server: Child, data_dir: object) -> None:
             for keyed in (True, False)
         ]
         readers = [asyncio.ensure_future(follow(one, into)) for one, into in zip((log, other), read, strict=True)]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             before = len(acknowledged)
             while len(acknowledged) < before + 300:
                 await asyncio.sleep(0.01)

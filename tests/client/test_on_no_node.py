@@ -24,8 +24,6 @@ from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
 
-LATER = datetime(2200, 1, 1, tzinfo=UTC)
-
 
 class Moving:
     """A log of two pchannels: p0 with the vchannel "w" stays at its node, p1 with "v" is where `move` says."""
@@ -75,16 +73,17 @@ async def moving(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncItera
         yield cluster
 
 
-async def read(log: WALAccesser) -> list[bytes]:
-    async with log.read("v", cursor="mine", follow=False) as scanner:
-        return [body.payload async for message in scanner for body in message.bodies()]
-
-
 async def test_calls_fail_with_a_retryable_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = datetime(2200, 1, 1, tzinfo=UTC)
+
+    async def read(log: WALAccesser) -> list[bytes]:
+        async with log.read("v", cursor="mine", follow=False) as scanner:
+            return [body.payload async for message in scanner for body in message.bodies()]
+
     async with moving(monkeypatch) as cluster:
         log = cluster.log
         first = (await log.append("v", b"1")).message_id
-        await log.append("v", b"2", deliver_at=LATER, idempotency_key="later")
+        await log.append("v", b"2", deliver_at=later, idempotency_key="later")
         await log.append("v", b"2", idempotency_key=ProducerKey("device", 1))
         schedule = await log.scheduled("v")
         async with log.read("v", cursor="mine") as scanner:
@@ -99,7 +98,7 @@ async def test_calls_fail_with_a_retryable_error(monkeypatch: pytest.MonkeyPatch
                 "peek": lambda: log.peek("mine", vchannels="v"),
                 "latest_tick": lambda: log.latest_tick("v"),
                 "last": lambda: log.last("v"),
-                "append_later": lambda: log.append("v", b"3", deliver_at=LATER, idempotency_key="three"),
+                "append_later": lambda: log.append("v", b"3", deliver_at=later, idempotency_key="three"),
                 "scheduled": lambda: log.scheduled("v"),
                 "cancel": lambda: schedule.cancel("later"),
                 "producers": log.producers,

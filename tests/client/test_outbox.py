@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from wal.client.outbox import AHEAD_MIN, GROW_MESSAGES, Hold, Outbox, Sending
 from wal.errors import SessionLostError, UnavailableError
@@ -84,85 +84,85 @@ def test_many_messages_wait_for_nothing() -> None:
     assert not outbox.may_grow()
 
 
-class Outboxes(RuleBasedStateMachine):
-    """The model is two lists: what waits, in order, and what was sent, in order."""
+def test_outboxes_send_in_order() -> None:
+    class Outboxes(RuleBasedStateMachine):
+        """The model is two lists: what waits, in order, and what was sent, in order."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.outbox = Outbox()
-        self.waiting: list[Sending] = []
-        self.sent: list[tuple[int, Sending]] = []
-        self.refused: list[tuple[int, Sending]] = []
-        self.settled: list[Sending] = []
-        self.number = 1
+        def __init__(self) -> None:
+            super().__init__()
+            self.outbox = Outbox()
+            self.waiting: list[Sending] = []
+            self.sent: list[tuple[int, Sending]] = []
+            self.refused: list[tuple[int, Sending]] = []
+            self.settled: list[Sending] = []
+            self.number = 1
 
-    @rule(size=st.integers(1, 60), repeatable=st.booleans(), alone=st.booleans())
-    def add(self, size: int, repeatable: bool, alone: bool) -> None:
-        sending = request(repeatable=repeatable) if alone else message(size, repeatable=repeatable)
-        self.outbox.add(sending)
-        self.waiting.append(sending)
+        @rule(size=st.integers(1, 60), repeatable=st.booleans(), alone=st.booleans())
+        def add(self, size: int, repeatable: bool, alone: bool) -> None:
+            sending = request(repeatable=repeatable) if alone else message(size, repeatable=repeatable)
+            self.outbox.add(sending)
+            self.waiting.append(sending)
 
-    @rule(bytes_max=st.integers(1, 100))
-    def take(self, bytes_max: int) -> None:
-        taken = self.outbox.take(bytes_max=bytes_max)
-        if self.refused or not self.waiting:
-            assert taken is None
-            return
-        assert taken is not None
-        first, sendings = taken
-        assert first == self.number
-        assert sendings == self.waiting[: len(sendings)]
-        if len(sendings) > 1:
-            assert all(sending.message is not None for sending in sendings)
-            assert sum(sending.size for sending in sendings) <= bytes_max
-        follows = self.waiting[len(sendings) : len(sendings) + 1]
-        if sendings[0].message is not None and follows and follows[0].message is not None:
-            assert sum(sending.size for sending in [*sendings, *follows]) > bytes_max
-        del self.waiting[: len(sendings)]
-        self.sent += enumerate(sendings, first)
-        self.number += len(sendings)
+        @rule(bytes_max=st.integers(1, 100))
+        def take(self, bytes_max: int) -> None:
+            taken = self.outbox.take(bytes_max=bytes_max)
+            if self.refused or not self.waiting:
+                assert taken is None
+                return
+            assert taken is not None
+            first, sendings = taken
+            assert first == self.number
+            assert sendings == self.waiting[: len(sendings)]
+            if len(sendings) > 1:
+                assert all(sending.message is not None for sending in sendings)
+                assert sum(sending.size for sending in sendings) <= bytes_max
+            follows = self.waiting[len(sendings) : len(sendings) + 1]
+            if sendings[0].message is not None and follows and follows[0].message is not None:
+                assert sum(sending.size for sending in [*sendings, *follows]) > bytes_max
+            del self.waiting[: len(sendings)]
+            self.sent += enumerate(sendings, first)
+            self.number += len(sendings)
 
-    @precondition(lambda self: self.sent)
-    @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
-        at = data.draw(st.integers(0, len(self.sent) - 1))
-        number, sending = self.sent.pop(at)
-        assert self.outbox.answered(number) is sending
-        assert self.outbox.answered(number) is None
-        self.settled.append(sending)
+        @precondition(lambda self: self.sent)
+        @rule(data=st.data())
+        def answer(self, data: st.DataObject) -> None:
+            at = data.draw(st.integers(0, len(self.sent) - 1))
+            number, sending = self.sent.pop(at)
+            assert self.outbox.answered(number) is sending
+            assert self.outbox.answered(number) is None
+            self.settled.append(sending)
 
-    @precondition(lambda self: self.sent)
-    @rule(data=st.data())
-    def refuse(self, data: st.DataObject) -> None:
-        """A server refuses everything from some request on."""
-        at = data.draw(st.integers(0, len(self.sent) - 1))
-        for number, sending in self.sent[at:]:
-            self.outbox.refused(number, UnavailableError("refused"))
-            self.refused.append((number, sending))
-        del self.sent[at:]
+        @precondition(lambda self: self.sent)
+        @rule(data=st.data())
+        def refuse(self, data: st.DataObject) -> None:
+            """A server refuses everything from some request on."""
+            at = data.draw(st.integers(0, len(self.sent) - 1))
+            for number, sending in self.sent[at:]:
+                self.outbox.refused(number, UnavailableError("refused"))
+                self.refused.append((number, sending))
+            del self.sent[at:]
 
-    @rule(answered=st.booleans())
-    def restart(self, answered: bool) -> None:
-        tried = [sending for _, sending in self.sent if sending.tried]
-        unknown = self.outbox.restart(answered=answered)
-        assert unknown == [sending for _, sending in self.sent if not sending.repeatable and not answered]
-        again = self.refused + [(number, sending) for number, sending in self.sent if sending.repeatable or answered]
-        self.waiting = [sending for _, sending in sorted(again, key=lambda one: one[0])] + self.waiting
-        if answered:
-            assert [sending for _, sending in self.sent if sending.tried] == tried
-        else:
-            assert all(sending.tried for _, sending in self.sent if sending.repeatable)
-        self.settled += unknown
-        self.sent, self.refused, self.number = [], [], 1
+        @rule(answered=st.booleans())
+        def restart(self, answered: bool) -> None:
+            tried = [sending for _, sending in self.sent if sending.tried]
+            unknown = self.outbox.restart(answered=answered)
+            assert unknown == [sending for _, sending in self.sent if not sending.repeatable and not answered]
+            again = self.refused + [(number, sending) for number, sending in self.sent if sending.repeatable or answered]
+            self.waiting = [sending for _, sending in sorted(again, key=lambda one: one[0])] + self.waiting
+            if answered:
+                assert [sending for _, sending in self.sent if sending.tried] == tried
+            else:
+                assert all(sending.tried for _, sending in self.sent if sending.repeatable)
+            self.settled += unknown
+            self.sent, self.refused, self.number = [], [], 1
 
-    @invariant()
-    def nothing_is_lost(self) -> None:
-        assert list(self.outbox.waiting) == self.waiting
-        assert list(self.outbox.sent.items()) == sorted(self.sent, key=lambda one: one[0])
-        assert bool(self.outbox) == bool(self.waiting or self.sent or self.refused)
+        @invariant()
+        def nothing_is_lost(self) -> None:
+            assert list(self.outbox.waiting) == self.waiting
+            assert list(self.outbox.sent.items()) == sorted(self.sent, key=lambda one: one[0])
+            assert bool(self.outbox) == bool(self.waiting or self.sent or self.refused)
 
-
-TestOutboxes = Outboxes.TestCase
+    run_state_machine_as_test(Outboxes)
 
 
 def test_message_for_a_vchannel_that_is_being_located_holds_up_what_follows() -> None:

@@ -12,8 +12,6 @@ from tests.serve.servers import Serving, serving
 from wal import Latest, Message, WALAccesser
 from wal.serve.frame_calls import FrameCalls
 
-READERS = 20
-
 
 class Calls:
     """The calls for frames that a server got: where each began. A call waits while `gate` is closed."""
@@ -45,8 +43,9 @@ async def served(calls: Calls) -> AsyncIterator[Serving]:
 
 
 async def test_readers_at_the_tail_ask_once(log: WALAccesser, calls: Calls) -> None:
+    readers = 20
     await log.create_vchannel("orders")
-    scanners = [log.read("orders", deliver_policy=Latest()) for _ in range(READERS)]
+    scanners = [log.read("orders", deliver_policy=Latest()) for _ in range(readers)]
     for scanner in scanners:
         await scanner.__aenter__()
     calls.starts.clear()

@@ -51,23 +51,22 @@ async def log(served: Serving, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) ->
         proxy.delay_s = 0.0
 
 
-async def polled(scanner: Scanner, count: int = COUNT) -> list[bytes]:
-    """Reads by polls; most of them are cancelled."""
-    payloads: list[bytes] = []
-    cancelled = 0
-    while len(payloads) < count:
-        try:
-            async with asyncio.timeout(POLL_S):
-                payloads.append((await anext(scanner)).payload)
-        except TimeoutError:
-            cancelled += 1
-            assert cancelled < POLLS_MAX, payloads
-    assert cancelled
-    return payloads
-
-
 @pytest.mark.parametrize("entered", [False, True])
 async def test_polls_get_every_message(log: WALAccesser, entered: bool) -> None:
+    async def polled(scanner: Scanner, count: int = COUNT) -> list[bytes]:
+        """Reads by polls; most of them are cancelled."""
+        payloads: list[bytes] = []
+        cancelled = 0
+        while len(payloads) < count:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    payloads.append((await anext(scanner)).payload)
+            except TimeoutError:
+                cancelled += 1
+                assert cancelled < POLLS_MAX, payloads
+        assert cancelled
+        return payloads
+
     scanner = log.read("orders", cursor="polls")
     if entered:
         await scanner.__aenter__()

@@ -16,20 +16,63 @@ from wal.errors import SessionLostError, UnknownOutcomeError
 from wal.read.cursors.cursor import CursorKey
 from wal.rpc.methods import CLAIM_CURSOR
 
-COUNT = 300 if not SOAK else 900
-ROUNDS = 1 if not SOAK else 3
-
 
 async def test_stages_outlive_their_server(server: Child, data_dir: object) -> None:
     """One stage saves with transactions, the other one commits as consumers do, several at a time."""
+    count = 300 if not SOAK else 900
+    rounds = 1 if not SOAK else 3
+
+    async def save(log: Log) -> None:
+        """Moves all messages to "saved"; after an error it goes on where its cursor is."""
+        last = 0
+        while last < count - 1:
+            try:
+                async with log.read("in", cursor="saving", deliver_policy=All(), follow=False) as scanner:
+                    async for page in scanner.batches(size_max=3):
+                        async with log.txn("saved") as txn:
+                            await txn.append_many([message.payload for message in page])
+                            txn.save(scanner)
+                        last = int(page[-1].payload)
+            except UnknownOutcomeError:
+                last = 0
+
+    async def commit(log: Log) -> None:
+        """Moves all messages to "committed", with up to eight commits in flight; the same consumer goes on over every restart."""
+        key = CursorKey.of("committing", ("in",))
+        home = await (await log._lifecycle.ready()).cursor_home(key)
+        claim = await home.claim()
+        commits: list[asyncio.Future[object]] = []
+        async with log.read("in", cursor="committing", deliver_policy=All(), follow=False) as scanner:
+            async for message in scanner:
+                bodies = [Message("committed", message.payload)]
+                commits.append(
+                    asyncio.ensure_future(home.commit(bodies, position=scanner._cursor()[0], state=message.payload, fence=claim.fence))
+                )
+                if len(commits) == 8:
+                    await asyncio.gather(*commits)
+                    commits.clear()
+        await asyncio.gather(*commits)
+        await home.release(claim.fence)
+        claim = await home.claim(exclusive="error")
+        assert int(claim.state) == count - 1
+        await home.release(claim.fence)
+
+    async def output(log: Log, name: str) -> list[int]:
+        async with log.read(name, deliver_policy=All(), follow=False) as scanner:
+            return [int(body.payload) async for _, body in scanner.bodies()]
+
+    async def moved(log: Log, name: str) -> int:
+        await asyncio.sleep(0.01)
+        return len(await output(log, name))
+
     current = server
     async with open_wal(f"wal://{server.address}") as log:
         for name in ("in", "saved", "committed"):
             await log.create_vchannel(name)
-        await log.append_bulk([Message("in", b"%d" % number) for number in range(COUNT)])
+        await log.append_bulk([Message("in", b"%d" % number) for number in range(count)])
         stages = [asyncio.ensure_future(save(log)), asyncio.ensure_future(commit(log))]
-        for round_number in range(1, ROUNDS + 1):
-            while min([await moved(log, name) for name in ("saved", "committed")]) < round_number * COUNT // (ROUNDS + 1):
+        for round_number in range(1, rounds + 1):
+            while min([await moved(log, name) for name in ("saved", "committed")]) < round_number * count // (rounds + 1):
                 for stage in stages:
                     if stage.done():
                         stage.result()
@@ -37,55 +80,8 @@ async def test_stages_outlive_their_server(server: Child, data_dir: object) -> N
             current = await Child.start(str(data_dir), listen=server.address)
         await asyncio.gather(*stages)
         for name in ("saved", "committed"):
-            assert await output(log, name) == list(range(COUNT))
+            assert await output(log, name) == list(range(count))
     assert await current.stop() == 0
-
-
-async def save(log: Log) -> None:
-    """Moves all messages to "saved"; after an error it goes on where its cursor is."""
-    last = 0
-    while last < COUNT - 1:
-        try:
-            async with log.read("in", cursor="saving", deliver_policy=All(), follow=False) as scanner:
-                async for page in scanner.batches(size_max=3):
-                    async with log.txn("saved") as txn:
-                        await txn.append_many([message.payload for message in page])
-                        txn.save(scanner)
-                    last = int(page[-1].payload)
-        except UnknownOutcomeError:
-            last = 0
-
-
-async def commit(log: Log) -> None:
-    """Moves all messages to "committed", with up to eight commits in flight; the same consumer goes on over every restart."""
-    key = CursorKey.of("committing", ("in",))
-    home = await (await log._lifecycle.ready()).cursor_home(key)
-    claim = await home.claim()
-    commits: list[asyncio.Future[object]] = []
-    async with log.read("in", cursor="committing", deliver_policy=All(), follow=False) as scanner:
-        async for message in scanner:
-            bodies = [Message("committed", message.payload)]
-            commits.append(
-                asyncio.ensure_future(home.commit(bodies, position=scanner._cursor()[0], state=message.payload, fence=claim.fence))
-            )
-            if len(commits) == 8:
-                await asyncio.gather(*commits)
-                commits.clear()
-    await asyncio.gather(*commits)
-    await home.release(claim.fence)
-    claim = await home.claim(exclusive="error")
-    assert int(claim.state) == COUNT - 1
-    await home.release(claim.fence)
-
-
-async def output(log: Log, name: str) -> list[int]:
-    async with log.read(name, deliver_policy=All(), follow=False) as scanner:
-        return [int(body.payload) async for _, body in scanner.bodies()]
-
-
-async def moved(log: Log, name: str) -> int:
-    await asyncio.sleep(0.01)
-    return len(await output(log, name))
 
 
 async def test_save_never_covers_failed_one(log: Log) -> None:

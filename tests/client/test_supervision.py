@@ -25,10 +25,6 @@ from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import UnknownError, UnknownOutcomeError, WALError
 from wal.network import Endpoints
 
-TIMEOUT_S: Final = 0.2
-"""The deadline of a call in these tests, 10 s otherwise: an outage is longer than several of them."""
-NAMES: Final = ("orders", "returns", "bills", "stock")
-
 
 def engine(log: WALAccesser) -> RemoteLog:
     remote = log._lifecycle.engine
@@ -67,6 +63,9 @@ async def test_client_outlives_long_outage(
 
     Whenever they are told why there is no server, another call of this client asks in the same turn of the loop.
     """
+    # The deadline of a call in these tests, 10 s otherwise: an outage is longer than several of them.
+    TIMEOUT_S = 0.2
+    names = ("orders", "returns", "bills", "stock")
     questions: list[asyncio.Future[list[str]]] = []
     ask_all = Endpoints._ask_all
 
@@ -85,10 +84,10 @@ async def test_client_outlives_long_outage(
         monkeypatch.setattr(Endpoints, "_ask_all", asked)
         monkeypatch.setattr("wal.client.log.TIMEOUT_S", TIMEOUT_S)
         async with open_wal(f"wal://{proxy.address}") as log:
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(names):
                 await log.create_vchannel(name, pchannel=f"p{number}")
                 await log.raw_append(Message(name, b"before"))
-            scanners = [log.read(name) for name in NAMES]
+            scanners = [log.read(name) for name in names]
             for scanner in scanners:
                 assert (await anext(scanner)).payload == b"before"
             follows = [asyncio.ensure_future(anext(scanner)) for scanner in scanners]
@@ -98,14 +97,14 @@ async def test_client_outlives_long_outage(
             else:
                 proxy.refusing = True
                 proxy.cut()
-            keyed = [log.append_nowait(Message(name, b"after"), idempotency_key=name) for name in NAMES]
+            keyed = [log.append_nowait(Message(name, b"after"), idempotency_key=name) for name in names]
             await until(lambda: len(questions) >= (3 if outage == "frozen" else 8))
             monkeypatch.setattr(Endpoints, "_ask_all", ask_all)
             proxy.refusing = False
             server.process.send_signal(signal.SIGCONT)
             async with asyncio.timeout(60):
                 await asyncio.gather(*keyed)
-                assert [message.payload for message in await asyncio.gather(*follows)] == [b"after"] * len(NAMES)
+                assert [message.payload for message in await asyncio.gather(*follows)] == [b"after"] * len(names)
                 await direct.create_vchannel("later")
                 while "later" not in engine(log).vchannels.records:
                     await asyncio.sleep(0.01)

@@ -16,10 +16,6 @@ from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgument
 pytestmark = pytest.mark.on_pulsar
 
 
-class Order(msgspec.Struct):
-    number: int
-
-
 async def letters_of(log: WALAccesser, vchannel: str = "dead") -> list[Any]:
     async with log.read(vchannel, follow=False) as scanner:
         return [body async for _, body in scanner.bodies()]
@@ -168,6 +164,9 @@ async def test_consumer_goes_on_where_seek_says(log: WALAccesser) -> None:
 
 
 async def test_values_of_a_type_are_delivered(log: WALAccesser) -> None:
+    class Order(msgspec.Struct):
+        number: int
+
     orders = log.typed("orders", Order)
     numbers: list[int] = []
 

@@ -94,15 +94,14 @@ async def test_pipeline_puts_out_once_over_kills(data_dir: Path, run: int) -> No
         await check_pipeline(log)
 
 
-async def serve(line: Line, directory: Path, address: str) -> None:
-    """Serves the log at this address until it is killed."""
-    async with serving(directory, access=Access(listen=address), pchannels=1):
-        line.tell("ready")
-        await line.hear()
-
-
 @pytest.mark.parametrize("run", range(20 if SOAK else 1))
 async def test_pipeline_over_the_network_puts_out_once_over_kills(data_dir: Path, run: int) -> None:
+    async def serve(line: Line, directory: Path, address: str) -> None:
+        """Serves the log at this address until it is killed."""
+        async with serving(directory, access=Access(listen=address), pchannels=1):
+            line.tell("ready")
+            await line.hear()
+
     rounds, address = 10, f"127.0.0.1:{free_ports(1)[0]}"
     location = f"wal://{address}"
     server = Other(serve, data_dir, address)

@@ -20,9 +20,6 @@ from wal import Delivery, Message, PayloadType, Reject, Retry, WALAccesser, open
 from wal.consumers import handlers
 from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransactionStateError
 
-ATTEMPTS = 2
-WAIT_S = 30.0
-
 
 class Panic(BaseException):
     """What some libraries raise for a failed assertion."""
@@ -43,17 +40,6 @@ class BareRetry(Retry):
 
 class BareReject(Reject):
     def __init__(self) -> None: ...
-
-
-class Loud(str):
-    """A text that cannot be hashed, compared or shown."""
-
-    __slots__ = ()
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise RuntimeError("not this way")
-
-    __hash__ = __eq__ = __repr__ = __str__ = _refuse
 
 
 def raising(make: Callable[[], BaseException]) -> Callable[[], NoReturn]:
@@ -117,98 +103,6 @@ ENDS = {"SystemExit": raising(lambda: SystemExit(3)), "KeyboardInterrupt": raisi
 ALL: dict[str, Callable[[], Any]] = {**FAILS, **HANDLES, **REJECTS, **ENDS}
 
 
-class Trial:
-    """One consumer whose handler does with each message what its payload says."""
-
-    def __init__(self, names: list[str], *, concurrency: int, order: Any, batch: int | None, is_async: bool, dead_letter: bool) -> None:
-        self.names = names
-        self.calls: Counter[int] = Counter()
-        self.handled: set[int] = set()
-        self.concurrency, self.order, self.batch, self.is_async, self.dead_letter = concurrency, order, batch, is_async, dead_letter
-        self.meeting = threading.Barrier(concurrency)
-        self.arrived = asyncio.Event()
-        self.arrivals = 0
-
-    def one(self, number: int) -> Any:
-        self.calls[number] += 1
-        return ALL[self.names[number]]()
-
-    async def meet(self) -> None:
-        self.arrivals += 1
-        if self.arrivals == self.concurrency:
-            self.arrived.set()
-        await self.arrived.wait()
-
-    async def handle(self, given: Delivery | list[Delivery]) -> None:
-        numbers = [int(delivery.value) for delivery in (given if isinstance(given, list) else [given])]
-        for number in numbers:
-            if number >= len(self.names):
-                await self.meet()
-            elif (outcome := self.one(number)) is not None:
-                await outcome
-        self.handled.update(numbers)
-
-    def handle_in_thread(self, given: Delivery | list[Delivery]) -> Any:
-        """Does what needs no task in the thread, and returns the rest as a coroutine."""
-        numbers = [int(delivery.value) for delivery in (given if isinstance(given, list) else [given])]
-        for number in numbers:
-            if number >= len(self.names):
-                self.meeting.wait(WAIT_S)
-            elif (outcome := self.one(number)) is not None:
-                return self.finish(outcome, numbers)
-        self.handled.update(numbers)
-        return None
-
-    async def finish(self, outcome: Any, numbers: list[int]) -> None:
-        await outcome
-        self.handled.update(numbers)
-
-    async def run(self) -> None:
-        options: dict[str, Any] = {"dead_letter": "dead"} if self.dead_letter else {}
-        if self.order == "key":
-            options["key"] = lambda message: message.payload
-        if self.concurrency == 1 or self.order != "vchannel":
-            options["concurrency"] = self.concurrency
-        handler = self.handle if self.is_async else self.handle_in_thread
-        async with open_wal("memory:") as log:
-            await append(log, [str(number) for number in range(len(self.names))])
-            consumer = log.consume(
-                "jobs", handler, cursor="c", order=self.order, batch=self.batch, attempts=ATTEMPTS, backoff_s=(0, 0), **options
-            )
-            error: HandlerFailedError | None = None
-            async with asyncio.timeout(WAIT_S):
-                try:
-                    async with consumer:
-                        await consumer.caught_up()
-                        if self.batch is None and self.order != "vchannel":  # none of its tasks is lost
-                            await append(log, [str(len(self.names) + number) for number in range(self.concurrency)])
-                            await consumer.caught_up()
-                except HandlerFailedError as ended:
-                    error = ended
-            letters = {int(payload) for payload in await payloads(log, "dead")} if self.dead_letter else set()
-            self.check(error, letters)
-            assert log.consumers() == []
-
-    def check(self, error: HandlerFailedError | None, letters: set[int]) -> None:
-        # A batch that fails releases what comes after its first message in the same lane, which counts for nothing.
-        assert max(self.calls.values()) <= ATTEMPTS * (1 if self.batch is None else len(self.names))
-        kinds = set(self.names)
-        if error is not None:
-            assert error.message is not None
-            assert str(error.message.message_id) in str(error)
-            assert error.__cause__ is not None
-            assert kinds & set(ENDS) or not self.dead_letter
-            return
-        assert not kinds & set(ENDS)
-        assert self.dead_letter or not kinds & {*FAILS, *REJECTS}
-        everything = set(range(len(self.names)))
-        assert everything <= self.handled | letters
-        if self.batch is None:
-            assert letters == {number for number in everything if self.names[number] in FAILS or self.names[number] in REJECTS}
-            attempts = {number: ATTEMPTS if self.names[number] in FAILS else 1 for number in everything}
-            assert {number: self.calls[number] for number in everything} == attempts
-
-
 @settings(max_examples=60)
 @given(
     names=st.lists(st.sampled_from([name for name in ALL if name not in ENDS] * 4 + list(ENDS)), min_size=1, max_size=5),
@@ -219,6 +113,100 @@ class Trial:
     dead_letter=st.sampled_from([True, True, False]),
 )
 def test_handler_errors_are_attempts_or_end(names: list[str], **mode: Any) -> None:
+    ATTEMPTS = 2
+    wait_s = 30.0
+
+    class Trial:
+        """One consumer whose handler does with each message what its payload says."""
+
+        def __init__(self, names: list[str], *, concurrency: int, order: Any, batch: int | None, is_async: bool, dead_letter: bool) -> None:
+            self.names = names
+            self.calls: Counter[int] = Counter()
+            self.handled: set[int] = set()
+            self.concurrency, self.order, self.batch, self.is_async, self.dead_letter = concurrency, order, batch, is_async, dead_letter
+            self.meeting = threading.Barrier(concurrency)
+            self.arrived = asyncio.Event()
+            self.arrivals = 0
+
+        def one(self, number: int) -> Any:
+            self.calls[number] += 1
+            return ALL[self.names[number]]()
+
+        async def meet(self) -> None:
+            self.arrivals += 1
+            if self.arrivals == self.concurrency:
+                self.arrived.set()
+            await self.arrived.wait()
+
+        async def handle(self, given: Delivery | list[Delivery]) -> None:
+            numbers = [int(delivery.value) for delivery in (given if isinstance(given, list) else [given])]
+            for number in numbers:
+                if number >= len(self.names):
+                    await self.meet()
+                elif (outcome := self.one(number)) is not None:
+                    await outcome
+            self.handled.update(numbers)
+
+        def handle_in_thread(self, given: Delivery | list[Delivery]) -> Any:
+            """Does what needs no task in the thread, and returns the rest as a coroutine."""
+            numbers = [int(delivery.value) for delivery in (given if isinstance(given, list) else [given])]
+            for number in numbers:
+                if number >= len(self.names):
+                    self.meeting.wait(wait_s)
+                elif (outcome := self.one(number)) is not None:
+                    return self.finish(outcome, numbers)
+            self.handled.update(numbers)
+            return None
+
+        async def finish(self, outcome: Any, numbers: list[int]) -> None:
+            await outcome
+            self.handled.update(numbers)
+
+        async def run(self) -> None:
+            options: dict[str, Any] = {"dead_letter": "dead"} if self.dead_letter else {}
+            if self.order == "key":
+                options["key"] = lambda message: message.payload
+            if self.concurrency == 1 or self.order != "vchannel":
+                options["concurrency"] = self.concurrency
+            handler = self.handle if self.is_async else self.handle_in_thread
+            async with open_wal("memory:") as log:
+                await append(log, [str(number) for number in range(len(self.names))])
+                consumer = log.consume(
+                    "jobs", handler, cursor="c", order=self.order, batch=self.batch, attempts=ATTEMPTS, backoff_s=(0, 0), **options
+                )
+                error: HandlerFailedError | None = None
+                async with asyncio.timeout(wait_s):
+                    try:
+                        async with consumer:
+                            await consumer.caught_up()
+                            if self.batch is None and self.order != "vchannel":  # none of its tasks is lost
+                                await append(log, [str(len(self.names) + number) for number in range(self.concurrency)])
+                                await consumer.caught_up()
+                    except HandlerFailedError as ended:
+                        error = ended
+                letters = {int(payload) for payload in await payloads(log, "dead")} if self.dead_letter else set()
+                self.check(error, letters)
+                assert log.consumers() == []
+
+        def check(self, error: HandlerFailedError | None, letters: set[int]) -> None:
+            # A batch that fails releases what comes after its first message in the same lane, which counts for nothing.
+            assert max(self.calls.values()) <= ATTEMPTS * (1 if self.batch is None else len(self.names))
+            kinds = set(self.names)
+            if error is not None:
+                assert error.message is not None
+                assert str(error.message.message_id) in str(error)
+                assert error.__cause__ is not None
+                assert kinds & set(ENDS) or not self.dead_letter
+                return
+            assert not kinds & set(ENDS)
+            assert self.dead_letter or not kinds & {*FAILS, *REJECTS}
+            everything = set(range(len(self.names)))
+            assert everything <= self.handled | letters
+            if self.batch is None:
+                assert letters == {number for number in everything if self.names[number] in FAILS or self.names[number] in REJECTS}
+                attempts = {number: ATTEMPTS if self.names[number] in FAILS else 1 for number in everything}
+                assert {number: self.calls[number] for number in everything} == attempts
+
     async def trial() -> None:
         await Trial(names, **mode).run()
 
@@ -227,6 +215,16 @@ def test_handler_errors_are_attempts_or_end(names: list[str], **mode: Any) -> No
 
 async def test_key_errors_end_the_consumer(log: WALAccesser) -> None:
     """The error names the message, and a key is a plain text or plain bytes, whatever its class does."""
+
+    class Loud(str):
+        """A text that cannot be hashed, compared or shown."""
+
+        __slots__ = ()
+
+        def _refuse(self, *_: object) -> NoReturn:
+            raise RuntimeError("not this way")
+
+        __hash__ = __eq__ = __repr__ = __str__ = _refuse
 
     async def handle(delivery: Delivery) -> None: ...
 

@@ -17,21 +17,20 @@ from wal.settings import Settings
 from wal.storage.kv import MemoryKV
 
 
-class Nodes:
-    """Nodes that do at once what they are asked for."""
-
-    def begin(self, _infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
-        return lambda _error: None
-
-    def end(self, _infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
-        ended(None)
-
-    def forget(self, infos: tuple[VChannelInfo, ...]) -> None: ...
-
-    async def delete_cursors(self, info: VChannelInfo) -> None: ...
-
-
 async def test_calls_of_a_leader_that_ended_are_handed_on() -> None:
+    class Nodes:
+        """Nodes that do at once what they are asked for."""
+
+        def begin(self, _infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
+            return lambda _error: None
+
+        def end(self, _infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
+            ended(None)
+
+        def forget(self, infos: tuple[VChannelInfo, ...]) -> None: ...
+
+        async def delete_cursors(self, info: VChannelInfo) -> None: ...
+
     async def created(_meta: PChannelMeta) -> None: ...
 
     system = ActorSystem("leader")

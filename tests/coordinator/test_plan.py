@@ -17,10 +17,6 @@ def after(pchannels: dict[str, Placed], moves: dict[str, int]) -> dict[str, Plac
     return pchannels | {name: Placed(server_id) for name, server_id in moves.items()}
 
 
-def counts(pchannels: dict[str, Placed], nodes: dict[int, NodeView]) -> Counter[int | None]:
-    return Counter(dict.fromkeys(nodes, 0)) + Counter(placed.owner for placed in pchannels.values())
-
-
 def test_first_plan_is_even() -> None:
     moves = plan({f"p{number}": Placed(None) for number in range(7)}, {1: PROVEN, 2: PROVEN, 3: PROVEN})
     assert sorted(Counter(moves.values()).values()) == [2, 2, 3]
@@ -45,6 +41,9 @@ def test_pchannel_that_moved_a_moment_ago_stays() -> None:
 
 
 def test_draining_node_gives_everything_away_and_gets_nothing() -> None:
+    def counts(pchannels: dict[str, Placed], nodes: dict[int, NodeView]) -> Counter[int | None]:
+        return Counter(dict.fromkeys(nodes, 0)) + Counter(placed.owner for placed in pchannels.values())
+
     pchannels = {"p0": Placed(1), "p1": Placed(1), "p2": Placed(2), "p3": Placed(None)}
     moves = plan(pchannels, {1: NodeView(PROVEN_S, drains=True), 2: PROVEN, 3: PROVEN})
     assert counts(after(pchannels, moves), {}) == {2: 2, 3: 2}

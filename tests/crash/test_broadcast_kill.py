@@ -20,7 +20,6 @@ from wal import BroadcastHeader, BroadcastMessage, BroadcastState, BroadcastTask
 from wal.errors import ResourceAcquiredError
 
 ROOT: Final = Path(__file__).parents[2]
-LINES_MAX: Final = 400
 WAIT_TIMEOUT_S: Final = 60.0
 
 
@@ -132,6 +131,7 @@ async def finish(directory: Path) -> None:
 @by_loop
 @pytest.mark.usefixtures("write_path")
 async def test_killed_while_it_broadcasts(data_dir: Path, soak: int) -> None:
+    LINES_MAX = 400
     chance = random.Random(random.getrandbits(32))
     said = Said()
     async with asyncio.timeout(90 * soak):

@@ -17,47 +17,46 @@ from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
 from wal.write.idempotency.producers import RESULTS_KEPT
 
 ROOT: Final = Path(__file__).parents[2]
-KILLS: Final = 3
-ACKED_MAX: Final = 150
-
-
-async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
-    """Returns the results by number of a process that was killed after it had printed this many."""
-    results: dict[int, tuple[str, int]] = {}
-    async with Child("-m", "tests.crash.checkpoint_child", directory, first) as child:
-        async for line in child.lines(kill_after=acked):
-            number, message_id, tick = line.split()
-            results[int(number)] = message_id, int(tick)
-        await child.end(-signal.SIGKILL)
-    return results
-
-
-async def check_last(log: WALAccesser, writer: int, acked: dict[int, tuple[str, int]]) -> None:
-    """The last event of a vchannel is known after the kill: the one in the log, or, if all are truncated, the last acknowledged one."""
-    vchannel = f"v{writer}"
-    last = await log.last(vchannel)
-    async with log.read(vchannel, follow=False) as scanner:
-        stored = [message.message_id async for message in scanner]
-    newest = max((number for number in acked if number % WRITERS == writer), default=None)
-    if stored:
-        assert last == stored[-1]
-    elif newest is not None:
-        assert str(last) == acked[newest][0]
-    if newest is not None:
-        assert last is not None
-        assert last >= MessageID.parse(acked[newest][0])
 
 
 @by_thread
 @pytest.mark.usefixtures("write_path")
 async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -> None:
+    kills = 3
+    acked_max = 150
+
+    async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
+        """Returns the results by number of a process that was killed after it had printed this many."""
+        results: dict[int, tuple[str, int]] = {}
+        async with Child("-m", "tests.crash.checkpoint_child", directory, first) as child:
+            async for line in child.lines(kill_after=acked):
+                number, message_id, tick = line.split()
+                results[int(number)] = message_id, int(tick)
+            await child.end(-signal.SIGKILL)
+        return results
+
+    async def check_last(log: WALAccesser, writer: int, acked: dict[int, tuple[str, int]]) -> None:
+        """The last event of a vchannel is known after the kill: the one in the log, or, if all are truncated, the last acknowledged one."""
+        vchannel = f"v{writer}"
+        last = await log.last(vchannel)
+        async with log.read(vchannel, follow=False) as scanner:
+            stored = [message.message_id async for message in scanner]
+        newest = max((number for number in acked if number % WRITERS == writer), default=None)
+        if stored:
+            assert last == stored[-1]
+        elif newest is not None:
+            assert str(last) == acked[newest][0]
+        if newest is not None:
+            assert last is not None
+            assert last >= MessageID.parse(acked[newest][0])
+
     rng = random.Random(random.getrandbits(32))
     first: dict[int, tuple[str, int]] = {}
     checkpoints: set[str] = set()
     async with asyncio.timeout(60 * soak):
-        for _ in range(KILLS * soak):
+        for _ in range(kills * soak):
             begin = (max(first, default=-WRITERS) // WRITERS + 2) * WRITERS
-            first |= await run_and_kill(data_dir, begin, rng.randint(ACKED_MAX // 2, ACKED_MAX))
+            first |= await run_and_kill(data_dir, begin, rng.randint(acked_max // 2, acked_max))
             checkpoints |= {path.name for path in data_dir.glob("pchannels/p0/checkpoint-*")}
             async with open_wal(data_dir, segment_bytes=1 << 20) as log:
                 for writer in range(WRITERS):
@@ -73,6 +72,6 @@ async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -
                         assert number // WRITERS <= newest + 1 - RESULTS_KEPT
                     else:
                         assert (str(result.message_id), result.time_tick) == first[number]
-    assert len(checkpoints) > KILLS // 2
+    assert len(checkpoints) > kills // 2
     assert not (data_dir / "pchannels/p0" / f"{0:016x}.wal").exists(), "segments were given back"
     assert len(list(data_dir.glob("pchannels/p0/*.wal"))) < 12

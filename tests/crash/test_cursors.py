@@ -15,6 +15,21 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None:
+    def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
+        """Runs the process until it has printed this many lines, kills it, and returns everything that it printed."""
+        with Child("-m", "tests.crash.cursor", directory, first) as child:
+            said = list(child.lines_now(kill_after=after))
+            child.end_now(-signal.SIGKILL)
+        return [(word, int(number)) for word, number in map(str.split, said)]
+
+    async def rest(directory: str) -> tuple[list[int], int]:
+        """Returns what the reader of the cursor gets after a reopening, and the number after the last one in the log; saves nothing."""
+        async with open_wal(directory, segment_bytes=1 << 20, retention_bytes=2 << 20) as log:
+            async with log.read("numbers", cursor="reader", follow=False) as scanner:
+                found = [int(message.payload[:8]) async for message in scanner]
+            async with log.read("numbers", follow=False) as scanner:
+                return found, [int(message.payload[:8]) async for message in scanner][-1] + 1
+
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     directory = str(tmp_path / "data")
@@ -29,20 +44,3 @@ def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None
         assert saved <= following <= tried, message
         assert found == list(range(following, end)), message
         written = end
-
-
-def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
-    """Runs the process until it has printed this many lines, kills it, and returns everything that it printed."""
-    with Child("-m", "tests.crash.cursor", directory, first) as child:
-        said = list(child.lines_now(kill_after=after))
-        child.end_now(-signal.SIGKILL)
-    return [(word, int(number)) for word, number in map(str.split, said)]
-
-
-async def rest(directory: str) -> tuple[list[int], int]:
-    """Returns what the reader of the cursor gets after a reopening, and the number after the last one in the log; saves nothing."""
-    async with open_wal(directory, segment_bytes=1 << 20, retention_bytes=2 << 20) as log:
-        async with log.read("numbers", cursor="reader", follow=False) as scanner:
-            found = [int(message.payload[:8]) async for message in scanner]
-        async with log.read("numbers", follow=False) as scanner:
-            return found, [int(message.payload[:8]) async for message in scanner][-1] + 1

@@ -16,83 +16,81 @@ from tests.crash.observer import VCHANNEL, payload
 from tests.processes import Child
 from wal import AppendResult, Message, WALAccesser, open_wal
 
-SEGMENTS = 40
-SEGMENT_BYTES = 1 << 20
-KILLS = 3
 WAIT_TIMEOUT_S = 60.0
 _ROOT = Path(__file__).parents[2]
-
-
-class Reader(Child):
-    """A reading process, and its reports so far."""
-
-    def __init__(self, how: str, directory: Path) -> None:
-        super().__init__("-m", "tests.crash.observer", how, directory)
-        self.at = -1
-        self.truncated = 0
-        self.wrong = ""
-        self.ready = False
-        self._news = asyncio.Event()
-        self._hearing = asyncio.ensure_future(self._hear())
-
-    async def __aexit__(self, *_: object) -> None:
-        self.send_signal(signal.SIGKILL)
-        await self._hearing
-        await super().__aexit__()
-
-    async def until(self, number: int) -> None:
-        """Waits until it has read this number; AssertionError for any wrong report."""
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while self.at < number:
-                self.check()
-                self._news.clear()
-                await self._news.wait()
-        self.check()
-
-    def check(self) -> None:
-        assert not self.wrong
-        assert self.runs, "it ended by itself"
-
-    async def _hear(self) -> None:
-        async for line in self.lines():
-            word, _, rest = line.partition(" ")
-            if word == "at":
-                self.at = int(rest)
-            elif word == "truncated":
-                self.truncated += 1
-            elif word == "wrong":
-                self.wrong = rest
-            else:
-                self.ready = True
-            self._news.set()
-        self._news.set()
-
-
-class Numbers:
-    """Appends the numbers in order, some at a time."""
-
-    def __init__(self, log: WALAccesser) -> None:
-        self._log = log
-        self.following = 0
-        self.results: list[AppendResult] = []
-
-    async def append(self, segments: int) -> None:
-        """Appends about this many segments of numbers."""
-        goal = self._segment + segments
-        while self._segment < goal:
-            some = range(self.following, self.following + 12)
-            self.results += await self._log.append_bulk([Message(VCHANNEL, payload(number)) for number in some])
-            self.following = some.stop
-
-    @property
-    def _segment(self) -> int:
-        return self.results[-1].message_id.position // SEGMENT_BYTES if self.results else 0
 
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("how", ["pages", "scanner"])
 async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, soak: int) -> None:
     """Many times over, a reader is stopped anywhere, the log is truncated and overwritten, and the reader continues."""
+    SEGMENTS = 40
+    SEGMENT_BYTES = 1 << 20
+
+    class Reader(Child):
+        """A reading process, and its reports so far."""
+
+        def __init__(self, how: str, directory: Path) -> None:
+            super().__init__("-m", "tests.crash.observer", how, directory)
+            self.at = -1
+            self.truncated = 0
+            self.wrong = ""
+            self.ready = False
+            self._news = asyncio.Event()
+            self._hearing = asyncio.ensure_future(self._hear())
+
+        async def __aexit__(self, *_: object) -> None:
+            self.send_signal(signal.SIGKILL)
+            await self._hearing
+            await super().__aexit__()
+
+        async def until(self, number: int) -> None:
+            """Waits until it has read this number; AssertionError for any wrong report."""
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while self.at < number:
+                    self.check()
+                    self._news.clear()
+                    await self._news.wait()
+            self.check()
+
+        def check(self) -> None:
+            assert not self.wrong
+            assert self.runs, "it ended by itself"
+
+        async def _hear(self) -> None:
+            async for line in self.lines():
+                word, _, rest = line.partition(" ")
+                if word == "at":
+                    self.at = int(rest)
+                elif word == "truncated":
+                    self.truncated += 1
+                elif word == "wrong":
+                    self.wrong = rest
+                else:
+                    self.ready = True
+                self._news.set()
+            self._news.set()
+
+    class Numbers:
+        """Appends the numbers in order, some at a time."""
+
+        def __init__(self, log: WALAccesser) -> None:
+            self._log = log
+            self.following = 0
+            self.results: list[AppendResult] = []
+
+        async def append(self, segments: int) -> None:
+            """Appends about this many segments of numbers."""
+            goal = self._segment + segments
+            while self._segment < goal:
+                some = range(self.following, self.following + 12)
+                self.results += await self._log.append_bulk([Message(VCHANNEL, payload(number)) for number in some])
+                self.following = some.stop
+
+        @property
+        def _segment(self) -> int:
+            return self.results[-1].message_id.position // SEGMENT_BYTES if self.results else 0
+
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -124,13 +122,14 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
 
 async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
     """A lasting reader also gets vchannels that were created a moment before the kill, and the messages of the next writer."""
+    kills = 3
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("first", b"x"))
     async with open_wal(data_dir, read_only=True) as reader:
-        for kill in range(KILLS):
+        for kill in range(kills):
             async with Child("-m", "tests.crash.vchannel_maker", data_dir, kill) as writer:
                 acked = [await writer.line() for _ in range(rng.randrange(1, 40))]
                 acked += await writer.kill()

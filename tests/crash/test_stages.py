@@ -13,6 +13,16 @@ from wal import All, open_wal
 
 
 def test_killed_stage_moves_each_message_once(tmp_path: Path, soak: int) -> None:
+    async def state(directory: str) -> tuple[list[int], list[int], int]:
+        """Returns what came out, what a reader of the cursor gets still, and the last input."""
+        async with open_wal(directory, **SETTINGS) as log:
+            async with log.read("out", deliver_policy=All(), follow=False) as scanner:
+                output = [int(body.payload) async for _, body in scanner.bodies()]
+            async with log.read("in", cursor="stage", follow=False) as scanner:
+                rest = [int(message.payload[:8]) async for message in scanner]
+            async with log.read("in", deliver_policy=All(), follow=False) as scanner:
+                return output, rest, [int(message.payload[:8]) async for message in scanner][-1]
+
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     directory = str(tmp_path / "data")
@@ -28,14 +38,3 @@ def test_killed_stage_moves_each_message_once(tmp_path: Path, soak: int) -> None
         assert output[-1] + 1 >= moved, message
         assert rest == list(range(output[-1] + 1, last + 1)), message
         written = last + 1
-
-
-async def state(directory: str) -> tuple[list[int], list[int], int]:
-    """Returns what came out, what a reader of the cursor gets still, and the last input."""
-    async with open_wal(directory, **SETTINGS) as log:
-        async with log.read("out", deliver_policy=All(), follow=False) as scanner:
-            output = [int(body.payload) async for _, body in scanner.bodies()]
-        async with log.read("in", cursor="stage", follow=False) as scanner:
-            rest = [int(message.payload[:8]) async for message in scanner]
-        async with log.read("in", deliver_policy=All(), follow=False) as scanner:
-            return output, rest, [int(message.payload[:8]) async for message in scanner][-1]

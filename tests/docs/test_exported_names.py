@@ -36,13 +36,6 @@ ERRORS = """
     WouldBlockError
 """
 
-MODULES = sorted(
-    info.name
-    for package in (wal, actors, broadcaster)
-    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if not info.name.endswith("_pb2") and not info.name.rpartition(".")[2].startswith("_")
-)
-
 
 def test_wal_hands_on_these_names() -> None:
     assert wal.__all__ == PUBLIC.split()
@@ -53,11 +46,22 @@ def test_errors_are_these() -> None:
 
 
 def test_all_is_sorted_and_true(subtests: pytest.Subtests) -> None:
-    for name in ("wal", "actors", "broadcaster", *MODULES):
+    modules = sorted(
+        info.name
+        for package in (wal, actors, broadcaster)
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if not info.name.endswith("_pb2") and not info.name.rpartition(".")[2].startswith("_")
+    )
+
+    def order(name: str) -> tuple[int, str]:
+        """CONSTANTS, then Classes, then functions, each by name."""
+        return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
+
+    for name in ("wal", "actors", "broadcaster", *modules):
         with subtests.test(name):
             module: ModuleType = importlib.import_module(name)
             names: list[str] = getattr(module, "__all__", [])
-            assert names == sorted(set(names), key=_order)
+            assert names == sorted(set(names), key=order)
             assert [one for one in names if not hasattr(module, one)] == []
 
 
@@ -69,8 +73,3 @@ def test_wal_has_no_other_public_names() -> None:
 def test_every_name_says_what_it_is() -> None:
     aliases = {"DeliverFilter", "DeliverPolicy", "ForgottenResult", "__version__"}
     assert [name for name in wal.__all__ if name not in aliases and not getattr(wal, name).__doc__] == []
-
-
-def _order(name: str) -> tuple[int, str]:
-    """CONSTANTS, then Classes, then functions, each by name."""
-    return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)

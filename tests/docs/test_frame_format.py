@@ -16,8 +16,6 @@ from wal.frame import ExtTag, RunKind, SystemRecord
 from wal.message import BroadcastHeader, MessageType, ResourceKey
 
 PAGE: Final = ROOT / "docs" / "reference" / "frame-format.md"
-SAID: Final = json.loads((path_of("plain").parent / "frame_v1.json").read_text(encoding="utf-8"))
-KINDS: Final = {kind.name: int(kind) for kind in RunKind}
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +28,8 @@ def page() -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", GOLDEN)
 def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
+    SAID = json.loads((path_of("plain").parent / "frame_v1.json").read_text(encoding="utf-8"))
+    kinds = {kind.name: int(kind) for kind in RunKind}
     said = SAID[case]
     header, rows, copies = page["read_frame"](path_of(case).read_bytes())
     assert header == {name: said["header"][name] for name in header}
@@ -43,7 +43,7 @@ def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
         for at in range(count):
             expected.append(
                 (
-                    KINDS[run["kind"]],
+                    kinds[run["kind"]],
                     run["name"],
                     run["incarnation"],
                     run["indices"][at],

@@ -14,8 +14,6 @@ from tests.docs.snippets import ROOT
 
 PAGE: Final = ROOT / "docs" / "reference" / "logging.md"
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
-FROM_ELSEWHERE: Final = {("wal.pulsar", "DEBUG"), ("wal.pulsar", "ERROR")}
-"""The (logger, level) of lines of the Pulsar client."""
 
 
 Sources = list[tuple[Path, ast.Module]]
@@ -37,30 +35,32 @@ def logger_of(node: ast.AST) -> str | None:
     return None
 
 
-def used(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Returns (logger, level) of each call in a file."""
-    variables: dict[str, str] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            name = logger_of(node.value)
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if name is not None and isinstance(target, ast.Name):
-                variables[target.id] = name
-    for call in ast.walk(tree):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
-            continue
-        if not (isinstance(call.func.value, ast.Name) and call.func.value.id in variables):
-            continue
-        logger = variables[call.func.value.id]
-        if call.func.attr in LEVELS:
-            yield logger, LEVELS[call.func.attr]
-        elif call.func.attr == "log":
-            named = re.findall(r"logging\.([A-Z]+)", ast.unparse(call.args[0]))
-            yield from ((logger, level) for level in named)
-
-
 def test_every_logger_with_its_levels(sources: Sources) -> None:
-    found = {pair for _, tree in sources for pair in used(tree)} | FROM_ELSEWHERE
+    # The (logger, level) of lines of the Pulsar client.
+    from_elsewhere = {("wal.pulsar", "DEBUG"), ("wal.pulsar", "ERROR")}
+
+    def used(tree: ast.Module) -> Iterator[tuple[str, str]]:
+        """Returns (logger, level) of each call in a file."""
+        variables: dict[str, str] = {}
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                name = logger_of(node.value)
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                if name is not None and isinstance(target, ast.Name):
+                    variables[target.id] = name
+        for call in ast.walk(tree):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            if not (isinstance(call.func.value, ast.Name) and call.func.value.id in variables):
+                continue
+            logger = variables[call.func.value.id]
+            if call.func.attr in LEVELS:
+                yield logger, LEVELS[call.func.attr]
+            elif call.func.attr == "log":
+                named = re.findall(r"logging\.([A-Z]+)", ast.unparse(call.args[0]))
+                yield from ((logger, level) for level in named)
+
+    found = {pair for _, tree in sources for pair in used(tree)} | from_elsewhere
     rows = re.findall(r"^\| `([\w.]+)` \| ([A-Z, ]+) \|", PAGE.read_text(), re.MULTILINE)
     stated = {(logger, level) for logger, levels in rows for level in levels.split(", ")}
     assert stated == found

@@ -18,8 +18,6 @@ from tests.docs.snippets import PAGES, ROOT
 
 OURS: Final = ("wal", "actors", "broadcaster", "examples", "benchmarks", "tests")
 """The packages whose docstrings and comments are read. Names that only tests define do not count outside of tests."""
-TRANSLATED: Final = {"CHANGELOG.md", "message-streams.md"}
-"""Pages of names that are gone, or of another language."""
 ELSEWHERE: Final = {
     # Spark
     *(
@@ -167,7 +165,9 @@ def test_docstrings_and_comments_name_what_exists() -> None:
 
 
 def test_pages_name_what_exists() -> None:
+    # Pages of names that are gone, or of another language.
+    translated = {"CHANGELOG.md", "message-streams.md"}
     names = Names(*tree(), tests=True, strings=True)
-    pages = [page for page in PAGES if page.name not in TRANSLATED]
+    pages = [page for page in PAGES if page.name not in translated]
     gone = [f"{page.relative_to(ROOT)}:{line + 1}: `{mention}`" for page in pages for line, mention in stale(page.read_text(), names)]
     assert not gone, "\n".join([REMEDY, *gone])

@@ -24,7 +24,6 @@ from tests.spark.java import require_java
 
 IN_TESTS_OF_SPARK: Final = pytest.mark.soak("tests/spark/test_examples.py runs the page, and spark.md needs the same extra")
 PAGES: Final = [pytest.param(page, marks=IN_TESTS_OF_SPARK if page.name == "spark-sink.md" else ()) for page in ALONE if list(blocks(page))]
-TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 REPL_PYTHONS: Final = ("3.11", pytest.param("3.12", marks=pytest.mark.soak("3.11 shows the same")))
 TIMEOUT_S: Final = 240
 
@@ -82,11 +81,12 @@ def test_page_needs_only_its_extra(
 
 @pytest.mark.parametrize("version", REPL_PYTHONS)
 def test_tutorial_runs_in_the_repl(version: str, environment: Callable[..., Environment], tmp_path: Path) -> None:
+    tutorial = ROOT / "docs" / "tutorial.md"
     python = find_python(version)
     if python is None:
         pytest.skip(f"NOT TESTED: there is no python{version} on this machine")
     pasted, expected = [], []
-    for number, block in enumerate(blocks(TUTORIAL)):
+    for number, block in enumerate(blocks(tutorial)):
         # A person pastes a block, sees its output, and presses Enter once more, which ends a compound statement.
         pasted.append(f"{block.code}\nprint('end of block', {number})\n")
         expected.append(block.output or "")

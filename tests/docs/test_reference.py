@@ -32,7 +32,6 @@ PUBLIC_MODULES: Final = (
     ),
     *("wal.streams.msgstream", "wal.streams.params", "wal.streams.rocksmq", "wal.spark", "wal.timestamp", "wal.streams.watchdog"),
 )
-UNITS: Final = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
 
 
 def page(name: str) -> str:
@@ -44,11 +43,12 @@ def names_in(text: str) -> set[str]:
 
 
 def test_every_setting_with_its_default() -> None:
+    units = {"": 1, " MiB": 1 << 20, " GiB": 1 << 30}
     text = page("settings.md")
     stated = {}
     for name, default in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE):
         number = re.fullmatch(r"([\d,.]+)( MiB| GiB)?", default.strip())
-        stated[name] = float(number[1].replace(",", "")) * UNITS[number[2] or ""] if number else None
+        stated[name] = float(number[1].replace(",", "")) * units[number[2] or ""] if number else None
     later = set(re.findall(r"`(\w+)`", text.partition("without effect in this release:")[2].partition(".")[0]))
     assert set(stated) | later == {*Settings.__struct_fields__, *ServerBounds.__struct_fields__}
     assert set(stated) & later == set()

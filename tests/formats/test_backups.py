@@ -25,9 +25,6 @@ from wal.operate.backup.manifest import Manifest, decode_manifest, manifest_name
 from wal.operate.backup.store import open_store
 
 VERSIONS = (1, 2)
-PAYLOADS = [*(b'{"order": %d}' % number for number in range(20)), b"paid", b"shipped"]
-UNCHECKED = {"tick", "at_s", "incarnation", "term", "earliest", "limit", "size"}
-"""What a flipped bit may change in a manifest of version 1, since nothing else there has these numbers. The objects have the sizes."""
 
 
 @pytest.fixture(params=VERSIONS)
@@ -43,6 +40,13 @@ def sealed(body: bytes) -> bytes:
 
 
 async def test_backup_of_each_version_is_restored_and_continued(target: Path, tmp_path: Path) -> None:
+    payloads = [*(b'{"order": %d}' % number for number in range(20)), b"paid", b"shipped"]
+
+    async def bodies(log: Any) -> Any:
+        async with log.read("orders", follow=False) as scanner:
+            async for _, body in scanner.bodies():
+                yield body.payload
+
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
     made = await backups(str(target))
     assert [manifest.number for manifest in made] == [1, 2, 3]
@@ -51,7 +55,7 @@ async def test_backup_of_each_version_is_restored_and_continued(target: Path, tm
         place = tmp_path / f"restored-{count}"
         await restore(str(target), str(place), up_to=up_to)
         async with open_wal(place) as log:
-            assert [body async for body in bodies(log)] == PAYLOADS[:count]
+            assert [body async for body in bodies(log)] == payloads[:count]
             assert {info.name for info in await log.cursors()} == ({"billing"} if count == 20 else {"billing", "stage"})
             if up_to is None:
                 await log.append("orders", b"new")
@@ -62,29 +66,25 @@ async def test_backup_of_each_version_is_restored_and_continued(target: Path, tm
     assert {path: path.read_bytes() for path in before} == before, "what was there is not changed"
     await restore(str(target), str(tmp_path / "again"))
     async with open_wal(tmp_path / "again", read_only=True) as log:
-        assert [body async for body in bodies(log)] == [*PAYLOADS, b"new"]
+        assert [body async for body in bodies(log)] == [*payloads, b"new"]
     assert await verify(str(target)) == []
 
 
-async def bodies(log: Any) -> Any:
-    async with log.read("orders", follow=False) as scanner:
-        async for _, body in scanner.bodies():
-            yield body.payload
-
-
-def checked_content(manifest: Manifest) -> Any:
-    """Returns what is in a manifest, without what version 1 does not check in a manifest alone: some numbers, and how a file of a cursor
-    begins."""
-
-    def without(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key[-48:]: without(part) for key, part in value.items() if key not in UNCHECKED}
-        return [without(part) for part in value] if isinstance(value, list | tuple) else value
-
-    return without(msgspec.to_builtins(manifest))
-
-
 def test_flipped_bit_in_a_manifest_is_found(target: Path) -> None:
+    # What a flipped bit may change in a manifest of version 1, since nothing else there has these numbers. The objects have the sizes.
+    unchecked = {"tick", "at_s", "incarnation", "term", "earliest", "limit", "size"}
+
+    def checked_content(manifest: Manifest) -> Any:
+        """Returns what is in a manifest, without what version 1 does not check in a manifest alone: some numbers, and how a file of a
+        cursor begins."""
+
+        def without(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key[-48:]: without(part) for key, part in value.items() if key not in unchecked}
+            return [without(part) for part in value] if isinstance(value, list | tuple) else value
+
+        return without(msgspec.to_builtins(manifest))
+
     path = target / manifest_name(2)
     data, missed = path.read_bytes(), 0
     whole = decode_manifest(manifest_name(2), data)
@@ -212,14 +212,13 @@ async def test_manifest_writes_nowhere_but_in_the_log(target: Path, tmp_path: Pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def bomb(blocks: int) -> bytes:
-    """Returns a frame of zstd with this many blocks, each of 4 bytes that become 128 KiB."""
-    block = (1 << 1 | 128 * 1024 << 3).to_bytes(3, "little") + b"0"
-    last = (1 | 1 << 1 | 128 * 1024 << 3).to_bytes(3, "little") + b"0"
-    return b"\x28\xb5\x2f\xfd\x00\x38" + block * (blocks - 1) + last
-
-
 def test_object_that_expands_without_bound_is_damaged(target: Path) -> None:
+    def bomb(blocks: int) -> bytes:
+        """Returns a frame of zstd with this many blocks, each of 4 bytes that become 128 KiB."""
+        block = (1 << 1 | 128 * 1024 << 3).to_bytes(3, "little") + b"0"
+        last = (1 | 1 << 1 | 128 * 1024 << 3).to_bytes(3, "little") + b"0"
+        return b"\x28\xb5\x2f\xfd\x00\x38" + block * (blocks - 1) + last
+
     zstd = pytest.importorskip("backports.zstd")
     assert zstd.decompress(bomb(2)) == b"0" * (256 * 1024)
     manifest = decode_manifest(manifest_name(3), (target / manifest_name(3)).read_bytes())

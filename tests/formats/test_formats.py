@@ -28,18 +28,13 @@ def released(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def expected() -> list[bytes]:
-    one = [b'{"order": %d, "state": "created"}' % number * 20 for number in range(30)]
-    return [*one, b"paid", b"shipped", b"to all"] * 2
-
-
-def content(directory: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
     """`killed`: an earlier one was, after its first step. The second step is one transaction of the metadata."""
+
+    def content(directory: Path) -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
     before = content(released)
     with bridge.blocking(released, read_only=True) as log:
         assert [message.payload for message in log.read("stock", follow=False)] == [b"taken", b"to all"] * 2
@@ -57,6 +52,10 @@ def test_first_writer_raises_the_format(released: Path, killed: bool) -> None:
 
 
 async def test_log_of_each_release_is_read_and_goes_on(released: Path) -> None:
+    def expected() -> list[bytes]:
+        one = [b'{"order": %d, "state": "created"}' % number * 20 for number in range(30)]
+        return [*one, b"paid", b"shipped", b"to all"] * 2
+
     async with open_wal(released, read_only=True) as log:
         assert await payloads(log, "orders") == expected()
     async with open_wal(released, idempotency_window_s=1e9) as log:  # the keys are as old as the release

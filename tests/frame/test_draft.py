@@ -67,6 +67,29 @@ def test_callers_list_is_not_kept() -> None:
     )
 )
 def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations: list[tuple[RunName, bool, list[bytes], bool]]) -> None:
+    def row_by_row(draft: FrameDraft, name: tuple[str, int], records: list[Record], key: bytes) -> int:
+        """Adds a transaction one row after the other, as the format says it."""
+        draft.has_flags = True
+        if key:
+            draft.compatible |= KEYED
+        run = draft.by_name.get(name)
+        if run is None:
+            run = draft.by_name[name] = Run(RunKind.VCHANNEL, *name, [], [])
+            draft.runs.append(run)
+        draft.in_order = draft.in_order and run is draft.runs[-1]
+        count = len(records)
+        ext = encode_txn(txn_id=7, keepalive_ms=9, bodies=count, bodies_total=count) + key
+        for record in (*records, Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext)):
+            record.flags = record.flags or FLAG_BODY
+            run.records.append(record)
+            run.indices.append(draft.indices)
+            draft.indices += 1
+        return draft.indices - 1
+
+    def encoded(draft: FrameDraft) -> bytes:
+        """Returns the bytes of the frame."""
+        return b"".join(encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promised_tick=99).buffers)
+
     draft, rows = FrameDraft(), FrameDraft()
     for name, is_txn, payloads, keyed in operations:
         records = [Record(payload, 1 + len(payload), 0, payload[:2]) for payload in payloads]
@@ -83,28 +106,3 @@ def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operatio
         rows.compatible,
     )
     assert encoded(draft) == encoded(rows)
-
-
-def row_by_row(draft: FrameDraft, name: tuple[str, int], records: list[Record], key: bytes) -> int:
-    """Adds a transaction one row after the other, as the format says it."""
-    draft.has_flags = True
-    if key:
-        draft.compatible |= KEYED
-    run = draft.by_name.get(name)
-    if run is None:
-        run = draft.by_name[name] = Run(RunKind.VCHANNEL, *name, [], [])
-        draft.runs.append(run)
-    draft.in_order = draft.in_order and run is draft.runs[-1]
-    count = len(records)
-    ext = encode_txn(txn_id=7, keepalive_ms=9, bodies=count, bodies_total=count) + key
-    for record in (*records, Record(b"", DEFAULT_TYPE, FLAG_COMMIT, b"", ext)):
-        record.flags = record.flags or FLAG_BODY
-        run.records.append(record)
-        run.indices.append(draft.indices)
-        draft.indices += 1
-    return draft.indices - 1
-
-
-def encoded(draft: FrameDraft) -> bytes:
-    """Returns the bytes of the frame."""
-    return b"".join(encode_frame(draft, incarnation=1, term=1, sequence=1, first_tick=5, promised_tick=99).buffers)

@@ -13,22 +13,6 @@ NUMBERS = """
 34 CREATE_INDEX · 35 ALTER_INDEX · 36 DROP_INDEX · 37 FLUSH_ALL · 38 TRUNCATE_COLLECTION · 700 ALTER_WAL ·
 800 ALTER_REPLICATE_CONFIG · 900 BEGIN_TXN · 901 COMMIT_TXN · 902 ROLLBACK_TXN · 910 ABORT_BROADCAST · 999 TXN
 """
-SYSTEM = {"UNKNOWN", "TIME_TICK", "BEGIN_TXN", "COMMIT_TXN", "ROLLBACK_TXN", "TXN"}
-SELF_CONTROLLED = {"TIME_TICK", "CREATE_SEGMENT", "FLUSH", "ABORT_BROADCAST"}
-EXCLUSIVE = {
-    "CREATE_COLLECTION",
-    "DROP_COLLECTION",
-    "TRUNCATE_COLLECTION",
-    "CREATE_PARTITION",
-    "DROP_PARTITION",
-    "MANUAL_FLUSH",
-    "SCHEMA_CHANGE",
-    "ALTER_COLLECTION",
-    "FLUSH_ALL",
-    "ALTER_WAL",
-    "ALTER_REPLICATE_CONFIG",
-}
-DML = {"INSERT", "DELETE"}
 
 
 def test_numbers() -> None:
@@ -38,6 +22,23 @@ def test_numbers() -> None:
 
 @pytest.mark.parametrize("message_type", MessageType, ids=lambda message_type: message_type.name)
 def test_attributes(message_type: MessageType) -> None:
+    SYSTEM = {"UNKNOWN", "TIME_TICK", "BEGIN_TXN", "COMMIT_TXN", "ROLLBACK_TXN", "TXN"}
+    SELF_CONTROLLED = {"TIME_TICK", "CREATE_SEGMENT", "FLUSH", "ABORT_BROADCAST"}
+    EXCLUSIVE = {
+        "CREATE_COLLECTION",
+        "DROP_COLLECTION",
+        "TRUNCATE_COLLECTION",
+        "CREATE_PARTITION",
+        "DROP_PARTITION",
+        "MANUAL_FLUSH",
+        "SCHEMA_CHANGE",
+        "ALTER_COLLECTION",
+        "FLUSH_ALL",
+        "ALTER_WAL",
+        "ALTER_REPLICATE_CONFIG",
+    }
+    DML = {"INSERT", "DELETE"}
+
     assert type_properties(message_type) == TypeProperties(
         system=message_type.name in SYSTEM,
         self_controlled=message_type.name in SELF_CONTROLLED,

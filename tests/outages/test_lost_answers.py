@@ -112,6 +112,22 @@ async def test_change_without_an_answer(
     repeated: type[Exception] | None,
 ) -> None:
     """`repeated` is the error of the repetition, which says that there is nothing left to change."""
+
+    async def changed(log: WALAccesser, scanner: Scanner) -> World:
+        ids = []
+        for number in range(5):
+            message_id = (await log.raw_append(Message("orders", b"%d" % number))).message_id
+            assert message_id is not None
+            ids.append(message_id)
+        await log.raw_append(Message("others", b""), idempotency_key=ProducerKey("producer", 1))
+        key = ResourceKey("test", "key")
+        result = await log.broadcast().append(BroadcastMessage(vchannels=["others"], payload=b"", resource_keys=[key]))
+        (channel,) = await log.create_channels(OwnerDescription("test"))
+        await anext(scanner)
+        await scanner.save()
+        await anext(scanner)
+        return World(log, ids, scanner, result.broadcast_id, channel)
+
     monkeypatch.setattr(remote, "TIMEOUT_S", 1.0)
     async with (
         Proxy(int(served.address.rpartition(":")[2])) as proxy,
@@ -130,19 +146,3 @@ async def test_change_without_an_answer(
             with pytest.raises(repeated):
                 await change(world)
         assert await is_done(world)
-
-
-async def changed(log: WALAccesser, scanner: Scanner) -> World:
-    ids = []
-    for number in range(5):
-        message_id = (await log.raw_append(Message("orders", b"%d" % number))).message_id
-        assert message_id is not None
-        ids.append(message_id)
-    await log.raw_append(Message("others", b""), idempotency_key=ProducerKey("producer", 1))
-    key = ResourceKey("test", "key")
-    result = await log.broadcast().append(BroadcastMessage(vchannels=["others"], payload=b"", resource_keys=[key]))
-    (channel,) = await log.create_channels(OwnerDescription("test"))
-    await anext(scanner)
-    await scanner.save()
-    await anext(scanner)
-    return World(log, ids, scanner, result.broadcast_id, channel)

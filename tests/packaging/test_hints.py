@@ -18,8 +18,6 @@ from wal.runtime.installation import install_hint
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final = set(PROJECT["optional-dependencies"])
 SOURCES: Final = [path for room in ("wal", "actors", "broadcaster", "examples") for path in (ROOT / room).rglob("*.py")]
-INSTALL: Final = re.compile(r"pip\s+install\s+('[^']*'|[^\s`]+)")
-FROM_A_CLONE: Final = re.compile(r"'\.\[([a-z,]+)\]'|\.")
 OPEN: Final = """\
 import asyncio
 from wal import open_wal
@@ -45,16 +43,16 @@ MISSING: Final = (
     ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
 )
 """A module, the extra of its package, and the code that needs it."""
-PACKAGES: Final = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
-"""The packages that have other names than their modules."""
 
 
 def test_hints_of_pages_work_in_a_clone(subtests: pytest.Subtests) -> None:
+    install = re.compile(r"pip\s+install\s+('[^']*'|[^\s`]+)")
+    from_a_clone = re.compile(r"'\.\[([a-z,]+)\]'|\.")
     for page in PAGES:
         with subtests.test(str(page.relative_to(ROOT))):
             text = page.read_text()
-            for hint in INSTALL.findall(text):
-                command = FROM_A_CLONE.fullmatch(hint)
+            for hint in install.findall(text):
+                command = from_a_clone.fullmatch(hint)
                 assert command, f"{hint} does not work in a clone: write '.[extra]'"
                 assert set((command[1] or "").split(",")) - {""} <= EXTRAS, hint
             assert set(re.findall(r"extras? `(\w+)`", text)) <= EXTRAS
@@ -77,13 +75,15 @@ def test_hints_of_the_code_come_from_one_place() -> None:
 
 @pytest.mark.parametrize(("package", "extra", "code"), MISSING)
 def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: str, code: str, tmp_path: Path) -> None:
+    # The packages that have other names than their modules.
+    packages = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
     missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
     ran = subprocess.run([sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
     line = ran.stderr.splitlines()[-1]
     assert f"pip install '{ROOT}[{extra}]'" in line, ran.stderr
     assert line.startswith("ImportError: ") or extra == "demo", line
-    assert re.search(rf"\b{PACKAGES.get(package, package)}\b.*pip install", line), line
+    assert re.search(rf"\b{packages.get(package, package)}\b.*pip install", line), line
     assert "google" not in line, line
     assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
 

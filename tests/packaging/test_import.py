@@ -14,7 +14,6 @@ import pytest
 import wal
 
 ROOT: Final = Path(__file__).parents[2]
-DEPENDENCIES: Final = "import asyncio, anyio, msgspec, google_crc32c"
 RARELY_NEEDED: Final = (
     "wal.storage.pulsar", "wal.storage.kv.etcd", "wal.network", "wal.rpc", "wal.serve", "wal.spark", "wal.streams", "urllib.request",
     "http.client", "email", "google.protobuf", "grpc", "pulsar", "pyarrow", "pyspark", "rocksdict", "uvloop",
@@ -59,6 +58,7 @@ def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
 
 
 def test_names_of_the_first_screen_load_what_opens_nothing() -> None:
+    DEPENDENCIES = "import asyncio, anyio, msgspec, google_crc32c"
     modules = loaded("from wal import Message, open_wal")
     assert of((*RARELY_NEEDED, *ENGINE), modules) == set()
     dependencies = loaded(DEPENDENCIES)

@@ -18,7 +18,6 @@ async def main():
 asyncio.run(main())
 print([batch.num_rows for batch in bridge.record_batches("data/", "orders", follow=False)])
 """
-INSTALLED = "from importlib.metadata import distributions; print(sorted(one.name.lower() for one in distributions()))"
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def test_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Environment) -> None:
+    INSTALLED = "from importlib.metadata import distributions; print(sorted(one.name.lower() for one in distributions()))"
     ran = environment.run(FIRST_SCREEN)
     assert (ran.stdout, ran.stderr) == ("[1]\n", "")
     installed = environment.run(INSTALLED).stdout

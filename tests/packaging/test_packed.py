@@ -46,14 +46,13 @@ def test_log_works_from_a_zip_archive(tmp_path: Path) -> None:
     assert ended.out.splitlines()[-1].startswith("pip install '")
 
 
-class PackedLoader(Loader):
-    """The loader of a packed program (PyInstaller), which has the code of a module and not its file."""
-
-    def get_data(self, path: str) -> bytes:
-        raise FileNotFoundError(path)
-
-
 def test_packed_program_needs_no_files_of_the_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    class PackedLoader(Loader):
+        """The loader of a packed program (PyInstaller), which has the code of a module and not its file."""
+
+        def get_data(self, path: str) -> bytes:
+            raise FileNotFoundError(path)
+
     def packed(name: str) -> ModuleSpec:
         return ModuleSpec(name, PackedLoader(), origin=str(ROOT / name / "__init__.py"))
 

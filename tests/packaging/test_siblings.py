@@ -30,14 +30,6 @@ packages = ["{name}"]
 USED = "import wal; from wal import open_wal, BroadcastMessage; import broadcaster; broadcaster.Broadcast; import wal.node.local.log"
 
 
-def foreign(directory: Path, name: str) -> Path:
-    """The clone of a distribution that installs a package of this name."""
-    (directory / name).mkdir(parents=True)
-    (directory / name / "__init__.py").write_text(FOREIGN)
-    (directory / "pyproject.toml").write_text(PROJECT.format(name=name))
-    return directory
-
-
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     made = Environment(tmp_path_factory.mktemp("environment") / "venv")
@@ -49,6 +41,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works(
     environment: Environment, tmp_path: Path, name: str
 ) -> None:
+    def foreign(directory: Path, name: str) -> Path:
+        """The clone of a distribution that installs a package of this name."""
+        (directory / name).mkdir(parents=True)
+        (directory / name / "__init__.py").write_text(FOREIGN)
+        (directory / "pyproject.toml").write_text(PROJECT.format(name=name))
+        return directory
+
     assert environment.run(USED).stderr == ""
     environment.install(str(foreign(tmp_path / "other", name)))
     assert "class Broadcast" in (environment.packages / name / "__init__.py").read_text(), "its files are the later ones"

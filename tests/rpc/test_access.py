@@ -156,6 +156,10 @@ async def test_refused_calls_are_told_at_most_once_a_second(caplog: pytest.LogCa
 
 
 async def test_certificate_is_renewed_while_a_server_runs(certificates: Path) -> None:
+    async def shown(port: int) -> str:
+        """Returns the certificate that a server shows, in PEM."""
+        return (await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))).strip()
+
     names = ("server", "elsewhere")
     first, second = (TlsFiles(certificate=certificates / f"{name}.pem", key=certificates / f"{name}.key") for name in names)
     certificate = await ServerCertificate.of(first)
@@ -178,11 +182,6 @@ async def test_certificate_is_renewed_while_a_server_runs(certificates: Path) ->
             assert await listed(connection) == ["orders"], "a connection that has begun stays"
     finally:
         await server.stop(None)
-
-
-async def shown(port: int) -> str:
-    """Returns the certificate that a server shows, in PEM."""
-    return (await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))).strip()
 
 
 async def test_tls_and_mutual_tls(certificates: Path) -> None:

@@ -44,7 +44,6 @@ CLASSES = sorted(
 )
 ID = MessageID("p-1", 7, 4096, 3)
 EXAMPLES = 20 if not SOAK else 1_000
-RESULT = AppendResult(ID, 99, ID)
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 ids = st.builds(MessageID, st.just("p-1"), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
@@ -164,12 +163,13 @@ def test_every_class_ends_a_call(errors_of_classes: tuple[WALError, ...]) -> Non
 
 
 def test_status_is_bounded_whatever_the_error_says() -> None:
+    result = AppendResult(ID, 99, ID)
     many = [ResourceKey("domain" * 50, f"key {number}") for number in range(1000)]
     for error in (
         InvalidArgumentError("é" * 1_000_000),
         ResourceAcquiredError("held", keys=many, holder=5),
         CorruptionError("damage", path="/x" * 100_000, offset=3, expected="y" * 100_000),
-        BulkAppendError.of(StorageError("broken", outcome_unknown=True), [RESULT] * 100_000),
+        BulkAppendError.of(StorageError("broken", outcome_unknown=True), [result] * 100_000),
     ):
         _, text, trailers = status_of(error)
         assert sum(len(key) + len(value) for key, value in trailers) <= DETAILS_BYTES_MAX + 1024

@@ -25,30 +25,22 @@ OURS = {
     for file in (streaming_pb2, pchannel_pb2, error_pb2, component_pb2, wire_pb2)
     for name, descriptor in file.DESCRIPTOR.message_types_by_name.items()
 }
-OWN_NUMBERS_FROM = 100
-OF_THE_CLIENT = {
-    "abandon", "appends", "broadcasts", "context", "message_bytes_max", "no_room", "place", "released", "writable",
-}  # fmt: skip
-"""What an engine answers by itself, or hands out; a transaction's context and the limits come with its other calls."""
-LATER_NUMBERS = {("ProduceMessageResponseResult", number) for number in (2, 3, 4)}
-"""Ours, at the numbers of later versions of Milvus' protocol."""
-
-
-def shape(field: FieldDescriptor) -> tuple[object, ...]:
-    """Returns what two sides must agree on to understand a field, and its names."""
-    kind = field.message_type or field.enum_type
-    oneof = field.containing_oneof
-    return (
-        field.name,
-        field.number,
-        field.type if kind is None or field.type != FieldDescriptor.TYPE_ENUM else FieldDescriptor.TYPE_INT32,
-        field.is_repeated,
-        None if field.message_type is None else field.message_type.name,
-        None if oneof is None else oneof.name,
-    )
 
 
 def test_every_message_has_the_contracts_fields(contract: Contract) -> None:
+    def shape(field: FieldDescriptor) -> tuple[object, ...]:
+        """Returns what two sides must agree on to understand a field, and its names."""
+        kind = field.message_type or field.enum_type
+        oneof = field.containing_oneof
+        return (
+            field.name,
+            field.number,
+            field.type if kind is None or field.type != FieldDescriptor.TYPE_ENUM else FieldDescriptor.TYPE_INT32,
+            field.is_repeated,
+            None if field.message_type is None else field.message_type.name,
+            None if oneof is None else oneof.name,
+        )
+
     messages = contract.messages()
     assert set(re.findall(r"\bmessage (\w+) \{", TEXT.read_text())) == set(contract.file.message_types_by_name)
     for name, descriptor in messages.items():
@@ -58,11 +50,14 @@ def test_every_message_has_the_contracts_fields(contract: Contract) -> None:
 
 
 def test_our_own_fields_are_far_from_the_contracts(contract: Contract) -> None:
+    own_numbers_from = 100
+    # Ours, at the numbers of later versions of Milvus' protocol.
+    later_numbers = {("ProduceMessageResponseResult", number) for number in (2, 3, 4)}
     for name, descriptor in contract.messages().items():
         numbers = {field.number for field in descriptor.fields}
         for field in OURS[name].fields:
-            if field.number not in numbers and (name, field.number) not in LATER_NUMBERS:
-                assert field.number >= OWN_NUMBERS_FROM, f"{name}.{field.name}"
+            if field.number not in numbers and (name, field.number) not in later_numbers:
+                assert field.number >= own_numbers_from, f"{name}.{field.name}"
 
 
 def test_every_enum_has_the_contracts_values(contract: Contract) -> None:
@@ -99,10 +94,15 @@ def test_every_method_of_ours_is_in_the_table() -> None:
 
 
 def test_every_method_of_an_engine_has_its_calls() -> None:
+    # What an engine answers by itself, or hands out; a transaction's context and the limits come with its other calls.
+    of_the_client = {
+        "abandon", "appends", "broadcasts", "context", "message_bytes_max", "no_room", "place", "released", "writable",
+    }  # fmt: skip
+
     text = (ROOT / "wal/rpc/api/cluster.proto").read_text().partition("syntax")[0]
     for protocol in (base.ReadableEngine, base.WritableEngine, base.Appends, base.EngineTxn):
         for name in {*vars(protocol), *getattr(protocol, "__annotations__", {})}:
-            if not name.startswith("_") and name not in OF_THE_CLIENT:
+            if not name.startswith("_") and name not in of_the_client:
                 assert re.search(rf"\b{name}\b", text), f"{protocol.__name__}.{name}: say which calls carry it out"
     mentioned = set(re.findall(r"(?:LogService|PChannelService)[.:] ?([A-Z]\w+)", text))
     methods_of_ours = {method.name for service in cluster_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods}

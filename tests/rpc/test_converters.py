@@ -278,16 +278,15 @@ def test_tails(snapshot: LogSnapshot) -> None:
     assert reports.tail_from_proto(message, origin, lineage, term=snapshot.term, closed=snapshot.closed) == snapshot
 
 
-OF_THE_PROCESS = {
-    "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "token",
-    "allow_message_ttl",
-    "allow_backlog_quota", "write_path", "compression",
-}  # fmt: skip
-"""The settings that do not concern a client: they belong to the process that has the log, or to its storage."""
-
-
 def test_every_setting_of_a_log_travels() -> None:
-    assert set(reports.LOG_SETTINGS) | OF_THE_PROCESS == set(Settings.__struct_fields__)
+    # The settings that do not concern a client: they belong to the process that has the log, or to its storage.
+    of_the_process = {
+        "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "token",
+        "allow_message_ttl",
+        "allow_backlog_quota", "write_path", "compression",
+    }  # fmt: skip
+
+    assert set(reports.LOG_SETTINGS) | of_the_process == set(Settings.__struct_fields__)
     other = Settings(
         create_vchannels=False, vchannels_max=7, message_bytes_max=1 << 16, txn_bytes_max=1 << 21, txn_bodies_max=9, txn_keepalive=3.5,
         open_txn_bytes_max=1 << 23, in_flight_bytes_max=1 << 24, time_tick_interval_s=0.5, idempotency_window_count=11,

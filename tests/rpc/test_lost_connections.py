@@ -78,45 +78,44 @@ async def test_stream_of_a_server_that_is_gone_ends_with_an_error_that_can_be_re
                 await stream.write(produce(1))
 
 
-class Proxy:
-    """Forwards one TCP connection after the other, until it is frozen: then bytes and ends are lost without a word."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._frozen = False
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def freeze(self) -> None:
-        self._frozen = True
-
-    async def __aenter__(self) -> int:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        for pair in ((reader, onward_writer), (onward_reader, writer)):
-            self._tasks.add(asyncio.create_task(self._forward(*pair)))
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                if not self._frozen:
-                    writer.write(data)
-            if self._frozen:
-                await asyncio.Event().wait()
-        finally:
-            writer.transport.abort()
-
-
 async def test_server_that_falls_silent_is_found_by_pings_on_both_sides() -> None:
+    class Proxy:
+        """Forwards one TCP connection after the other, until it is frozen: then bytes and ends are lost without a word."""
+
+        def __init__(self, target: int) -> None:
+            self._target = target
+            self._frozen = False
+            self._tasks: set[asyncio.Task[None]] = set()
+
+        def freeze(self) -> None:
+            self._frozen = True
+
+        async def __aenter__(self) -> int:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+            port: int = self._server.sockets[0].getsockname()[1]
+            return port
+
+        async def __aexit__(self, *_: object) -> None:
+            self._server.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            for pair in ((reader, onward_writer), (onward_reader, writer)):
+                self._tasks.add(asyncio.create_task(self._forward(*pair)))
+
+        async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                while data := await reader.read(1 << 16):
+                    if not self._frozen:
+                        writer.write(data)
+                if self._frozen:
+                    await asyncio.Event().wait()
+            finally:
+                writer.transport.abort()
+
     fake = Server()
     async with serving(fake, ping_s=0.4) as port:
         proxy = Proxy(port)
@@ -160,17 +159,16 @@ async def test_address_in_use_is_named() -> None:
             await listen(grpc.aio.server(options=server_options()), f"127.0.0.1:{port}")
 
 
-class Stubborn(Server):
-    """A server whose stream writes on after its client has gone."""
-
-    async def produce(self, context: Any) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            await super().produce(context)
-            await asyncio.Event().wait()
-        await context.write(streaming_pb2.ProduceResponse())
-
-
 async def test_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(Server):
+        """A server whose stream writes on after its client has gone."""
+
+        async def produce(self, context: Any) -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await super().produce(context)
+                await asyncio.Event().wait()
+            await context.write(streaming_pb2.ProduceResponse())
+
     caplog.set_level(logging.DEBUG)
     async with serving(Stubborn()) as port:
         async with connected(port) as connection:

@@ -10,9 +10,6 @@ import threading
 
 import pytest
 
-SETTINGS_FRAME = bytes(3) + b"\x04" + bytes(5)
-TEXT = b"too_many_pings"
-GOAWAY_FRAME = bytes((0, 0, 8 + len(TEXT), 7)) + bytes(9) + (11).to_bytes(4, "big") + TEXT
 PROGRAM = """
 import sys
 import wal.network
@@ -28,13 +25,16 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
 @pytest.mark.parametrize(("verbosity", "shown"), [(None, False), ("ERROR", True)])
 def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None:
     """A server that refuses a connection by GOAWAY, as one above its bounds does."""
+    settings_frame = bytes(3) + b"\x04" + bytes(5)
+    TEXT = b"too_many_pings"
+    goaway_frame = bytes((0, 0, 8 + len(TEXT), 7)) + bytes(9) + (11).to_bytes(4, "big") + TEXT
 
     def refuse() -> None:
         connection, _ = listening.accept()
         listening.close()
         with connection:
             connection.recv(24)  # the client has begun
-            connection.sendall(SETTINGS_FRAME + GOAWAY_FRAME)
+            connection.sendall(settings_frame + goaway_frame)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(1 << 16):
                 pass

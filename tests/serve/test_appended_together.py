@@ -17,8 +17,6 @@ from wal.rpc.connection import Connection
 from wal.rpc.converters import range_of, results_of
 from wal.write.operations import Together
 
-COUNT = 2 * BULK_RECORDS + 100
-
 
 def test_message_of_results_is_that_of_each() -> None:
     together = Together(Origin("p3", 7, 5_000, 1), 12, 900, 3)
@@ -29,6 +27,7 @@ def test_message_of_results_is_that_of_each() -> None:
 
 
 async def test_many_messages_in_order(served: Serving, connection: Connection, monkeypatch: object) -> None:
+    count = 2 * BULK_RECORDS + 100
     taken: list[int] = []
     append_together = LocalAppends.append_together
 
@@ -40,15 +39,15 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
     await served.log.create_vchannel("orders", None)
     await served.log.appends.append_waiting(Message("orders", b"first"), 0)
     stream = await opened(connection)
-    await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(COUNT)]))
-    await stream.write(append(COUNT + 1, Message("orders", b"last", properties={"who": "me"})))
-    found = await outcomes(stream, COUNT + 1)
-    assert taken == [COUNT]
-    results = [found[number] for number in range(1, COUNT + 2)]
+    await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(count)]))
+    await stream.write(append(count + 1, Message("orders", b"last", properties={"who": "me"})))
+    found = await outcomes(stream, count + 1)
+    assert taken == [count]
+    results = [found[number] for number in range(1, count + 2)]
     assert all(isinstance(result, AppendResult) for result in results)
     ids: list[Any] = [result.message_id for result in results if isinstance(result, AppendResult)]
     assert ids == sorted(set(ids))
-    assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(COUNT)), b"last"]
+    assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(count)), b"last"]
 
 
 async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:

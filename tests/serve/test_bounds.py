@@ -63,17 +63,6 @@ def bounds_of(served: Serving) -> Any:
     return served.node.bounded
 
 
-class MemoryOf:
-    """Returns the bytes of memory that are a process's own."""
-
-    def __init__(self, pid: int) -> None:
-        self._file = Path(f"/proc/{pid}/status")
-
-    def __call__(self) -> int:
-        (line,) = [line for line in self._file.read_text().splitlines() if line.startswith("RssAnon")]
-        return int(line.split()[1]) * 1024
-
-
 async def settled(condition: Any) -> None:
     """Waits until a condition holds."""
     async with asyncio.timeout(60):
@@ -166,6 +155,16 @@ async def test_unread_pages_are_bounded_and_others_read(monkeypatch: pytest.Monk
 
 
 async def test_memory_of_unread_answers_comes_back(data_dir: Path) -> None:
+    class MemoryOf:
+        """Returns the bytes of memory that are a process's own."""
+
+        def __init__(self, pid: int) -> None:
+            self._file = Path(f"/proc/{pid}/status")
+
+        def __call__(self) -> int:
+            (line,) = [line for line in self._file.read_text().splitlines() if line.startswith("RssAnon")]
+            return int(line.split()[1]) * 1024
+
     flags = ("--client-answer-bytes-max", "256MiB")
     async with child(data_dir, *flags) as served, open_wal(f"wal://{served.address}") as log:
         for _ in range(5):

@@ -172,23 +172,22 @@ async def test_wrong_consumer_is_an_error(foreign: Foreign, policy: Any, filters
 
 
 async def test_ids_of_another_log_and_truncated_ones_are_errors(served: Serving, foreign: Foreign) -> None:
+    async def failing(foreign: Foreign, vchannel: str | None, start: Any) -> tuple[grpc.StatusCode, Any]:
+        filters = [] if vchannel is None else [{"vchannel": foreign.kind("DeliverFilterVChannel")(vchannel=vchannel)}]
+        one = Reader(foreign, await foreign.assigned(), policy={"start_from": start}, filters=filters)
+        return await foreign.error_of(one.call)
+
     results = await put(served, *[Message("orders", b"%d" % number) for number in range(3)])
     own = results[0].message_id
     assert own is not None
     foreign_id = MessageID(own.pchannel, own.incarnation + 1, own.position, own.index, own.form)
     for vchannel in ("orders", None):
-        wrong = await _failing(foreign, vchannel, at(foreign, foreign_id))
+        wrong = await failing(foreign, vchannel, at(foreign, foreign_id))
         assert (wrong[1].code, "another incarnation" in wrong[1].cause) == (10, True)
     assert results[1].message_id is not None
     await served.log.truncate(results[1].message_id)
-    status, error = await _failing(foreign, "orders", at(foreign, own))
+    status, error = await failing(foreign, "orders", at(foreign, own))
     assert (status, error.code) == (grpc.StatusCode.OUT_OF_RANGE, 16)
-
-
-async def _failing(foreign: Foreign, vchannel: str | None, start: Any) -> tuple[grpc.StatusCode, Any]:
-    filters = [] if vchannel is None else [{"vchannel": foreign.kind("DeliverFilterVChannel")(vchannel=vchannel)}]
-    one = Reader(foreign, await foreign.assigned(), policy={"start_from": start}, filters=filters)
-    return await foreign.error_of(one.call)
 
 
 async def test_requests_that_are_none_end_their_stream_only(foreign: Foreign) -> None:

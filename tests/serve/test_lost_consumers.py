@@ -109,20 +109,19 @@ async def test_local_consumer_waits_no_longer() -> None:
         assert (await waiting).fence == claim.fence + 1
 
 
-async def consume(line: Line, address: str) -> None:
-    """Consumes with the longest lease that there is, and never finishes a message."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursor_home, "LEASE_MS", LEASE_MS)
-
-        async def handle(delivery: Delivery) -> None:
-            line.tell(delivery.value)
-            await asyncio.get_running_loop().create_future()
-
-        async with open_wal(f"wal://{address}") as log, log.consume("in", handle, cursor="worker"):
-            await line.hear()
-
-
 async def test_killed_consumer_is_replaced_before_its_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def consume(line: Line, address: str) -> None:
+        """Consumes with the longest lease that there is, and never finishes a message."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cursor_home, "LEASE_MS", LEASE_MS)
+
+            async def handle(delivery: Delivery) -> None:
+                line.tell(delivery.value)
+                await asyncio.get_running_loop().create_future()
+
+            async with open_wal(f"wal://{address}") as log, log.consume("in", handle, cursor="worker"):
+                await line.hear()
+
     monkeypatch.setattr(cursor_home, "POLL_S", 0.02)
     access = Access(listen="127.0.0.1:0", bounds=ServerBounds(consumer_grace_s=0.05))
     handled: list[bytes] = []

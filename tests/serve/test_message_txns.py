@@ -23,7 +23,6 @@ from wal.serve.access import Access
 from wal.settings import ServerBounds
 
 EXPIRED = StreamingCode.TRANSACTION_EXPIRED
-WRONG_STATE = StreamingCode.INVALID_TRANSACTION_STATE
 INVALID = StreamingCode.INVAILD_ARGUMENT
 TXN_CONTEXT = 3
 """The field of a result that has the transaction, in later versions of Milvus' protocol."""
@@ -131,11 +130,12 @@ async def test_rollback_leaves_nothing(served: Serving, producer: Producer) -> N
 
 @pytest.mark.parametrize(("end", "words"), [("901", "was committed"), ("902", "was rolled back")])
 async def test_nothing_follows_the_end(producer: Producer, end: str, words: str) -> None:
+    wrong_state = StreamingCode.INVALID_TRANSACTION_STATE
     txn = await producer.begin("a")
     await producer.send("a", _t=end, _tx=txn)
     for late in ({"_t": "901"}, {"_t": "902"}, {"_t": "2"}):
         code, text = await producer.refusal("a", _tx=txn, **late)
-        assert (code, words in text) == (WRONG_STATE, True)
+        assert (code, words in text) == (wrong_state, True)
 
 
 async def test_body_renews_the_lease_and_without_any_it_expires(contract: Contract) -> None:

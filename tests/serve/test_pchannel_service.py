@@ -125,6 +125,16 @@ async def test_log_is_truncated_up_to_an_id(served: Serving, connection: Connect
 
 @pytest.mark.parametrize("what", ["no id", "above the end", "other pchannel", "other incarnation"])
 async def test_id_that_cannot_be_truncated_to_is_refused(served: Serving, connection: Connection, what: str) -> None:
+    def msgspec_replace(message_id: MessageID, **changes: Any) -> MessageID:
+        fields: dict[str, Any] = {
+            "pchannel": message_id.pchannel,
+            "incarnation": message_id.incarnation,
+            "position": message_id.position,
+            "index": message_id.index,
+            "form": message_id.form,
+        }
+        return MessageID(**{**fields, **changes})
+
     at = (await append(served)).message_id
     up_to, words = {
         "no id": (b"", "up_to: "),
@@ -135,17 +145,6 @@ async def test_id_that_cannot_be_truncated_to_is_refused(served: Serving, connec
     with pytest.raises(InvalidArgumentError, match=words):
         await ask(connection, TRUNCATE, proto.TruncateRequest(pchannel=info(served), up_to={"id": up_to}))
     assert only(served).log.earliest == (0, 0)
-
-
-def msgspec_replace(message_id: MessageID, **changes: Any) -> MessageID:
-    fields: dict[str, Any] = {
-        "pchannel": message_id.pchannel,
-        "incarnation": message_id.incarnation,
-        "position": message_id.position,
-        "index": message_id.index,
-        "form": message_id.form,
-    }
-    return MessageID(**{**fields, **changes})
 
 
 async def test_pchannel_reports_what_it_did() -> None:

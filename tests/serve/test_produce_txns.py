@@ -32,8 +32,6 @@ from wal.settings import ServerBounds
 from wal.write.idempotency.keys import key_ext
 from wal.write.txn_table import TxnOwner
 
-OWNER = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
-
 
 class Client:
     """A stream, and its calls about transactions."""
@@ -214,6 +212,7 @@ async def test_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
 
 async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
     """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
+    OWNER = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
     (pchannel,) = served.log.node.pchannels.values()
     txns, futures = ProduceTxns(served.log.node, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
     bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
@@ -277,27 +276,26 @@ async def test_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
-async def restarted(data_dir: Path, between: Message | None) -> WALError | list[bytes]:
-    """Begins a transaction, appends a message, restarts the server, and commits; returns the error or what is stored then."""
-    async with serving(data_dir) as served, connected(served.address) as connection:
-        client = Client(await opened(connection))
-        await client.stream.write(append(0, Message("a", b"before", message_type=MessageType.DROP_PARTITION)))
-        await outcomes(client.stream, 1)
-        txn = await client.begin("a", "b")
-        if between is not None:
-            await client.stream.write(append(1, between))
-            await outcomes(client.stream, 1)
-    async with serving(data_dir) as served, connected(served.address) as connection:
-        client = Client(await opened(connection))
-        try:
-            await client.commit(txn, ["a", "b"], Message("a", b"1"), Message("b", b"2"))
-        except WALError as error:
-            assert not served.log.statistics().pchannels[0].open_transactions
-            return error
-        return await stored(served, "a")
-
-
 async def test_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path) -> None:
+    async def restarted(data_dir: Path, between: Message | None) -> WALError | list[bytes]:
+        """Begins a transaction, appends a message, restarts the server, and commits; returns the error or what is stored then."""
+        async with serving(data_dir) as served, connected(served.address) as connection:
+            client = Client(await opened(connection))
+            await client.stream.write(append(0, Message("a", b"before", message_type=MessageType.DROP_PARTITION)))
+            await outcomes(client.stream, 1)
+            txn = await client.begin("a", "b")
+            if between is not None:
+                await client.stream.write(append(1, between))
+                await outcomes(client.stream, 1)
+        async with serving(data_dir) as served, connected(served.address) as connection:
+            client = Client(await opened(connection))
+            try:
+                await client.commit(txn, ["a", "b"], Message("a", b"1"), Message("b", b"2"))
+            except WALError as error:
+                assert not served.log.statistics().pchannels[0].open_transactions
+                return error
+            return await stored(served, "a")
+
     assert await restarted(tmp_path / "1", None) == [b"before", b"1"]
     assert await restarted(tmp_path / "2", Message("a", b"x")) == [b"before", b"x", b"1"]
     other = Message("other", b"x", message_type=MessageType.DROP_PARTITION)

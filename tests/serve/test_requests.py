@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Final
+from typing import Any
 
 import grpc.aio
 
@@ -15,29 +15,28 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 
-REQUEST_BYTES: Final = 60_000
-"""Less than the 65,535 bytes that HTTP/2 lets a client send on a stream before the server takes anything, so that all of it arrives."""
-STREAMS: Final = 500
-
 
 async def test_requests_after_the_close_take_no_memory(server: Child) -> None:
+    # Less than the 65,535 bytes that HTTP/2 lets a client send on a stream before the server takes anything, so that all of it arrives.
+    request_bytes = 60_000
+    streams = 500
+
+    async def send_after_the_close(channel: grpc.aio.Channel, late: proto.ProduceRequest) -> None:
+        header = producer_header(proto.CreateProducerRequest(pchannel=PChannelInfo(name="p0")))
+        call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())(metadata=[header])
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server may be faster
+            await call.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+            await call.write(late)
+            await call.done_writing()
+            while await call.read() is not grpc.aio.EOF:
+                pass
+
     late = proto.ProduceRequest()
-    late.produce.message.payload = bytes(REQUEST_BYTES)
+    late.produce.message.payload = bytes(request_bytes)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        for _ in range(STREAMS // 5):
+        for _ in range(streams // 5):
             await send_after_the_close(channel, late)
         before = resident(server.process.pid)
-        for _ in range(STREAMS):
+        for _ in range(streams):
             await send_after_the_close(channel, late)
-        assert resident(server.process.pid) - before < REQUEST_BYTES * STREAMS // 3
-
-
-async def send_after_the_close(channel: grpc.aio.Channel, late: proto.ProduceRequest) -> None:
-    header = producer_header(proto.CreateProducerRequest(pchannel=PChannelInfo(name="p0")))
-    call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())(metadata=[header])
-    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server may be faster
-        await call.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
-        await call.write(late)
-        await call.done_writing()
-        while await call.read() is not grpc.aio.EOF:
-            pass
+        assert resident(server.process.pid) - before < request_bytes * streams // 3

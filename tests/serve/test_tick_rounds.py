@@ -35,6 +35,10 @@ async def _never(_: TickRounds) -> None:
 
 
 async def test_so_many_streams_are_woken_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
     pauses: list[asyncio.Future[None]] = []
 
     async def pause(seconds: float) -> None:
@@ -67,11 +71,6 @@ async def test_so_many_streams_are_woken_in_a_turn(monkeypatch: pytest.MonkeyPat
     await turns()
     assert woken == []
     assert not tail.is_awaited()
-
-
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_each_kind_of_stream_hears_of_ticks(served: Serving, connection: Connection, foreign: Foreign) -> None:

@@ -14,8 +14,6 @@ import pytest
 from tests.servers.cache import MissingServerError, installed
 from tests.servers.process import ServerProcess, free_ports
 
-WAIT_S = 20.0
-SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 PARENT = """
 import sys, threading, time
 from pathlib import Path
@@ -31,10 +29,6 @@ time.sleep(600)
 """
 
 
-def sleeper(log: Path) -> ServerProcess:
-    return ServerProcess("sleeper", SLEEPER, log=log, is_ready=lambda: log.exists() and b"up" in log.read_bytes())
-
-
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -43,6 +37,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
+    wait_s = 20.0
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
@@ -50,13 +45,18 @@ def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
     assert is_alive(pid)
     parent.kill()
     parent.wait()
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + wait_s
     while is_alive(pid):
         assert time.monotonic() < end, "the server outlived its parent"
         time.sleep(0.005)
 
 
 def test_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+    def sleeper(log: Path) -> ServerProcess:
+        return ServerProcess("sleeper", SLEEPER, log=log, is_ready=lambda: log.exists() and b"up" in log.read_bytes())
+
     server = sleeper(tmp_path / "log")
     starter = threading.Thread(target=server.start)
     starter.start()

@@ -32,6 +32,10 @@ def log(place: Place) -> Iterator[BlockingWAL]:
 
 
 def test_reader_of_the_name_goes_on_where_the_query_is(place: Place, log: BlockingWAL) -> None:
+    def rest(log: BlockingWAL, vchannel: str, name: str = "delays") -> list[bytes]:
+        with log.read(vchannel, cursor=name, follow=False) as scanner:
+            return [message.payload for message in scanner]
+
     query = StreamQuery(place.options, startingOffsets="earliest", maxMessagesPerTrigger=2)
     query.step()
     save(place, query)
@@ -75,6 +79,10 @@ def test_pattern_and_a_log_that_is_another_one(place: Place, log: BlockingWAL) -
 
 
 def test_rows_bytes_and_seconds_of_the_lag(place: Place, log: BlockingWAL) -> None:
+    def lag_of(place: Place, query: StreamQuery, **vchannels: str) -> QueryLag:
+        source = {"endOffset": query.logged[-1], "latestOffset": query.logged[-1]}
+        return lag({"id": "q", "batchId": 1, "sources": [source]}, options=place.options, **vchannels)
+
     query = StreamQuery(place.options, startingOffsets="earliest")
     query.step()
     for number in range(3):
@@ -113,13 +121,3 @@ def cursors(log: BlockingWAL) -> dict[str, list[tuple[str, ...]]]:
     for cursor in log.cursors():
         found.setdefault(cursor.name, []).append(cursor.vchannels)
     return found
-
-
-def rest(log: BlockingWAL, vchannel: str, name: str = "delays") -> list[bytes]:
-    with log.read(vchannel, cursor=name, follow=False) as scanner:
-        return [message.payload for message in scanner]
-
-
-def lag_of(place: Place, query: StreamQuery, **vchannels: str) -> QueryLag:
-    source = {"endOffset": query.logged[-1], "latestOffset": query.logged[-1]}
-    return lag({"id": "q", "batchId": 1, "sources": [source]}, options=place.options, **vchannels)

@@ -11,22 +11,6 @@ from wal.storage.pulsar.read_only_topic import ScannedFrames
 FRAMES = 40
 
 
-def weight(position: int, rows: int) -> FrameWeight:
-    return FrameWeight(position, position + 1, 10 * position, 10 * position + 9, rows, 100 * rows)
-
-
-def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
-    found: list[FrameWeight] = []
-    for position in range(start, end):
-        if log[position]:
-            found.append(weight(position, log[position]))
-        if (rows_max is not None and sum(one.rows for one in found) > rows_max) or (
-            bytes_max is not None and sum(one.size for one in found) > bytes_max
-        ):
-            break
-    return found
-
-
 @given(
     st.lists(st.integers(0, 3), min_size=FRAMES, max_size=FRAMES),
     st.lists(
@@ -41,6 +25,20 @@ def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max:
     ),
 )
 def test_weights_are_those_of_a_scan_of_all_frames(log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]) -> None:
+    def weight(position: int, rows: int) -> FrameWeight:
+        return FrameWeight(position, position + 1, 10 * position, 10 * position + 9, rows, 100 * rows)
+
+    def naive(log: list[int], start: int, end: int, rows_max: int | None, bytes_max: int | None) -> list[FrameWeight]:
+        found: list[FrameWeight] = []
+        for position in range(start, end):
+            if log[position]:
+                found.append(weight(position, log[position]))
+            if (rows_max is not None and sum(one.rows for one in found) > rows_max) or (
+                bytes_max is not None and sum(one.size for one in found) > bytes_max
+            ):
+                break
+        return found
+
     scanned = ScannedFrames(0)
     for start, end, rows_max, bytes_max, page in questions:
         if not scanned.go_on(start):

@@ -19,9 +19,6 @@ from tests.spark.test_snapshot import check_whole
 from tests.spark.writer import Writer, make_vchannels
 from wal.spark.sink import pending
 
-SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
-"""A batch of our sink has many chunks of 8 rows, so that publishing it takes some time."""
-
 
 def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int) -> None:
     """While another process appends transactions, some of which it rolls back, until the session of the other tests reads the rest.
@@ -29,6 +26,22 @@ def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir
     A driver dies when the first query has written its second batch, and has not committed it, and the second query has decided on a batch,
     and has not published it. A soak kills more of them, also at any moment.
     """
+    # A batch of our sink has many chunks of 8 rows, so that publishing it takes some time.
+    SETTINGS = "txn_bodies_max = 8\nproducers_max = 4\npchannels = 2\n"
+
+    def check_parquet(folder: Path, committed: list[Row]) -> None:
+        """Checks that every committed row is there once, and each transaction whole and in one batch."""
+        rows = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
+        found = [(row["vchannel"], row["message_id"]) for row in rows]
+        assert len(set(found)) == len(found), "a row came twice"
+        assert set(found) == {(row["vchannel"], row["message_id"]) for row in committed}
+        check_whole(rows)
+        batches: dict[int, set[int]] = {}
+        for row in rows:
+            if row["txn_id"] is not None:
+                batches.setdefault(row["txn_id"], set()).add(row["batch_id"])
+        assert all(len(some) == 1 for some in batches.values()), "a transaction lies in two batches"
+
     random = Random(6)
     names = make_vchannels(data_dir)
     target = tmp_path / "target"
@@ -70,17 +83,3 @@ def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir
     assert files_below(target, "manifests") == []
     assert pending(str(target)) == []
     assert producers(target) == []
-
-
-def check_parquet(folder: Path, committed: list[Row]) -> None:
-    """Checks that every committed row is there once, and each transaction whole and in one batch."""
-    rows = pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
-    found = [(row["vchannel"], row["message_id"]) for row in rows]
-    assert len(set(found)) == len(found), "a row came twice"
-    assert set(found) == {(row["vchannel"], row["message_id"]) for row in committed}
-    check_whole(rows)
-    batches: dict[int, set[int]] = {}
-    for row in rows:
-        if row["txn_id"] is not None:
-            batches.setdefault(row["txn_id"], set()).add(row["batch_id"])
-    assert all(len(some) == 1 for some in batches.values()), "a transaction lies in two batches"

@@ -31,27 +31,27 @@ def logs(draw: st.DrawFn) -> dict[str, list[FrameWeight]]:
     return found
 
 
-def merged(frames: dict[str, list[FrameWeight]]) -> list[tuple[int, str, FrameWeight]]:
-    return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)
-
-
-def naive(frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None) -> tuple[dict[str, FrameWeight], str | None]:
-    """The last frame taken of each pchannel, and the pchannel whose first frame is to be cut."""
-    taken: dict[str, FrameWeight] = {}
-    rows = size = 0
-    for _, name, frame in sorted(merged(frames), key=lambda one: one[:2]):
-        rows += frame.rows
-        size += frame.size
-        if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
-            return taken, None if taken else name
-        taken[name] = frame
-    return taken, None
-
-
 @given(logs(), limits, limits)
 def test_trigger_takes_what_fits_in_the_order_of_the_ticks(
     frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None
 ) -> None:
+    def merged(frames: dict[str, list[FrameWeight]]) -> list[tuple[int, str, FrameWeight]]:
+        return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)
+
+    def naive(
+        frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None
+    ) -> tuple[dict[str, FrameWeight], str | None]:
+        """The last frame taken of each pchannel, and the pchannel whose first frame is to be cut."""
+        taken: dict[str, FrameWeight] = {}
+        rows = size = 0
+        for _, name, frame in sorted(merged(frames), key=lambda one: one[:2]):
+            rows += frame.rows
+            size += frame.size
+            if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
+                return taken, None if taken else name
+            taken[name] = frame
+        return taken, None
+
     taken = take(frames, rows_max=rows_max, bytes_max=bytes_max)
     whole, to_cut = naive(frames, rows_max, bytes_max)
     assert {name: found.frame for name, found in taken.items() if not found.cut} == whole

@@ -38,6 +38,31 @@ def test_positions_are_those_of_pulsar(place: Place) -> None:
 
 def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> None:
     """A log is taken over while a query reads, and late messages of the old writer lie after the mark of the new one."""
+
+    def put_late(place: Place, message_id: MessageID) -> None:
+        """Appends a duplicate of the frame at this id, and the next frame of that term, which was never acknowledged."""
+        connection = PulsarConnection(place.address)
+        connection.start()
+        topic = place.address.topic("p0")
+        reader = TopicReader(connection, topic, message_id.position)
+        entry = reader.next(message_id.incarnation)
+        reader.close()
+        asyncio.run(connection.close())  # a client that is just forgotten holds everything up for ten seconds
+        assert entry.header is not None
+        header = entry.header
+        draft = FrameDraft()
+        draft.append(("a", 1), [Record(b"fenced")])
+        late = encode_frame(
+            draft, incarnation=header.incarnation, term=header.term, sequence=header.sequence + 1, first_tick=header.promised_tick + 1
+        )
+        client = raw_client(place.address)
+        try:
+            producer = client.create_producer(topic, batching_enabled=False)
+            sent = [producer.send(data) for data in (entry.data, b"".join(late.buffers))]
+        finally:
+            client.close()
+        assert position_of_id(sent[0]) > message_id.position
+
     with place.open() as first:
         old = [first.raw_append(Message("a", b"%d" % number)) for number in range(20)]
         query = StreamQuery(place.options, startingOffsets="earliest", maxMessagesPerTrigger=15)
@@ -60,31 +85,6 @@ def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> 
     for at, row in enumerate(batch(place.options)):  # wherever a read begins
         begin = {"p0": str(MessageID.from_bytes(row["message_id"]))}
         assert texts(batch(place.options, startingOffsets=json.dumps(begin))) == wanted[at:]
-
-
-def put_late(place: Place, message_id: MessageID) -> None:
-    """Appends a duplicate of the frame at this id, and the next frame of that term, which was never acknowledged."""
-    connection = PulsarConnection(place.address)
-    connection.start()
-    topic = place.address.topic("p0")
-    reader = TopicReader(connection, topic, message_id.position)
-    entry = reader.next(message_id.incarnation)
-    reader.close()
-    asyncio.run(connection.close())  # a client that is just forgotten holds everything up for ten seconds
-    assert entry.header is not None
-    header = entry.header
-    draft = FrameDraft()
-    draft.append(("a", 1), [Record(b"fenced")])
-    late = encode_frame(
-        draft, incarnation=header.incarnation, term=header.term, sequence=header.sequence + 1, first_tick=header.promised_tick + 1
-    )
-    client = raw_client(place.address)
-    try:
-        producer = client.create_producer(topic, batching_enabled=False)
-        sent = [producer.send(data) for data in (entry.data, b"".join(late.buffers))]
-    finally:
-        client.close()
-    assert position_of_id(sent[0]) > message_id.position
 
 
 WRITER = """

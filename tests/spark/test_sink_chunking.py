@@ -12,20 +12,19 @@ from wal.spark.sink.rows import ChunkBounds, cut, first_too_large, with_names
 SIZES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=200)
 
 
-def cut_naively(rows: list[tuple[int, int]], bounds: ChunkBounds) -> list[int]:
-    ends: list[int] = []
-    count = counted = stored = 0
-    for at, (of_counted, of_stored) in enumerate(rows):
-        over = counted + of_counted > bounds.counted_max or stored + of_stored > bounds.stored_max
-        if count and (count == bounds.rows_max or over):
-            ends.append(at)
-            count = counted = stored = 0
-        count, counted, stored = count + 1, counted + of_counted, stored + of_stored
-    return [*ends, len(rows)] if rows else []
-
-
 @given(SIZES, st.integers(1, 9), st.integers(50, 120), st.integers(50, 120))
 def test_chunks_are_those_of_a_loop_over_the_rows(rows: list[tuple[int, int]], rows_max: int, counted_max: int, stored_max: int) -> None:
+    def cut_naively(rows: list[tuple[int, int]], bounds: ChunkBounds) -> list[int]:
+        ends: list[int] = []
+        count = counted = stored = 0
+        for at, (of_counted, of_stored) in enumerate(rows):
+            over = counted + of_counted > bounds.counted_max or stored + of_stored > bounds.stored_max
+            if count and (count == bounds.rows_max or over):
+                ends.append(at)
+                count = counted = stored = 0
+            count, counted, stored = count + 1, counted + of_counted, stored + of_stored
+        return [*ends, len(rows)] if rows else []
+
     bounds = ChunkBounds(rows_max, counted_max, stored_max, 50)
     ends = cut([counted for counted, _ in rows], [stored for _, stored in rows], bounds)
     assert ends == cut_naively(rows, bounds)

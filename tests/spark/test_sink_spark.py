@@ -16,34 +16,19 @@ from wal.message import Message
 VCHANNELS = ("v0", "v1", "v2")
 
 
-def numbered(spark: SparkSession, count: int) -> DataFrame:
-    number = f.col("id")
-    return spark.range(0, count, 1, 3).select(
-        f.concat(f.lit("v"), number % 3).alias("vchannel"),
-        f.lpad(number.cast("string"), 6, "0").cast("binary").alias("payload"),
-        f.create_map(f.lit("number"), number.cast("string")).alias("properties"),
-    )
-
-
 def payloads(journal: Path) -> dict[str, list[bytes]]:
     return {name: [row for event in events for row in event] for name, events in held(journal, VCHANNELS).items()}
 
 
-def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes]]:
-    """Rows in a log, some of them in transactions; what each vchannel then has, beginning with `first`."""
-    rows = [Message(f"v{number % 3}", b"%06d" % number) for number in range(first, first + count)]
-    with blocking(journal) as log:
-        for at in range(0, len(rows), 30):
-            if at % 60:
-                with log.txn(vchannels=VCHANNELS) as txn:
-                    for message in rows[at : at + 30]:
-                        txn.append(message)
-            else:
-                log.append_bulk(rows[at : at + 30])
-    return {name: [message.payload for message in rows if message.vchannel == name] for name in VCHANNELS}
-
-
 def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
+    def numbered(spark: SparkSession, count: int) -> DataFrame:
+        number = f.col("id")
+        return spark.range(0, count, 1, 3).select(
+            f.concat(f.lit("v"), number % 3).alias("vchannel"),
+            f.lpad(number.cast("string"), 6, "0").cast("binary").alias("payload"),
+            f.create_map(f.lit("number"), number.cast("string")).alias("properties"),
+        )
+
     journal = tmp_path / "log"
     numbered(spark, 900).write.format("wal").mode("append").save(str(journal))
     found = payloads(journal)
@@ -70,6 +55,19 @@ def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_stream_fails_while_the_journal_is_open_and_goes_on_afterwards(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+    def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes]]:
+        """Rows in a log, some of them in transactions; what each vchannel then has, beginning with `first`."""
+        rows = [Message(f"v{number % 3}", b"%06d" % number) for number in range(first, first + count)]
+        with blocking(journal) as log:
+            for at in range(0, len(rows), 30):
+                if at % 60:
+                    with log.txn(vchannels=VCHANNELS) as txn:
+                        for message in rows[at : at + 30]:
+                            txn.append(message)
+                else:
+                    log.append_bulk(rows[at : at + 30])
+        return {name: [message.payload for message in rows if message.vchannel == name] for name in VCHANNELS}
+
     source, target = tmp_path / "source", tmp_path / "target"
     expected = filled(source, 150)
     reading = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", 120).load(str(source))

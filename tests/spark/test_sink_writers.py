@@ -189,10 +189,13 @@ def test_write_that_failed_midway_goes_on_from_its_manifest(tmp_path: Path, quer
 def test_next_write_finishes_what_others_left_and_reports_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def refuse(self: object, manifest: object) -> None:
+        raise StorageError("not now")
+
     journal = tmp_path / "log"
     left = [Sink(journal, query_id=None), Sink(journal, query_id=None)]
     with monkeypatch.context() as patched:
-        patched.setattr(publishing_module.Publisher, "publish", _refuse)
+        patched.setattr(publishing_module.Publisher, "publish", refuse)
         for number, sink in enumerate(left):
             with pytest.raises(StorageError):
                 sink.run(rows_of(f"left{number}"))
@@ -370,7 +373,3 @@ def test_marks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     marks = sorted(path.name for path in (tmp_path / "log" / "spark" / "published").iterdir())
     assert marks == ["query-3", "query-4", "query-5"]
     assert SinkFolder(tmp_path / "log").decided() == []
-
-
-async def _refuse(self: object, manifest: object) -> None:
-    raise StorageError("not now")

@@ -80,6 +80,9 @@ def test_rows_that_race_the_beginning_are_not_lost(data_dir: Path, log: Blocking
 
 
 def test_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Path, log: BlockingWAL) -> None:
+    def log_id(row: Row) -> MessageID:
+        return MessageID.from_bytes(row["message_id"])
+
     put(log, 1, 2, 3)
     put(log, 4, vchannel="b")
     rows = sorted(batch(data_dir), key=lambda row: row["time_tick"])
@@ -95,10 +98,6 @@ def test_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Pat
     put(log, 5)
     found = {name: sorted(texts(flat(query.run()))) for name, query in given.items()}
     assert found == {"earliest": ["1", "2", "3", "4", "5"], "latest": ["5"], "place": ["2", "3", "5"], "tick": ["3", "4", "5"]}
-
-
-def log_id(row: Row) -> MessageID:
-    return MessageID.from_bytes(row["message_id"])
 
 
 def test_query_with_a_checkpoint_ignores_its_starting_offsets(data_dir: Path, log: BlockingWAL) -> None:

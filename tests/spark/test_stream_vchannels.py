@@ -59,26 +59,26 @@ def test_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: P
         assert [texts(rows) for rows in query.run()] == [["2"]]
 
 
-class Lagging:
-    """Makes the vchannels that readers of this process know stay as they were when it began to lag."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.lags = False
-        before: VChannelView | None = None
-        look = FrameLogs.vchannels
-
-        def vchannels(logs: FrameLogs) -> VChannelView:
-            nonlocal before
-            if not self.lags or before is None:
-                before = look(logs)
-            return before
-
-        monkeypatch.setattr(FrameLogs, "vchannels", vchannels)
-
-
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
+
+    class Lagging:
+        """Makes the vchannels that readers of this process know stay as they were when it began to lag."""
+
+        def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+            self.lags = False
+            before: VChannelView | None = None
+            look = FrameLogs.vchannels
+
+            def vchannels(logs: FrameLogs) -> VChannelView:
+                nonlocal before
+                if not self.lags or before is None:
+                    before = look(logs)
+                return before
+
+            monkeypatch.setattr(FrameLogs, "vchannels", vchannels)
+
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"old"))
         known(data_dir, "a")
@@ -153,15 +153,6 @@ def ends_of(*queries: StreamQuery) -> list[StreamOffset]:
     return [StreamOffset.parse(query.logged[-1]) for query in queries]
 
 
-def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
-    with bridge.blocking(data, read_only=True) as log:
-        return {
-            cursor.vchannels: (cursor.position.message_id.position, cursor.position.message_id.index)
-            for cursor in log.cursors()
-            if cursor.position is not None and cursor.position.message_id is not None
-        }
-
-
 def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: Path) -> None:
     with bridge.blocking(data_dir, pchannels=2) as log:
         for name, pchannel in (("a", "p0"), ("b", "p1")):
@@ -178,6 +169,15 @@ def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: 
 
 def test_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Path) -> None:
     """Two sources of a query, and a pchannel that one of them has in its offset, and the other one not yet."""
+
+    def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
+        with bridge.blocking(data, read_only=True) as log:
+            return {
+                cursor.vchannels: (cursor.position.message_id.position, cursor.position.message_id.index)
+                for cursor in log.cursors()
+                if cursor.position is not None and cursor.position.message_id is not None
+            }
+
     with bridge.blocking(data_dir) as log:
         log.create_vchannel("a", pchannel="p0")
         log.raw_append(Message("a", b"1"))

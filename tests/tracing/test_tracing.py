@@ -23,8 +23,6 @@ from wal import BroadcastMessage, Delivery, ImmutableMessage, Message
 from wal.errors import InvalidArgumentError
 from wal.tracing import ATTRIBUTES, TRACEPARENT, TracedLog, handling, traced
 
-SECRET = "what nobody else may see"
-
 
 class Spans:
     """A provider that keeps its spans."""
@@ -156,21 +154,22 @@ async def test_broadcast_links_all_its_copies(location: str, spans: Spans) -> No
 
 
 async def test_errors_are_marked_without_their_text(spans: Spans) -> None:
+    secret = "what nobody else may see"
     async with open_wal("memory:", message_bytes_max=100) as plain:
         log = traced(plain, tracer_provider=spans.provider)
         with pytest.raises(InvalidArgumentError):
-            await log.append("orders", SECRET.encode() * 100)
-        await log.append("orders", SECRET.encode())
+            await log.append("orders", secret.encode() * 100)
+        await log.append("orders", secret.encode())
 
         def fail(_message: ImmutableMessage) -> None:
-            raise ValueError(SECRET)
+            raise ValueError(secret)
 
         scanner = log.read("orders", handler=fail, follow=False)
         async with scanner:
             await scanner.done()
             assert isinstance(scanner.error, ValueError)
     for span in spans.all():
-        assert SECRET not in span.to_json()
+        assert secret not in span.to_json()
     failed = [span for span in spans.all() if span.status.status_code is StatusCode.ERROR]
     assert sorted(str(attribute(span, "error")) for span in failed) == ["InvalidArgumentError", "ValueError"]
 

@@ -50,21 +50,20 @@ async def test_same_message_may_be_appended_again(log: WALAccesser) -> None:
 
 
 async def test_every_user_type_is_appended_and_read_back(log: WALAccesser) -> None:
-    kinds = [kind for kind in MessageType if kind not in NOT_APPENDED]
+    not_appended = {
+        MessageType.UNKNOWN,
+        MessageType.TIME_TICK,
+        MessageType.BEGIN_TXN,
+        MessageType.COMMIT_TXN,
+        MessageType.ROLLBACK_TXN,
+        MessageType.ABORT_BROADCAST,
+        MessageType.TXN,
+    }
+
+    kinds = [kind for kind in MessageType if kind not in not_appended]
     for kind in kinds:
         await log.raw_append(Message("orders", kind.name.encode(), message_type=kind))
     assert [message.message_type for message in await read_all(log, "orders")] == kinds
-
-
-NOT_APPENDED = {
-    MessageType.UNKNOWN,
-    MessageType.TIME_TICK,
-    MessageType.BEGIN_TXN,
-    MessageType.COMMIT_TXN,
-    MessageType.ROLLBACK_TXN,
-    MessageType.ABORT_BROADCAST,
-    MessageType.TXN,
-}
 
 
 @pytest.mark.not_on("cluster", "ticks are unique in a pchannel, not over several nodes")

@@ -18,39 +18,37 @@ from wal.errors import InvalidArgumentError, TransactionExpiredError, TruncatedE
 ONE = pytest.param(1, marks=pytest.mark.soak("four pchannels show the same"))
 
 
-def event(account: str, amount: int) -> bytes:
-    return json.dumps({"account": account, "amount": amount}).encode()
-
-
-class Accounts:
-    """An event-sourced service: it builds its state from the log, and its reads see its own writes."""
-
-    def __init__(self, log: WALAccesser) -> None:
-        self.log = log
-        self.balances: dict[str, int] = {}
-        self.seen = 0
-        self.scanner = log.read("accounts", handler=self._apply, cursor=None)
-
-    async def _apply(self, message: Any) -> None:
-        for body in message.bodies():
-            change = json.loads(body.payload)
-            self.balances[change["account"]] = self.balances.get(change["account"], 0) + change["amount"]
-            self.seen += 1
-
-    async def transfer(self, number: int, source: str, target: str, amount: int) -> AppendResult:
-        async with self.log.txn("accounts", idempotency_key=f"transfer {number}") as txn:
-            await txn.append(event(source, -amount))
-            await txn.append(event(target, amount))
-        assert txn.result is not None
-        return txn.result
-
-    async def balance(self, account: str) -> int:
-        await self.scanner.wait_for(await self.log.get_latest_mvcc_timestamp_if_local("accounts"))
-        return self.balances.get(account, 0)
-
-
 @pytest.mark.parametrize("pchannels", [ONE, 4])
 async def test_event_sourced_service(data: str, pchannels: int) -> None:
+    def event(account: str, amount: int) -> bytes:
+        return json.dumps({"account": account, "amount": amount}).encode()
+
+    class Accounts:
+        """An event-sourced service: it builds its state from the log, and its reads see its own writes."""
+
+        def __init__(self, log: WALAccesser) -> None:
+            self.log = log
+            self.balances: dict[str, int] = {}
+            self.seen = 0
+            self.scanner = log.read("accounts", handler=self._apply, cursor=None)
+
+        async def _apply(self, message: Any) -> None:
+            for body in message.bodies():
+                change = json.loads(body.payload)
+                self.balances[change["account"]] = self.balances.get(change["account"], 0) + change["amount"]
+                self.seen += 1
+
+        async def transfer(self, number: int, source: str, target: str, amount: int) -> AppendResult:
+            async with self.log.txn("accounts", idempotency_key=f"transfer {number}") as txn:
+                await txn.append(event(source, -amount))
+                await txn.append(event(target, amount))
+            assert txn.result is not None
+            return txn.result
+
+        async def balance(self, account: str) -> int:
+            await self.scanner.wait_for(await self.log.get_latest_mvcc_timestamp_if_local("accounts"))
+            return self.balances.get(account, 0)
+
     async with open_wal(data, pchannels=pchannels) as log:
         accounts = Accounts(log)
         async with accounts.scanner:
@@ -74,6 +72,14 @@ async def test_event_sourced_service(data: str, pchannels: int) -> None:
 async def test_outbox(data: str, pchannels: int) -> None:
     """The service writes state and outbox in one transaction; a relay in another process forwards the outbox, and is killed at any
     moment."""
+
+    async def relay_outbox(line: Line, data: str) -> None:
+        async with open_wal(data, read_only=True) as log, log.read("outbox", cursor="relay") as scanner:
+            async for message in scanner:
+                for body in message.bodies():
+                    line.tell(int(body.payload))
+                await scanner.save()
+
     async with open_wal(data, pchannels=pchannels, segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
         await log.create_vchannel("state", pchannel="p0")
         await log.create_vchannel("outbox", pchannel="p0")
@@ -106,14 +112,6 @@ async def test_outbox(data: str, pchannels: int) -> None:
             await txn.append(Message("outbox", b"again"))
         assert txn.result is not None
         assert txn.result.duplicate
-
-
-async def relay_outbox(line: Line, data: str) -> None:
-    async with open_wal(data, read_only=True) as log, log.read("outbox", cursor="relay") as scanner:
-        async for message in scanner:
-            for body in message.bodies():
-                line.tell(int(body.payload))
-            await scanner.save()
 
 
 @pytest.mark.parametrize("pchannels", [ONE, 4])

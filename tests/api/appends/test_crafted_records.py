@@ -47,7 +47,6 @@ from wal.write.idempotency.state import KeptProducer, encode_state
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import RecoveryState
 
-HERE: Final = Path("vchannels")
 DEEP: Final = 100_000
 WILD: Final[list[Any]] = [None, True, -1, 0, 1, 2**31, 2**32, 2**63 - 1, -(2**63), 0.5, "", "x" * 300, b"\xff", [], [1], {}]
 
@@ -78,23 +77,24 @@ def refused_or_read(read: Callable[[], object], what: object) -> None:
 
 
 def test_map_of_the_vchannels() -> None:
+    here = Path("vchannels")
     whole = VChannelMap(7, 12, {"orders": 3, "é": 4, "x": 11}).encode()
     fields = [*fields_of("4sIQQII"), *((32 + at, "Q") for at in (0, 8, 16)), *((56 + at, "H") for at in (0, 2, 4))]
     texts = [(at, "B") for at in range(62, len(whole) - 4)]
     for what, changed in crafted(whole, fields + texts):
-        refused_or_read(lambda changed=changed: VChannelMap.decode(changed, HERE), what)  # type: ignore[misc]
+        refused_or_read(lambda changed=changed: VChannelMap.decode(changed, here), what)  # type: ignore[misc]
     for count, names_len in ((0xFFFFFFFF, 0), (0, 0xFFFFFFFF), (1 << 28, 1 << 31)):
         head = struct.pack("<4sIQQII", b"WALV", 1, 7, 12, count, names_len)
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
-            VChannelMap.decode(sealed(head + bytes(4)), HERE)
+            VChannelMap.decode(sealed(head + bytes(4)), here)
     for names in (b"\xff\xfe", b"aa"):  # invalid UTF-8; the same name twice
         body = struct.pack("<4sIQQIIQQHH", b"WALV", 1, 7, 12, 2, 2, 1, 2, 1, 1) + names
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
-            VChannelMap.decode(sealed(body + bytes(4)), HERE)
+            VChannelMap.decode(sealed(body + bytes(4)), here)
     for lengths in ((2, 1), (0xFFFF, 0xFFFF), (1, 0)):
         body = struct.pack("<4sIQQIIQQHH", b"WALV", 1, 7, 12, 2, 2, 1, 2, *lengths) + b"ab"
         with pytest.raises(CorruptionError, match="vchannels is damaged"):
-            VChannelMap.decode(sealed(body + bytes(4)), HERE)
+            VChannelMap.decode(sealed(body + bytes(4)), here)
 
 
 def test_cursor() -> None:
@@ -195,15 +195,15 @@ def test_records_of_broadcasts() -> None:
             refused_or_read(lambda key=key, value=value: read_records([key], [value]), key)  # type: ignore[misc]
 
 
-async def opened(place: Path) -> None:
-    async with open_wal(place) as log:
-        await log.raw_append(Message("orders", b"2"), idempotency_key="k")
-        async for _ in log.read("orders", follow=False):
-            pass
-
-
 async def test_records_in_the_metadata(data_dir: Path, soak: int) -> None:
     """Tries each value of each record by an opening, an append and a read; a soak tries all of them, other runs a sample."""
+
+    async def opened(place: Path) -> None:
+        async with open_wal(place) as log:
+            await log.raw_append(Message("orders", b"2"), idempotency_key="k")
+            async for _ in log.read("orders", follow=False):
+                pass
+
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -284,46 +284,45 @@ KINDS = st.sampled_from(["raw", "keyed", "txn", "begun", "plain"])
 @given(st.lists(st.lists(st.tuples(st.integers(0, 1), KINDS, EXPECTATIONS), max_size=6), max_size=6))
 def test_conflicts_follow_the_order_of_calls(bursts: list[list[tuple[int, str, str]]]) -> None:
     """Each burst is sent at once and judged in its order; only what earlier bursts wrote has ids that a caller can expect."""
-    asyncio.run(judged(bursts))
 
-
-async def judged(bursts: list[list[tuple[int, str, str]]]) -> None:
-    async with open_wal("memory:") as log:
-        await made_on(log, "p0", "v0", "v1")
-        events: list[list[MessageID | None]] = [[None], [None]]
-        number = 0
-        for burst in bursts:
-            sent: list[tuple[int, bool, asyncio.Future[Any]]] = []
-            durable, moved = [list(each) for each in events], [False, False]
-            for vchannel, kind, expectation in burst:
-                number += 1
-                known = durable[vchannel]
-                expected = {"none": None, "last": known[-1], "older": known[-2:][0]}
-                options = {"expected_last": expected[expectation]} if expectation in expected else {}
-                wins = "expected_last" not in options or (not moved[vchannel] and options["expected_last"] == durable[vchannel][-1])
-                moved[vchannel] = moved[vchannel] or wins
-                message = Message(f"v{vchannel}", b"%d" % number)
-                sent.append((vchannel, wins, start(sending(log, message, kind, number, options))))
-                await asyncio.sleep(0)
-            for vchannel, wins, future in sent:
-                if wins:
-                    events[vchannel].append((await future).message_id)
-                else:
-                    conflict = await conflict_of(future)
-                    assert conflict.last in events[vchannel]
+    async def judged(bursts: list[list[tuple[int, str, str]]]) -> None:
+        async with open_wal("memory:") as log:
+            await made_on(log, "p0", "v0", "v1")
+            events: list[list[MessageID | None]] = [[None], [None]]
+            number = 0
+            for burst in bursts:
+                sent: list[tuple[int, bool, asyncio.Future[Any]]] = []
+                durable, moved = [list(each) for each in events], [False, False]
+                for vchannel, kind, expectation in burst:
+                    number += 1
+                    known = durable[vchannel]
+                    expected = {"none": None, "last": known[-1], "older": known[-2:][0]}
+                    options = {"expected_last": expected[expectation]} if expectation in expected else {}
+                    wins = "expected_last" not in options or (not moved[vchannel] and options["expected_last"] == durable[vchannel][-1])
+                    moved[vchannel] = moved[vchannel] or wins
+                    message = Message(f"v{vchannel}", b"%d" % number)
+                    sent.append((vchannel, wins, start(sending(log, message, kind, number, options))))
+                    await asyncio.sleep(0)
+                for vchannel, wins, future in sent:
+                    if wins:
+                        events[vchannel].append((await future).message_id)
+                    else:
+                        conflict = await conflict_of(future)
+                        assert conflict.last in events[vchannel]
+                for at in (0, 1):
+                    assert await log.last(f"v{at}") == events[at][-1]
             for at in (0, 1):
-                assert await log.last(f"v{at}") == events[at][-1]
-        for at in (0, 1):
-            assert [message.message_id for message in await read_all(log, f"v{at}")] == events[at][1:]
+                assert [message.message_id for message in await read_all(log, f"v{at}")] == events[at][1:]
 
+    async def sending(log: WALAccesser, message: Message, kind: str, number: int, options: dict[str, Any]) -> Any:
+        if kind == "raw":
+            return await log.raw_append(message, **options)
+        if kind == "keyed":
+            return await log.raw_append(message, idempotency_key=f"k{number}", **options)
+        if kind == "plain":
+            return await log.append_nowait(message, **options)
+        if kind == "txn":
+            return await log.append_txn(message.vchannel, [message.payload], **options)
+        return await log.append_txn(message.vchannel, [message, message], idempotency_key=f"t{number}", **options)
 
-async def sending(log: WALAccesser, message: Message, kind: str, number: int, options: dict[str, Any]) -> Any:
-    if kind == "raw":
-        return await log.raw_append(message, **options)
-    if kind == "keyed":
-        return await log.raw_append(message, idempotency_key=f"k{number}", **options)
-    if kind == "plain":
-        return await log.append_nowait(message, **options)
-    if kind == "txn":
-        return await log.append_txn(message.vchannel, [message.payload], **options)
-    return await log.append_txn(message.vchannel, [message, message], idempotency_key=f"t{number}", **options)
+    asyncio.run(judged(bursts))

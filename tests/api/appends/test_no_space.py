@@ -50,21 +50,6 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-async def append_until_full(log: WALAccesser, acknowledged: list[int]) -> NoSpaceError:
-    number = acknowledged[-1] + 1 if acknowledged else 0
-    while True:
-        futures = [log.append_nowait(Message("orders", b"%06d" % (number + step) + bytes(50_000))) for step in range(8)]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, AppendResult):
-                acknowledged.append(number)
-            number += 1
-        for outcome in outcomes:
-            if isinstance(outcome, NoSpaceError):
-                return outcome
-            assert isinstance(outcome, AppendResult), outcome
-
-
 async def test_new_log_on_a_full_disk_has_no_space(small_disk: Path) -> None:
     filler = fill(small_disk)
     for free in (0, 4096, 64 << 10, 1 << 20):  # full from the directory on, from the metadata on, and from the first segment on
@@ -81,6 +66,20 @@ async def test_new_log_on_a_full_disk_has_no_space(small_disk: Path) -> None:
 
 
 async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> None:
+    async def append_until_full(log: WALAccesser, acknowledged: list[int]) -> NoSpaceError:
+        number = acknowledged[-1] + 1 if acknowledged else 0
+        while True:
+            futures = [log.append_nowait(Message("orders", b"%06d" % (number + step) + bytes(50_000))) for step in range(8)]
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, AppendResult):
+                    acknowledged.append(number)
+                number += 1
+            for outcome in outcomes:
+                if isinstance(outcome, NoSpaceError):
+                    return outcome
+                assert isinstance(outcome, AppendResult), outcome
+
     data = small_disk / "data"
     acknowledged: list[int] = []
     async with open_wal(data, segment_bytes=4 << 20) as log:

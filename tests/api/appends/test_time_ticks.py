@@ -15,12 +15,12 @@ from wal.timestamp import TimestampOracle
 pytestmark = pytest.mark.inside
 
 
-async def begin(log: WALAccesser) -> Txn:
-    return await log.txn("orders")
-
-
 async def test_calls_that_wait_for_ticks_keep_their_order(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction needs an id, which is a tick: while it waits for one, no later call may overtake it."""
+
+    async def begin(log: WALAccesser) -> Txn:
+        return await log.txn("orders")
+
     await log.raw_append(Message("orders", b"0"))
     gate = SavingGate(local(log), monkeypatch)
     pair = start(log.append_messages(Message("orders", b"1"), Message("orders", b"2")))

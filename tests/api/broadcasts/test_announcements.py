@@ -16,7 +16,6 @@ from wal.errors import StorageError, WALError
 from wal.storage.journal import layout
 from wal.storage.journal.control import CONTROL_NAME, ControlView
 
-TORN_BYTES = 10_000
 WRITER = """
 import asyncio, sys
 from wal import Message, open_wal
@@ -59,26 +58,6 @@ def heard(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "wal")
 
 
-async def killed(data: str) -> None:
-    """A log of two pchannels whose writer was killed after seven events with keys were acknowledged."""
-    async with Child("-c", WRITER, data) as writer:
-        assert await writer.line() == "acknowledged"
-        await writer.kill()
-
-
-def tear(folder: Path) -> int:
-    """Writes the beginning of a frame after the last one, as a writer that is killed in the middle of it does. Returns its bytes."""
-    control = ControlView(folder / CONTROL_NAME)
-    durable = control.load().durable
-    control.close()
-    (segment,) = folder.glob("*.wal")
-    with segment.open("r+b") as file:
-        header = layout.SegmentHeader.unpack(file.read(layout.HEADER_PAGE_BYTES))
-        file.seek(durable - header.base)
-        file.write(layout.Envelope(TORN_BYTES, header.generation, durable).pack() + b"torn")
-    return layout.slot_bytes(TORN_BYTES)
-
-
 async def test_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         async with open_wal(data) as log:
@@ -93,12 +72,32 @@ async def test_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCapt
 
 
 async def test_log_whose_writer_was_killed(data: str, caplog: pytest.LogCaptureFixture) -> None:
+    torn_bytes = 10_000
+
+    async def killed(data: str) -> None:
+        """A log of two pchannels whose writer was killed after seven events with keys were acknowledged."""
+        async with Child("-c", WRITER, data) as writer:
+            assert await writer.line() == "acknowledged"
+            await writer.kill()
+
+    def tear(folder: Path) -> int:
+        """Writes the beginning of a frame after the last one, as a writer that is killed in the middle of it does. Returns its bytes."""
+        control = ControlView(folder / CONTROL_NAME)
+        durable = control.load().durable
+        control.close()
+        (segment,) = folder.glob("*.wal")
+        with segment.open("r+b") as file:
+            header = layout.SegmentHeader.unpack(file.read(layout.HEADER_PAGE_BYTES))
+            file.seek(durable - header.base)
+            file.write(layout.Envelope(torn_bytes, header.generation, durable).pack() + b"torn")
+        return layout.slot_bytes(torn_bytes)
+
     await killed(data)
     torn = sum(tear(folder) for folder in Path(data).glob("pchannels/*"))
     async with open_wal(data):
         (line,) = lines(caplog)
         assert opening(line) == ("recovered, not closed cleanly before", "term 2", torn, 7, 2)
-        assert torn >= 2 * TORN_BYTES
+        assert torn >= 2 * torn_bytes
 
 
 async def test_log_in_memory(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,6 @@ from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.write.pchannel import PChannel
 
 NAMES = ["a", "b", "c"]
-KEY = ResourceKey("collection", "orders")
 SEGMENT = 1 << 20
 
 
@@ -92,12 +91,13 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
 
 async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, tmp_path: Path) -> None:
     """This holds after a crash as well, which is simulated by a copy of the files."""
+    key = ResourceKey("collection", "orders")
     crashed = str(tmp_path / "crashed")
     async with open_wal(data, segment_bytes=SEGMENT) as log:
         over = await broadcast(log, b"over")
         for _ in range(4):
             await log.append_bulk([Message("noise", bytes(1 << 16)) for _ in range(16)])
-        kept = await broadcast(log, b"kept", resource_keys=[KEY])
+        kept = await broadcast(log, b"kept", resource_keys=[key])
         await log.broadcast().ack(kept.broadcast_id, "b")
         await ack_all(log, over.broadcast_id)
         middle = await log.raw_append(Message("noise", bytes(1 << 16)))
@@ -118,7 +118,7 @@ async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, t
                 assert {task.state for task in tasks.values()} == {BroadcastState.WAIT_ACK}
                 assert await payloads(log, "a") == [b"kept", b"after the checkpoint"]
                 with pytest.raises(ResourceAcquiredError):
-                    await broadcast(log, resource_keys=[KEY])
+                    await broadcast(log, resource_keys=[key])
                 with pytest.raises(InvalidArgumentError, match=f"'{kept.broadcast_id}'"):
                     await log.truncate(up_to=middle.message_id)
         async with open_wal(place, segment_bytes=SEGMENT) as log:

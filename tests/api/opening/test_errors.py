@@ -42,16 +42,16 @@ CODES = {
     "LogWentBackError": 28,
     "NotLeaderError": 29,
 }
-ARGUMENTS = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
 
 
 @pytest.mark.parametrize("name", CODES)
 def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
+    arguments = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
     kind = getattr(errors, name)
     assert issubclass(kind, WALError)
     assert kind.code is StreamingCode(CODES[name])
     assert isinstance(kind.retryable, bool)
-    error = kind("text", **ARGUMENTS.get(name, {}))
+    error = kind("text", **arguments.get(name, {}))
     assert str(error) == "text"
     assert isinstance(error.outcome_unknown, bool)
     twin = copy.copy(error)

@@ -21,10 +21,6 @@ from tests.probes import payloads
 from wal import Delivery, Message
 
 pytestmark = pytest.mark.inside  # over the network, the server is on this loop too
-WORDS = ("run_in_executor", "to_thread", "run_sync", "getaddrinfo", "getnameinfo", "create_connection", "open_connection")
-"""The calls that use the default executor, or the threads that AnyIO shares. The last four look up names there."""
-LARGE = 600_000
-"""A frame with such a message is compressed in a thread."""
 
 
 @contextlib.asynccontextmanager
@@ -43,6 +39,8 @@ async def full_executor() -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 async def test_log_works_beside_a_full_executor(location: str, compression: str) -> None:
+    # A frame with such a message is compressed in a thread.
+    LARGE = 600_000
     async with full_executor(), asyncio.timeout(30):
         async with open_wal(location, compression=compression, pchannels=2) as log:
             large = os.urandom(LARGE)
@@ -91,18 +89,20 @@ async def test_other_openings_work_beside_a_full_executor(data_dir: Path) -> Non
 
 
 def test_product_leaves_the_default_executor_alone() -> None:
+    # The calls that use the default executor, or the threads that AnyIO shares. The last four look up names there.
+    words = ("run_in_executor", "to_thread", "run_sync", "getaddrinfo", "getnameinfo", "create_connection", "open_connection")
+
+    def is_forbidden(call: ast.Call) -> bool:
+        name = ast.unparse(call.func).rpartition(".")[2]
+        return name in words and (name != "run_in_executor" or isinstance(call.args[0], ast.Constant))
+
     root = Path(wal.__file__).parents[1]
     calls = []
     for package in (wal, actors, broadcaster):
         for path in sorted(Path(package.__file__ or "").parent.rglob("*.py")):
             name = path.relative_to(root).as_posix()
-            if any(word in (text := path.read_text()) for word in WORDS):  # most files have none, and need no parsing
+            if any(word in (text := path.read_text()) for word in words):  # most files have none, and need no parsing
                 calls += [
                     f"{name}:{call.lineno}" for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call) and is_forbidden(call)
                 ]
     assert calls == []
-
-
-def is_forbidden(call: ast.Call) -> bool:
-    name = ast.unparse(call.func).rpartition(".")[2]
-    return name in WORDS and (name != "run_in_executor" or isinstance(call.args[0], ast.Constant))

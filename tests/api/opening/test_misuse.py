@@ -103,6 +103,11 @@ def test_wrong_keyword_without_a_loop() -> None:
 
 
 async def test_wrong_attribute_says_the_right_one(log: WALAccesser) -> None:
+    def error_of(owner: object, name: str) -> str:
+        with pytest.raises(AttributeError) as caught:
+            getattr(owner, name)
+        return str(caught.value)
+
     await log.append("jobs", b"1")
     async with log.read("jobs", follow=False) as scanner:
         message = await anext(scanner)
@@ -117,9 +122,3 @@ async def test_wrong_attribute_says_the_right_one(log: WALAccesser) -> None:
     meant = ("value, or message.payload", "nothing: a handler", "raise Reject", "payload", "payload", "message_id")
     assert [text.partition("; did you mean ")[2].startswith(part) for text, part in zip(texts, meant, strict=True)] == [True] * 6
     assert not hasattr(message, "data")
-
-
-def error_of(owner: object, name: str) -> str:
-    with pytest.raises(AttributeError) as caught:
-        getattr(owner, name)
-    return str(caught.value)

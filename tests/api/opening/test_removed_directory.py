@@ -25,14 +25,6 @@ def text(number: int) -> Message:
     return Message("orders", b"%d" % number)
 
 
-async def until_ended(log: WALAccesser) -> StorageError:
-    """Appends until an append fails, and returns its error."""
-    with pytest.raises(StorageError, match=GONE) as caught:
-        while True:
-            await log.raw_append(text(0))
-    return caught.value
-
-
 async def close(log: WALAccesser) -> None:
     """Closes a log whose directory is gone: the close raises, and releases everything."""
     with pytest.raises(StorageError, match=GONE):
@@ -72,6 +64,13 @@ async def test_idle_log_notices_by_itself(data: str, removal: Removal) -> None:
 
 @pytest.mark.parametrize("removal", few(REMOVALS))
 async def test_appends_that_follow_each_other_end(data: str, removal: Removal) -> None:
+    async def until_ended(log: WALAccesser) -> StorageError:
+        """Appends until an append fails, and returns its error."""
+        with pytest.raises(StorageError, match=GONE) as caught:
+            while True:
+                await log.raw_append(text(0))
+        return caught.value
+
     log = await open_wal(data)
     await log.raw_append(text(0))
     ended = start(until_ended(log))
@@ -210,6 +209,24 @@ async def test_relative_location_and_another_working_directory(data: str, tmp_pa
 
 async def test_retention_and_recycled_segments_are_no_removal(data: str, soak: int) -> None:
     """Segments are named, unnamed and reused under load and retention, while other threads and processes check the directory."""
+
+    async def follow_until_told(line: Line, data: str) -> None:
+        """Reads while the writer writes, repeatedly from the start of the log, and fails for anything but a truncation."""
+        from wal.errors import TruncatedError
+
+        async with open_wal(data, read_only=True) as log:
+            line.tell("open")
+            told = asyncio.ensure_future(line.hear())
+            while not told.done():
+                try:
+                    async with log.read("orders", follow=False) as scanner:
+                        async for _ in scanner:
+                            pass
+                except TruncatedError:
+                    pass
+                await asyncio.sleep(0)
+        line.tell("ended")
+
     count = 0
     async with open_wal(data, segment_bytes=1 << 20, retention_bytes=2 << 20) as log, asyncio.timeout(60 * soak):
         reader = Other(follow_until_told, data)
@@ -225,24 +242,6 @@ async def test_retention_and_recycled_segments_are_no_removal(data: str, soak: i
         folder = Path(data) / "pchannels" / "p0"
         # Most segments were freed meanwhile.
         await eventually(lambda: len(list(folder.glob("*.wal"))) * (1 << 20) < count * 100_000 / 10)
-
-
-async def follow_until_told(line: Line, data: str) -> None:
-    """Reads while the writer writes, repeatedly from the start of the log, and fails for anything but a truncation."""
-    from wal.errors import TruncatedError
-
-    async with open_wal(data, read_only=True) as log:
-        line.tell("open")
-        told = asyncio.ensure_future(line.hear())
-        while not told.done():
-            try:
-                async with log.read("orders", follow=False) as scanner:
-                    async for _ in scanner:
-                        pass
-            except TruncatedError:
-                pass
-            await asyncio.sleep(0)
-    line.tell("ended")
 
 
 async def test_log_under_load_is_never_taken_for_removed(data: str, soak: int) -> None:

@@ -145,6 +145,10 @@ async def test_location_with_one_is_refused_without_showing_it(url: str) -> None
 
 @pytest.mark.parametrize("url", URLS, ids=map(str, range(len(URLS))))
 async def test_metadata_that_cannot_be_opened_do_not_show_one(url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shortened(url: str) -> str:
+        """Returns the URL with a short timeout, if its scheme takes one."""
+        return f"{url}?timeout_s=0.3" if url.startswith("etcd://") and "?" not in url else url
+
     monkeypatch.chdir(data_dir.parent)
     with contextlib.suppress(InvalidArgumentError):
         check_hidden(parse_kv(url))
@@ -157,11 +161,6 @@ async def test_metadata_that_cannot_be_opened_do_not_show_one(url: str, data_dir
             await opening
         check_error(caught.value)
     assert [path for path in data_dir.parent.rglob("*") if HIDDEN in str(path)] == []
-
-
-def shortened(url: str) -> str:
-    """Returns the URL with a short timeout, if its scheme takes one."""
-    return f"{url}?timeout_s=0.3" if url.startswith("etcd://") and "?" not in url else url
 
 
 @pytest.mark.parametrize("file", ["missing", "damaged"])

@@ -48,11 +48,6 @@ def held(data: str) -> list[str]:
     return [path for path in found if path.startswith(inside)]
 
 
-def threads() -> set[str]:
-    """Returns the running threads of logs."""
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("wal-", "kv:"))}
-
-
 def wait_until_free(data: str) -> None:
     """Checks that another process could open the log now."""
     while held(data):
@@ -69,6 +64,10 @@ def leaks(text: str) -> pytest.WarningsRecorder:
 
 @pytest.mark.parametrize("settings", [{}, {"pchannels": 3}, {"retention_s": 60.0, "cursor_age_max_s": 60.0}])
 def test_close_releases_a_log_whose_loop_has_ended(data: str, settings: dict[str, Any]) -> None:
+    def threads() -> set[str]:
+        """Returns the running threads of logs."""
+        return {thread.name for thread in threading.enumerate() if thread.name.startswith(("wal-", "kv:"))}
+
     before = threads()
     log = asyncio.run(opened(data, **settings))
     asyncio.run(log.close())

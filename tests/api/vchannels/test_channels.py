@@ -22,7 +22,6 @@ from wal.storage.kv import KVBase
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000", "orders of the shop\nand its \0 returns, ünïcode \U0001f600")
 OTHER = OwnerDescription("billing")
-LARGEST = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
 
 Open = Callable[..., AbstractAsyncContextManager[WALAccesser]]
 
@@ -82,14 +81,15 @@ async def test_create_describe_destroy(opened: Open, is_durable: bool) -> None:
 
 
 async def test_as_many_as_one_call_takes(opened: Open, is_durable: bool) -> None:
+    largest = OwnerDescription("\1" * ROLE_BYTES_MAX, "\1" * ADDRESS_BYTES_MAX, "\1" * DESCRIPTION_BYTES_MAX)
     async with opened() as log:
-        names = await log.create_channels(LARGEST, CHANNELS_MAX)
+        names = await log.create_channels(largest, CHANNELS_MAX)
         assert len(set(names)) == CHANNELS_MAX
         assert {info.pchannel for info in await log.vchannels()} == {"p0", "p1", "p2", "p3"}
         assert len(await log.describe_channels(names)) == CHANNELS_MAX
     if is_durable:
         async with opened() as log:
-            assert await log.describe_channels() == described(names, LARGEST)
+            assert await log.describe_channels() == described(names, largest)
             await asyncio.gather(*(log.raw_append(Message(name, b"x")) for name in names))
             await log.destroy_channels(names)
         async with opened() as log:
@@ -124,13 +124,12 @@ async def test_dropped_channel_has_no_owner_any_more(opened: Open, is_durable: b
             assert await payloads(log, first) == [b"new"]
 
 
-async def to_the_end(scanner: Scanner) -> None:
-    """Reads until the scanner ends; what was appended before that may still be delivered."""
-    while True:
-        await anext(scanner)
-
-
 async def test_destroying_ends_readers_transactions_and_cursors(log4: WALAccesser) -> None:
+    async def to_the_end(scanner: Scanner) -> None:
+        """Reads until the scanner ends; what was appended before that may still be delivered."""
+        while True:
+            await anext(scanner)
+
     name, other = await log4.create_channels(OWNER, 2)
     await log4.raw_append(Message(name, b"1"))
     txn = await log4.txn(name)

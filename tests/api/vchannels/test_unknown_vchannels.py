@@ -63,6 +63,14 @@ async def test_log_without_vchannels_says_so(location: str, warnings: pytest.Log
 
 
 async def test_readers_in_other_processes_warn_alike(data: str, warnings: pytest.LogCaptureFixture) -> None:
+    def iterated(data: str) -> int:
+        with bridge.iterate(data, "oders", follow=False) as messages:
+            return len(list(messages))
+
+    def _batches(data: str) -> int:
+        with bridge.record_batches(data, "oders", follow=False) as batches:
+            return len(list(batches))
+
     async with open_wal(data) as log:
         await log.raw_append(Message("orders", b""))
     expected = f"vchannel 'oders' does not exist in journal:{data}: it is read as an empty log until it is created; there are 'orders'"
@@ -70,7 +78,7 @@ async def test_readers_in_other_processes_warn_alike(data: str, warnings: pytest
         for _ in range(2):
             assert await read_all(log, "oders") == []
     assert warnings.messages == [expected]
-    for read in (_iterated, _batches):
+    for read in (iterated, _batches):
         warnings.clear()
         assert await asyncio.to_thread(read, data) == 0
         assert warnings.messages == [expected]
@@ -122,13 +130,3 @@ def test_names_that_were_warned_of_are_bounded(warnings: pytest.LogCaptureFixtur
     unknown.warn((), at_close=True)
     unknown.warn((), at_close=True)
     assert len(warnings.messages) == NOTED_MAX
-
-
-def _iterated(data: str) -> int:
-    with bridge.iterate(data, "oders", follow=False) as messages:
-        return len(list(messages))
-
-
-def _batches(data: str) -> int:
-    with bridge.record_batches(data, "oders", follow=False) as batches:
-        return len(list(batches))

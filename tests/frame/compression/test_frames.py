@@ -16,7 +16,6 @@ from wal.frame.codec import BODY_BYTES_MIN, decompress, load_zstd
 from wal.rpc.frame_pages import wanted_extents
 
 A, B = ("orders", 1), ("stock", 2)
-TEXT = b'{"order": 7, "state": "created"}'
 
 
 def compressed(draft: FrameDraft) -> EncodedFrame:
@@ -61,6 +60,7 @@ def test_body_within_a_sector_is_not_compressed(size: int, codec: int) -> None:
 
 
 def test_only_the_blocks_of_a_reader_are_fetched() -> None:
+    TEXT = b'{"order": 7, "state": "created"}'
     draft = FrameDraft()
     draft.append(A, [Record(TEXT * 1000) for _ in range(3)])
     draft.append(B, [Record(TEXT[::-1] * 1000)])

@@ -38,10 +38,6 @@ async def read(log: Any) -> dict[str, list[bytes]]:
     return {name: await payloads(log, name) for name in NAMES}
 
 
-def bytes_of(log: Any) -> int:
-    return int(log.statistics().pchannels[0].bytes)
-
-
 @pytest.mark.on_pulsar
 async def test_setting_is_saved_with_the_log(location: str) -> None:
     async with open_wal(location, compression="zstd") as log:
@@ -96,6 +92,9 @@ async def test_large_bodies_are_compressed_off_the_loop(data_dir: Path, monkeypa
 
 
 async def test_frames_are_smaller_until_it_is_taken_back(tmp_path: Path) -> None:
+    def bytes_of(log: Any) -> int:
+        return int(log.statistics().pchannels[0].bytes)
+
     sizes = []
     for compression in ("zstd", None, "none", None):
         async with open_wal(tmp_path / "data", compression=compression) as log:
@@ -105,6 +104,14 @@ async def test_frames_are_smaller_until_it_is_taken_back(tmp_path: Path) -> None
 
 
 async def test_readers_of_other_processes_read_it(tmp_path: Path) -> None:
+    def iterated(data: Path) -> dict[str, list[bytes]]:
+        found: dict[str, list[bytes]] = {name: [] for name in NAMES}
+        with bridge.iterate(data, NAMES, follow=False) as messages:
+            for message in messages:
+                for one in message.bodies():
+                    found[one.vchannel].append(one.payload)
+        return found
+
     async with open_wal(tmp_path / "data", compression="zstd") as log:
         await fill(log, 0)
         expected = await read(log)
@@ -113,15 +120,6 @@ async def test_readers_of_other_processes_read_it(tmp_path: Path) -> None:
     assert await asyncio.to_thread(iterated, tmp_path / "data") == expected
     for name in NAMES:
         assert await asyncio.to_thread(rows, tmp_path / "data", name) == expected[name]
-
-
-def iterated(data: Path) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {name: [] for name in NAMES}
-    with bridge.iterate(data, NAMES, follow=False) as messages:
-        for message in messages:
-            for one in message.bodies():
-                found[one.vchannel].append(one.payload)
-    return found
 
 
 def rows(data: Path, name: str) -> list[bytes]:
@@ -140,6 +138,16 @@ async def test_spark_reads_it(tmp_path: Path) -> None:
 
 
 async def test_without_the_package_the_error_names_the_extra(tmp_path: Path) -> None:
+    async def saved_by_a_newer_version(data: Path) -> None:
+        from wal.channels.pchannels import save_compression
+        from wal.storage.kv import SqliteKV
+
+        kv = await SqliteKV.open(data / "meta.sqlite3")
+        await save_compression(kv, "lz9")
+        await kv.close()
+        async with open_wal(data):
+            pass
+
     async with open_wal(tmp_path / "data", compression="zstd") as log:
         await fill(log, 0)
     program = """
@@ -172,15 +180,4 @@ asyncio.run(main())
     assert asked.startswith("ImportError compression needs")
     assert all("[zstd]'" in line for line in (reader, saved, asked))
     with pytest.raises(FormatError, match="upgrade"):
-        await _saved_by_a_newer_version(tmp_path / "data")
-
-
-async def _saved_by_a_newer_version(data: Path) -> None:
-    from wal.channels.pchannels import save_compression
-    from wal.storage.kv import SqliteKV
-
-    kv = await SqliteKV.open(data / "meta.sqlite3")
-    await save_compression(kv, "lz9")
-    await kv.close()
-    async with open_wal(data):
-        pass
+        await saved_by_a_newer_version(tmp_path / "data")

@@ -189,6 +189,14 @@ async def test_cursor_holds_it(data: str, pchannels: int) -> None:
 
 
 async def test_cursor_of_a_process_that_is_gone_holds_it_too(data: str) -> None:
+    async def save_and_stay(line: Line, data: str) -> None:
+        async with open_wal(data, read_only=True) as log, log.read("orders", cursor="elsewhere") as scanner:
+            for _ in range(3):
+                await anext(scanner)
+            await scanner.save()
+            line.tell("saved")
+            await line.hear()
+
     async with open_wal(data, segment_bytes=MIB) as log:
         await fill(log, 1)
     other = Other(save_and_stay, data)
@@ -209,15 +217,6 @@ async def test_cursor_of_a_process_that_is_gone_holds_it_too(data: str) -> None:
             return await first_number(log) > 64
 
         await eventually(released)
-
-
-async def save_and_stay(line: Line, data: str) -> None:
-    async with open_wal(data, read_only=True) as log, log.read("orders", cursor="elsewhere") as scanner:
-        for _ in range(3):
-            await anext(scanner)
-        await scanner.save()
-        line.tell("saved")
-        await line.hear()
 
 
 async def test_stale_cursor_holds_nothing(data: str) -> None:

@@ -20,8 +20,6 @@ from wal.node.cursors import NodeCursors
 from wal.read.cursors.cursor import Cursor
 
 MIB = 1 << 20
-SEGMENTS_BEYOND = 4
-"""The segments by which a log may exceed its bound: the rest of the active one, two spares, and one that is being replaced."""
 
 
 async def fill(log: WALAccesser, mib: int, *, first: int = 0, name: str = "orders") -> list[AppendResult]:
@@ -71,15 +69,6 @@ async def turn(log: WALAccesser) -> None:
     await local(log).node.retention.turn()
 
 
-def disk_bytes(data: str) -> int:
-    """Returns the bytes of the pchannels' files, some of which may appear or disappear meanwhile."""
-    total = 0
-    for path in Path(data, "pchannels").rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_blocks * 512
-    return total
-
-
 @pytest.mark.inside
 async def test_by_size_the_newest_stay(location: str) -> None:
     clock = VirtualClock()
@@ -101,6 +90,17 @@ async def test_by_size_the_newest_stay(location: str) -> None:
 
 
 async def test_space_is_given_back(data: str) -> None:
+    # The segments by which a log may exceed its bound: the rest of the active one, two spares, and one that is being replaced.
+    segments_beyond = 4
+
+    def disk_bytes(data: str) -> int:
+        """Returns the bytes of the pchannels' files, some of which may appear or disappear meanwhile."""
+        total = 0
+        for path in Path(data, "pchannels").rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_blocks * 512
+        return total
+
     async with open_wal(data, segment_bytes=MIB) as log:
         await fill(log, 32)
     before = disk_bytes(data)
@@ -108,7 +108,7 @@ async def test_space_is_given_back(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_bytes=4 * MIB) as log:
 
         async def shrunk() -> bool:
-            return disk_bytes(data) <= (4 + SEGMENTS_BEYOND) * MIB
+            return disk_bytes(data) <= (4 + segments_beyond) * MIB
 
         await until(shrunk)
         assert (await numbers(log))[-1] == 32 * 16 - 1

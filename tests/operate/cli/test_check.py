@@ -38,15 +38,14 @@ def flipped(file: Path, offset: int) -> None:
         opened.write(bytes([byte ^ 1 << offset % 8]))
 
 
-def durable_end(directory: Path) -> int:
-    view = ControlView(directory / CONTROL_NAME)
-    try:
-        return view.load().durable
-    finally:
-        view.close()
-
-
 def test_verify_finds_every_changed_byte(data_dir: Path, soak: int) -> None:
+    def durable_end(directory: Path) -> int:
+        view = ControlView(directory / CONTROL_NAME)
+        try:
+            return view.load().durable
+        finally:
+            view.close()
+
     asyncio.run(written(data_dir))
     assert list(verify_journal(data_dir, VerifyProgress())) == []
     pchannel = data_dir / "pchannels" / "p0"

@@ -9,27 +9,26 @@ import pytest
 from wal import Message, bridge
 from wal.operate.cli.main import main
 
-DIGITS = "9" * 5_000
-NUMBERS = (DIGITS, "-5", "nan", "1.5", "", "x", "\u0663")
-TIMES = (DIGITS, "-5s", "nan", "inf", "1e400", "", "x")
-POINTS = (DIGITS, "-5", "nan", "", "x", "2020-13-01", "0001-01-01", "p0:1:2:" + DIGITS, "p0:" + "f" * 5_000 + ":1:1", "1e20s")
-
-
-def status(arguments: list[str]) -> int:
-    try:
-        return main(arguments)
-    except SystemExit as exit_:  # of argparse
-        assert isinstance(exit_.code, int)
-        return exit_.code
-
 
 def test_wrong_numbers_of_flags_are_refused(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digits = "9" * 5_000
+    numbers = (digits, "-5", "nan", "1.5", "", "x", "\u0663")
+    times = (digits, "-5s", "nan", "inf", "1e400", "", "x")
+    points = (digits, "-5", "nan", "", "x", "2020-13-01", "0001-01-01", "p0:1:2:" + digits, "p0:" + "f" * 5_000 + ":1:1", "1e20s")
+
+    def status(arguments: list[str]) -> int:
+        try:
+            return main(arguments)
+        except SystemExit as exit_:  # of argparse
+            assert isinstance(exit_.code, int)
+            return exit_.code
+
     data, target = str(data_dir), str(tmp_path / "target")
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"x"))
     cases: list[tuple[tuple[str, ...], list[str]]] = [
         *(
-            (NUMBERS, arguments)
+            (numbers, arguments)
             for arguments in (
                 ["dump", data, "--frames", "--lines="],
                 ["tail", data, "orders", "--lines="],
@@ -45,7 +44,7 @@ def test_wrong_numbers_of_flags_are_refused(data_dir: Path, tmp_path: Path, caps
             )
         ),
         *(
-            (TIMES, arguments)
+            (times, arguments)
             for arguments in (
                 ["top", data, "--interval="],
                 ["bench", data, "--time="],
@@ -57,7 +56,7 @@ def test_wrong_numbers_of_flags_are_refused(data_dir: Path, tmp_path: Path, caps
             )
         ),
         *(
-            (POINTS, arguments)
+            (points, arguments)
             for arguments in (
                 ["dump", data, "--frames", "--since="],
                 ["tail", data, "orders", "--since="],
@@ -66,8 +65,8 @@ def test_wrong_numbers_of_flags_are_refused(data_dir: Path, tmp_path: Path, caps
                 ["truncate", data, "--yes", "--up-to="],
             )
         ),
-        ((DIGITS, "-1", "1.0", "\u0661"), ["broadcast", "abort", data, "--reason=r", "--yes", "--"]),
-        ((DIGITS, "-5%", "nan", "inf%", "0", "101%"), ["verify", data, "--sample="]),
+        ((digits, "-1", "1.0", "\u0661"), ["broadcast", "abort", data, "--reason=r", "--yes", "--"]),
+        ((digits, "-5%", "nan", "inf%", "0", "101%"), ["verify", data, "--sample="]),
         ((str(1 << 64), "nan"), ["truncate", data, "--yes", "--up-to="]),
     ]
     for values, arguments in cases:

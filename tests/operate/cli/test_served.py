@@ -14,14 +14,13 @@ from wal import Message, open_wal
 from wal.operate.cli.main import main
 
 
-async def ran(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    """Runs a command; returns its rows."""
-    capsys.readouterr()
-    assert await asyncio.to_thread(main, [*arguments, "--json"]) == status, arguments
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 async def test_served_log_is_looked_at(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def ran(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> list[dict[str, Any]]:
+        """Runs a command; returns its rows."""
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*arguments, "--json"]) == status, arguments
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
     async with child(data_dir, "--pchannels", "2") as server:
         place = f"wal://{server.address}"
         async with open_wal(place) as log:

@@ -299,17 +299,16 @@ def test_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture
 
 
 async def test_signal_stops_it_and_leaves_a_log_that_was_closed(data_dir: Path) -> None:
+    async def states(server: Child, token: Secret) -> None:
+        async with connected(server.address, token=token) as connection:
+            answer = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")
+            assert answer.state.state_code == Healthy
+
     async with child(data_dir, "--pchannels", "3", WAL_SERVER_TOKEN="open") as server:
         await states(server, Secret("open"))
         assert await server.stop() == 0
     async with open_wal(data_dir) as log:
         assert len(log.statistics().pchannels) == 3
-
-
-async def states(server: Child, token: Secret) -> None:
-    async with connected(server.address, token=token) as connection:
-        answer = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")
-        assert answer.state.state_code == Healthy
 
 
 async def test_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:

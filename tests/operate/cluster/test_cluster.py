@@ -112,6 +112,15 @@ async def test_producer_of_milvus_creates_its_vchannel_where_it_writes(cluster: 
 
 async def test_moving_cursor_follows_its_pchannel(cluster: Cluster) -> None:
     """A consumer commits on while the node of its pchannel is killed; a stage that saves with transactions goes on from its cursor."""
+
+    async def save(log: Log, count: int) -> None:
+        async with log.read("in", cursor="saving", deliver_policy=All(), follow=False) as scanner:
+            for _ in range(count):
+                message = await anext(scanner)
+                async with log.txn("saved") as txn:
+                    await txn.append(message.payload)
+                    txn.save(scanner)
+
     await cluster.start()
     count = 60
     async with open_wal(cluster.root) as log:
@@ -141,12 +150,3 @@ async def test_moving_cursor_follows_its_pchannel(cluster: Cluster) -> None:
                 assert [int(body.payload) async for _, body in scanner.bodies()] == list(range(expected))
         await home.release(claim.fence)
         assert (await home.claim(exclusive="error")).state == b"%d" % (count - 1)
-
-
-async def save(log: Log, count: int) -> None:
-    async with log.read("in", cursor="saving", deliver_policy=All(), follow=False) as scanner:
-        for _ in range(count):
-            message = await anext(scanner)
-            async with log.txn("saved") as txn:
-                await txn.append(message.payload)
-                txn.save(scanner)

@@ -16,16 +16,15 @@ from wal.operate.cli.main import main
 from wal.operate.copying import copy
 
 
-async def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    """Runs a command, which ends with 0; returns its rows."""
-    capsys.readouterr()
-    assert await asyncio.to_thread(main, [*arguments, "--json"]) == 0, (arguments, capsys.readouterr().err)
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 async def test_log_of_a_cluster_is_looked_at_and_copied(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    async def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+        """Runs a command, which ends with 0; returns its rows."""
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, [*arguments, "--json"]) == 0, (arguments, capsys.readouterr().err)
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
     await cluster.start(coordinators=1, nodes=2)
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)

@@ -14,23 +14,27 @@ from tests.operate.cluster.processes import Cluster
 from wal import BroadcastMessage, Message, open_wal
 from wal.operate.cli.main import main
 
-OTHERS = {
-    "info --json": ["info", "LOG", "--json"],
-    "cat to a file": ["cat", "LOG", "v0", "--to-jsonl", "PLACE.jsonl"],
-    "cursor reset": ["cursor", "reset", "LOG", "billing", "--yes"],
-    "broadcast abort": ["broadcast", "abort", "LOG", "BROADCAST", "--reason", "a test", "--dry-run"],
-}
-LEFT_OUT = ("backup status", "backup verify", "backup forget", "restore", "broadcast", "serve")
-"""Those of a backup know no log, and the last one runs until it is told to stop."""
-WOULD_CHANGE = dict.fromkeys(("cursor rm", "truncate", "broadcast abort"), 1)
-OF_JOURNALS = dict.fromkeys(("verify", "repair", "backup", "mark-restored"), 2)
-STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3}}
-"""A copy by a coordinator is a client's: it is refused while a broadcast is not finished."""
-
 
 async def test_every_command_on_a_cluster(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = {
+        "info --json": ["info", "LOG", "--json"],
+        "cat to a file": ["cat", "LOG", "v0", "--to-jsonl", "PLACE.jsonl"],
+        "cursor reset": ["cursor", "reset", "LOG", "billing", "--yes"],
+        "broadcast abort": ["broadcast", "abort", "LOG", "BROADCAST", "--reason", "a test", "--dry-run"],
+    }
+    # Those of a backup know no log, and the last one runs until it is told to stop.
+    left_out = ("backup status", "backup verify", "backup forget", "restore", "broadcast", "serve")
+    would_change = dict.fromkeys(("cursor rm", "truncate", "broadcast abort"), 1)
+    of_journals = dict.fromkeys(("verify", "repair", "backup", "mark-restored"), 2)
+    # A copy by a coordinator is a client's: it is refused while a broadcast is not finished.
+    STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3}}
+
+    def run_quietly(arguments: list[str]) -> int:
+        with quiet():
+            return main(arguments)
+
     await cluster.start(coordinators=1, nodes=2)
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
@@ -42,9 +46,9 @@ async def test_every_command_on_a_cluster(
             await scanner.save()
         sent = await log.broadcast().append(BroadcastMessage(vchannels=["v0", "v1"], payload=b"both"))
     for kind, log_at in {"root": cluster.root, "coordinator": f"wal://{cluster.coordinators[0].address}"}.items():
-        place, statuses = tmp_path / kind, WOULD_CHANGE | OF_JOURNALS | STATUSES[kind]
-        for name, words in (COMMANDS | OTHERS).items():
-            if name in LEFT_OUT:
+        place, statuses = tmp_path / kind, would_change | of_journals | STATUSES[kind]
+        for name, words in (COMMANDS | others).items():
+            if name in left_out:
                 continue
             arguments = [
                 word.replace("LOG", log_at).replace("PLACE", str(place)).replace("BROADCAST", str(sent.broadcast_id)) for word in words
@@ -68,8 +72,3 @@ async def test_every_command_on_a_cluster(
     assert await asyncio.to_thread(run_quietly, arguments) == 0, capsys.readouterr()
     async with open_wal(tmp_path / "again", read_only=True) as log, log.read("v0", follow=False) as scanner:
         assert [message.payload async for message in scanner][:23] == payloads
-
-
-def run_quietly(arguments: list[str]) -> int:
-    with quiet():
-        return main(arguments)

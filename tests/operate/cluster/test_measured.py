@@ -37,14 +37,13 @@ async def processes(
     await coordinator.close()
 
 
-async def scraped(source: SnapshotSource) -> str:
-    collector = Collector.of(source)
-    text = (await collector.text())[0].decode()
-    collector.close()
-    return text
-
-
 async def test_cluster_counts_nodes_pchannels_and_appends(processes: tuple[ClusterCoordinator, ClusterNode]) -> None:
+    async def scraped(source: SnapshotSource) -> str:
+        collector = Collector.of(source)
+        text = (await collector.text())[0].decode()
+        collector.close()
+        return text
+
     coordinator, node = processes
 
     async def assigned() -> bool:

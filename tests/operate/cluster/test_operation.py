@@ -25,19 +25,6 @@ from wal.serve.server import READINESS
 from wal.settings import Settings
 
 
-async def readiness(member: Member) -> tuple[bool, str]:
-    """Returns whether a process says that the cluster is ready, and the reason."""
-    async with grpc.aio.insecure_channel(member.address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=READINESS))
-    connection = await Connection.open([member.address])
-    try:
-        states = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking for the state")
-    finally:
-        await connection.close()
-    (said,) = [each.value for each in states.state.extra_info if each.key == READINESS]
-    return answer.status == health_pb2.HealthCheckResponse.SERVING, said
-
-
 async def test_node_whose_clock_is_off_gets_nothing(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     off = cluster.node(1, before="import time\nreal = time.time\ntime.time = lambda: real() + 10.0")
@@ -80,10 +67,25 @@ async def test_wrong_token_is_told(cluster: Cluster) -> None:
 
 
 async def test_readiness_names_what_is_on_no_node(cluster: Cluster) -> None:
+    async def readiness(member: Member) -> tuple[bool, str]:
+        """Returns whether a process says that the cluster is ready, and the reason."""
+        async with grpc.aio.insecure_channel(member.address) as channel:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=READINESS))
+        connection = await Connection.open([member.address])
+        try:
+            states = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking for the state")
+        finally:
+            await connection.close()
+        (said,) = [each.value for each in states.state.extra_info if each.key == READINESS]
+        return answer.status == health_pb2.HealthCheckResponse.SERVING, said
+
+    async def is_ready(member: Member) -> bool:
+        return await readiness(member) == (True, "ready")
+
     await cluster.start(coordinators=2, nodes=1)
     leader, (node,) = await cluster.leader(), cluster.nodes
     for member in cluster.members:
-        await eventually(lambda member=member: _is_ready(member))  # type: ignore[misc]
+        await eventually(lambda member=member: is_ready(member))  # type: ignore[misc]
     await asyncio.to_thread(node.kill)
 
     async def is_told() -> bool:
@@ -93,15 +95,20 @@ async def test_readiness_names_what_is_on_no_node(cluster: Cluster) -> None:
     await eventually(is_told)
     await asyncio.to_thread(node.start)
     for member in cluster.members:
-        await eventually(lambda member=member: _is_ready(member))  # type: ignore[misc]
-
-
-async def _is_ready(member: Member) -> bool:
-    return await readiness(member) == (True, "ready")
+        await eventually(lambda member=member: is_ready(member))  # type: ignore[misc]
 
 
 async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
     """Until then no cursor moves with a transaction: the earlier node could not open its pchannel any more."""
+
+    async def save(log: Log) -> None:
+        """Saves a cursor with a transaction."""
+        async with log.read("in", cursor="moving", deliver_policy=All(), follow=False) as scanner:
+            await anext(scanner)
+            async with log.txn("out") as txn:
+                await txn.append(b"1")
+                txn.save(scanner)
+
     earlier = "import wal.channels.cluster, wal.storage.kv.etcd.connection\nwal.channels.cluster.FORMAT = 1\n"
     earlier += "wal.storage.kv.etcd.connection.sealed = lambda key, value: value"
     cluster.coordinators = [first := cluster.coordinator(0, 2, before=earlier)]
@@ -143,15 +150,6 @@ async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
         await eventually(have_checksums)
     with pytest.raises(RuntimeError, match="writes format 3, and this version knows 1: update it first"):
         await asyncio.to_thread(cluster.node(2, before=earlier).start)
-
-
-async def save(log: Log) -> None:
-    """Saves a cursor with a transaction."""
-    async with log.read("in", cursor="moving", deliver_policy=All(), follow=False) as scanner:
-        await anext(scanner)
-        async with log.txn("out") as txn:
-            await txn.append(b"1")
-            txn.save(scanner)
 
 
 async def test_log_of_a_cluster_is_copied(cluster: Cluster, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -17,8 +16,6 @@ from tests.processes import eventually
 from tests.servers import etcd
 from tests.servers.etcd import EtcdServer
 from wal import open_wal
-
-FROZEN_S: Final = 15.0
 
 
 @pytest.fixture
@@ -38,16 +35,17 @@ def cluster_over(
     made.close()
 
 
-def leads(member: EtcdServer) -> bool:
-    """Returns whether this member is the leader of its etcd."""
-    request = urllib.request.Request(f"http://{member.address}/v3/maintenance/status", data=b"{}", method="POST")
-    with urllib.request.urlopen(request, timeout=5.0) as answer:
-        status = json.loads(answer.read())
-    return bool(status["leader"] == status["header"]["member_id"])
-
-
 @pytest.mark.soak("the member stands still for 15 s; test_node_that_wakes_up_answers_nothing lets a node do so by default")
 async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Cluster, members: list[EtcdServer]) -> None:
+    frozen_s = 15.0
+
+    def leads(member: EtcdServer) -> bool:
+        """Returns whether this member is the leader of its etcd."""
+        request = urllib.request.Request(f"http://{member.address}/v3/maintenance/status", data=b"{}", method="POST")
+        with urllib.request.urlopen(request, timeout=5.0) as answer:
+            status = json.loads(answer.read())
+        return bool(status["leader"] == status["header"]["member_id"])
+
     cluster = cluster_over
     cluster.ttl_s = 10.0  # a session outlives an election
     await cluster.start()
@@ -58,7 +56,7 @@ async def test_leader_of_etcd_that_stands_still_loses_nothing(cluster_over: Clus
         (frozen,) = [member for member in members if await asyncio.to_thread(leads, member)]
         await asyncio.to_thread(frozen.stop)
         async with cluster.supervised():
-            await asyncio.sleep(FROZEN_S)
+            await asyncio.sleep(frozen_s)
             frozen.cont()
             await work.progress()
             await cluster.settled(nodes=3)

@@ -47,18 +47,17 @@ def test_dead_owner_and_earlier_holder_count() -> None:
         assert said in Placement().look({"p0": record}, live, 0.0)
 
 
-class SilentKV(MemoryKV):
-    """As etcd when its members are gone: watches stay open, and no call is answered."""
-
-    silent = False
-
-    async def _load(self, keys: list[str]) -> list[str | None]:
-        if self.silent:
-            await asyncio.get_running_loop().create_future()
-        return await super()._load(keys)
-
-
 async def test_silent_etcd_is_noticed_within_the_bound() -> None:
+    class SilentKV(MemoryKV):
+        """As etcd when its members are gone: watches stay open, and no call is answered."""
+
+        silent = False
+
+        async def _load(self, keys: list[str]) -> list[str | None]:
+            if self.silent:
+                await asyncio.get_running_loop().create_future()
+            return await super()._load(keys)
+
     reports: list[str] = []
     now_s = 100.0
 

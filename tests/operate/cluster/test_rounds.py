@@ -20,69 +20,78 @@ from wal import BroadcastMessage, BroadcastState, WALAccesser, open_wal
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 ROUNDS: Final = 30 if SOAK else 1
 """By default one: a node is killed, and one is cut off from etcd. `tests/simulation` has the combinations."""
-KILLS: Final = ("kill a node", "stop a node", "freeze a node", "kill the leader", "freeze the leader", "kill both", "restart etcd")
-RESTORED: Final = "restore etcd"
-"""In the soak alone: a client waits a quarter of a minute until it believes a leader whose revisions went back."""
-CUTS: Final = ("node from etcd", "leader from etcd", "leader from a node", "client from a node", "client from etcd")
-
-
-async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Random) -> None:
-    """Does it, and mends it: afterwards all processes run again."""
-    node, leader = rng.choice(cluster.nodes), await cluster.leader()
-    await eventually(lambda: node.running and leader.running)
-    match fault:
-        case "kill a node":
-            await asyncio.to_thread(node.kill)
-        case "stop a node":
-            node.signal(signal.SIGTERM)
-            await eventually(lambda: node.exit_code() is not None)
-            assert node.exit_code() == 0, node.text()[-2000:]
-        case "freeze a node":
-            await asyncio.to_thread(node.stop)
-            await asyncio.sleep(TTL_S * rng.uniform(0.3, 2.0))
-            node.cont()
-        case "kill the leader":
-            await asyncio.to_thread(leader.kill)
-        case "freeze the leader":
-            await asyncio.to_thread(leader.stop)
-            await asyncio.sleep(TTL_S * rng.uniform(0.3, 2.0))
-            leader.cont()
-        case "kill both":
-            await asyncio.gather(asyncio.to_thread(node.kill), asyncio.to_thread(leader.kill))
-        case "restart etcd":
-            await asyncio.to_thread(etcd.restart)
-        case "restore etcd":
-            copy = cluster.folder / "copy"
-            await asyncio.to_thread(etcd.kill)
-            await asyncio.to_thread(shutil.copytree, etcd.data_dir, copy)
-            await asyncio.to_thread(etcd.start)
-            await asyncio.to_thread(node.kill)
-            await asyncio.to_thread(node.start)
-            await cluster.settled()
-            await asyncio.to_thread(etcd.kill)
-            await asyncio.to_thread(shutil.rmtree, etcd.data_dir)
-            await asyncio.to_thread(copy.rename, etcd.data_dir)
-            await asyncio.to_thread(etcd.start)
-        case _:
-            assert cluster.etcd is not None, "links are cut where there are some"
-            link, process = {
-                "node from etcd": (cluster.etcd, node.pid),
-                "leader from etcd": (cluster.etcd, leader.pid),
-                "leader from a node": (cluster.link_to(node), leader.pid),
-                "client from a node": (cluster.link_to(node), os.getpid()),
-                "client from etcd": (cluster.etcd, os.getpid()),
-            }[fault]
-            link.cut(process)
-            await asyncio.sleep(TTL_S * rng.uniform(0.3, 3.0))
-            link.mend()
-    await asyncio.sleep(rng.uniform(0.0, 1.0))
-    for member in cluster.members:
-        if not member.running and not member.ended_by_itself:
-            await asyncio.to_thread(member.start)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -> None:
+    kills = ("kill a node", "stop a node", "freeze a node", "kill the leader", "freeze the leader", "kill both", "restart etcd")
+    # In the soak alone: a client waits a quarter of a minute until it believes a leader whose revisions went back.
+    RESTORED = "restore etcd"
+    cuts = ("node from etcd", "leader from etcd", "leader from a node", "client from a node", "client from etcd")
+
+    async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Random) -> None:
+        """Does it, and mends it: afterwards all processes run again."""
+        node, leader = rng.choice(cluster.nodes), await cluster.leader()
+        await eventually(lambda: node.running and leader.running)
+        match fault:
+            case "kill a node":
+                await asyncio.to_thread(node.kill)
+            case "stop a node":
+                node.signal(signal.SIGTERM)
+                await eventually(lambda: node.exit_code() is not None)
+                assert node.exit_code() == 0, node.text()[-2000:]
+            case "freeze a node":
+                await asyncio.to_thread(node.stop)
+                await asyncio.sleep(TTL_S * rng.uniform(0.3, 2.0))
+                node.cont()
+            case "kill the leader":
+                await asyncio.to_thread(leader.kill)
+            case "freeze the leader":
+                await asyncio.to_thread(leader.stop)
+                await asyncio.sleep(TTL_S * rng.uniform(0.3, 2.0))
+                leader.cont()
+            case "kill both":
+                await asyncio.gather(asyncio.to_thread(node.kill), asyncio.to_thread(leader.kill))
+            case "restart etcd":
+                await asyncio.to_thread(etcd.restart)
+            case "restore etcd":
+                copy = cluster.folder / "copy"
+                await asyncio.to_thread(etcd.kill)
+                await asyncio.to_thread(shutil.copytree, etcd.data_dir, copy)
+                await asyncio.to_thread(etcd.start)
+                await asyncio.to_thread(node.kill)
+                await asyncio.to_thread(node.start)
+                await cluster.settled()
+                await asyncio.to_thread(etcd.kill)
+                await asyncio.to_thread(shutil.rmtree, etcd.data_dir)
+                await asyncio.to_thread(copy.rename, etcd.data_dir)
+                await asyncio.to_thread(etcd.start)
+            case _:
+                assert cluster.etcd is not None, "links are cut where there are some"
+                link, process = {
+                    "node from etcd": (cluster.etcd, node.pid),
+                    "leader from etcd": (cluster.etcd, leader.pid),
+                    "leader from a node": (cluster.link_to(node), leader.pid),
+                    "client from a node": (cluster.link_to(node), os.getpid()),
+                    "client from etcd": (cluster.etcd, os.getpid()),
+                }[fault]
+                link.cut(process)
+                await asyncio.sleep(TTL_S * rng.uniform(0.3, 3.0))
+                link.mend()
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+        for member in cluster.members:
+            if not member.running and not member.ended_by_itself:
+                await asyncio.to_thread(member.start)
+
+    async def finish_broadcasts(log: WALAccesser, *, restored: bool) -> bool:
+        """Returns whether no broadcast is under way. One that came back with the copy of etcd, of a client that dropped its vchannel
+        since, is aborted, as its operator would (docs/howto/cluster.md)."""
+        tasks = await log.broadcast().tasks()
+        for task in tasks if restored else ():
+            if task.state is BroadcastState.STUCK and all(name.startswith("begun") for name in task.missing_appends):
+                await log.broadcast().abort(task.broadcast_id, "its vchannel was dropped")
+        return not tasks
+
     seed = random.randrange(1 << 32) if SOAK else number
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -93,7 +102,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
         work = Workload(log, location=lambda: "wal://" + ",".join(member.address for member in cluster.coordinators))
         work.start()
         await work.progress()
-        for fault in (rng.choice((*KILLS, RESTORED)), rng.choice(CUTS)) if SOAK else (KILLS[number % len(KILLS)], CUTS[number % len(CUTS)]):
+        for fault in (rng.choice((*kills, RESTORED)), rng.choice(cuts)) if SOAK else (kills[number % len(kills)], cuts[number % len(cuts)]):
             print(fault)
             broadcast = asyncio.create_task(
                 log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=fault.encode(), needs_ack=False))
@@ -105,7 +114,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
             await asyncio.gather(broadcast, return_exceptions=True)  # its outcome may be unknown
         await cluster.settled(nodes=3)
         sent = await log.broadcast().append(BroadcastMessage(vchannels=["b0", "b1", "b2", "b3"], payload=b"last", needs_ack=False))
-        await eventually(lambda: _finish_broadcasts(log, restored=work.is_restored))
+        await eventually(lambda: finish_broadcasts(log, restored=work.is_restored))
         await work.stop()
         await work.judge()
         copies: dict[str, list[bytes]] = {}
@@ -115,13 +124,3 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
         assert all(each == copies["b0"] for each in copies.values()), copies
         assert len(set(copies["b0"])) == len(copies["b0"])
     await cluster.stack.aclose()
-
-
-async def _finish_broadcasts(log: WALAccesser, *, restored: bool) -> bool:
-    """Returns whether no broadcast is under way. One that came back with the copy of etcd, of a client that dropped its vchannel since, is
-    aborted, as its operator would (docs/howto/cluster.md)."""
-    tasks = await log.broadcast().tasks()
-    for task in tasks if restored else ():
-        if task.state is BroadcastState.STUCK and all(name.startswith("begun") for name in task.missing_appends):
-            await log.broadcast().abort(task.broadcast_id, "its vchannel was dropped")
-    return not tasks

@@ -26,81 +26,79 @@ from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME, GET_LATEST_TICK, GET_MOMENT
 from wal.timestamp import compose
 
-PATIENT_S = 300.0
-"""The connections of the test outlive the time in which the node stands still."""
-SCANNERS_S = 2.0
-
-
-class Held:
-    """Streams to a node and requests that it has not answered when it stops."""
-
-    def __init__(self, connection: Connection, info: PChannelInfo, vchannel: str) -> None:
-        self.produced: list[Outcome] = []
-        """What was acknowledged on the open stream."""
-        self.newest_tick = 0
-        """The newest tick that was promised on the open stream."""
-        self._connection = connection
-        self._info = info
-        self._vchannel = vchannel
-        self._reading: list[asyncio.Task[None]] = []
-        self._asking: list[asyncio.Future[Any]] = []
-
-    async def open(self, incarnation: int) -> None:
-        self._stream = await opened(self._connection, self._info)
-        request = proto.CreateConsumerRequest(
-            pchannel=self._info, frames=frames_pb2.FrameSelection(incarnation=incarnation, tail_only=True)
-        )
-        consuming = await self._connection.stream(CONSUME, "following", headers=[consumer_header(request)])
-        self._reading = [asyncio.ensure_future(self._take_outcomes()), asyncio.ensure_future(self._take_tails(consuming))]
-        await eventually(lambda: self.newest_tick)
-
-    async def ask(self) -> None:
-        """Sends what the node will find when it wakes up."""
-        await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
-        begin = append_pb2.BeginTxnRequest(request_id=2, vchannels=[self._vchannel])
-        await self._stream.write(proto.ProduceRequest(begin_txn=begin))
-        of_vchannel = pchannel_calls_pb2.VChannelRequest(pchannel=self._info, vchannel=self._vchannel)
-        of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
-        # Once: nobody else answers it.
-        self._asking = [
-            asyncio.ensure_future(self._connection.write(GET_LATEST_TICK, of_vchannel, "asking", timeout_s=PATIENT_S)),
-            asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=PATIENT_S)),
-        ]
-
-    async def ended(self) -> list[Any]:
-        """Returns the answers of the calls, once everything has ended; the connection is stopped."""
-        await asyncio.gather(*self._reading)
-        return await asyncio.gather(*self._asking, return_exceptions=True)
-
-    async def _take_outcomes(self) -> None:
-        try:
-            while (response := await self._stream.read()) is not None:
-                outcomes = [outcome for _, outcome in outcomes_from_proto(response.outcomes)]
-                self.produced += [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
-                assert not response.outcomes.begun, "it has begun a transaction"
-        except WALError:
-            pass  # the stream ended with an error
-
-    async def _take_tails(self, stream: Any) -> None:
-        try:
-            while (response := await stream.read()) is not None:
-                for tail in (response.frames.tail, response.create.tail):
-                    self.newest_tick = max(self.newest_tick, tail.promised_tick)
-        except WALError:
-            pass
-
-
-async def next_of(log: WALAccesser, vchannel: str, scanner: Any) -> float:
-    """Returns how long a message takes from its acknowledgement to the scanner that followed the vchannel before."""
-    result = await log.raw_append(Message(vchannel, b"elsewhere"))
-    began = time.monotonic()
-    async for message in scanner:
-        if message.message_id == result.message_id:
-            break
-    return time.monotonic() - began
-
 
 async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
+    # The connections of the test outlive the time in which the node stands still.
+    patient_s = 300.0
+    scanners_s = 2.0
+
+    class Held:
+        """Streams to a node and requests that it has not answered when it stops."""
+
+        def __init__(self, connection: Connection, info: PChannelInfo, vchannel: str) -> None:
+            self.produced: list[Outcome] = []
+            """What was acknowledged on the open stream."""
+            self.newest_tick = 0
+            """The newest tick that was promised on the open stream."""
+            self._connection = connection
+            self._info = info
+            self._vchannel = vchannel
+            self._reading: list[asyncio.Task[None]] = []
+            self._asking: list[asyncio.Future[Any]] = []
+
+        async def open(self, incarnation: int) -> None:
+            self._stream = await opened(self._connection, self._info)
+            request = proto.CreateConsumerRequest(
+                pchannel=self._info, frames=frames_pb2.FrameSelection(incarnation=incarnation, tail_only=True)
+            )
+            consuming = await self._connection.stream(CONSUME, "following", headers=[consumer_header(request)])
+            self._reading = [asyncio.ensure_future(self._take_outcomes()), asyncio.ensure_future(self._take_tails(consuming))]
+            await eventually(lambda: self.newest_tick)
+
+        async def ask(self) -> None:
+            """Sends what the node will find when it wakes up."""
+            await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
+            begin = append_pb2.BeginTxnRequest(request_id=2, vchannels=[self._vchannel])
+            await self._stream.write(proto.ProduceRequest(begin_txn=begin))
+            of_vchannel = pchannel_calls_pb2.VChannelRequest(pchannel=self._info, vchannel=self._vchannel)
+            of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
+            # Once: nobody else answers it.
+            self._asking = [
+                asyncio.ensure_future(self._connection.write(GET_LATEST_TICK, of_vchannel, "asking", timeout_s=patient_s)),
+                asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=patient_s)),
+            ]
+
+        async def ended(self) -> list[Any]:
+            """Returns the answers of the calls, once everything has ended; the connection is stopped."""
+            await asyncio.gather(*self._reading)
+            return await asyncio.gather(*self._asking, return_exceptions=True)
+
+        async def _take_outcomes(self) -> None:
+            try:
+                while (response := await self._stream.read()) is not None:
+                    outcomes = [outcome for _, outcome in outcomes_from_proto(response.outcomes)]
+                    self.produced += [outcome for outcome in outcomes if isinstance(outcome, AppendResult)]
+                    assert not response.outcomes.begun, "it has begun a transaction"
+            except WALError:
+                pass  # the stream ended with an error
+
+        async def _take_tails(self, stream: Any) -> None:
+            try:
+                while (response := await stream.read()) is not None:
+                    for tail in (response.frames.tail, response.create.tail):
+                        self.newest_tick = max(self.newest_tick, tail.promised_tick)
+            except WALError:
+                pass
+
+    async def next_of(log: WALAccesser, vchannel: str, scanner: Any) -> float:
+        """Returns how long a message takes from its acknowledgement to the scanner that followed the vchannel before."""
+        result = await log.raw_append(Message(vchannel, b"elsewhere"))
+        began = time.monotonic()
+        async for message in scanner:
+            if message.message_id == result.message_id:
+                break
+        return time.monotonic() - began
+
     await cluster.start()
     async with open_wal(cluster.root) as log, log.read("quiet") as scanner:
         work = Workload(log)
@@ -111,7 +109,7 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
         pchannel = first.message_id.pchannel
         placed = next(each for each in (await cluster.settled())["pchannels"] if each["pchannel"] == pchannel)
         node = await cluster.owner(pchannel)
-        connection = await Connection.open([node.address], ping_s=PATIENT_S)
+        connection = await Connection.open([node.address], ping_s=patient_s)
         try:
             held = Held(connection, PChannelInfo(name=pchannel, term=placed["term"]), "quiet")
             await held.open(first.message_id.incarnation)
@@ -120,7 +118,7 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             await held.ask()
             assert await work.progress() <= TTL_S + 15.0
             await cluster.settled(nodes=2)
-            assert await next_of(log, "quiet", scanner) <= SCANNERS_S
+            assert await next_of(log, "quiet", scanner) <= scanners_s
             node.cont()
             await eventually(lambda: node.exit_code() is not None or held.newest_tick > frozen_tick)
             assert node.exit_code() == 3

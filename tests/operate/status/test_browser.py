@@ -117,14 +117,13 @@ async def test_keyboard_and_screen_readers_find_everything(log: WALAccesser) -> 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_colours_have_contrast(log: WALAccesser, scheme: str) -> None:
+    def luminance(colour: str) -> float:
+        channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
     async with log.serve_status() as status, drawn(log, status.address, color_scheme=scheme) as page:
         ink, paper = await page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
-        light, dark = sorted((_luminance(ink), _luminance(paper)), reverse=True)
+        light, dark = sorted((luminance(ink), luminance(paper)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 7
-        assert (_luminance(paper) > 0.5) is (scheme == "light")
-
-
-def _luminance(colour: str) -> float:
-    channels = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        assert (luminance(paper) > 0.5) is (scheme == "light")

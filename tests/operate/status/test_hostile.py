@@ -18,7 +18,6 @@ from wal.operate.status.app import ACTION_BYTES_MAX
 
 JSON: Final = {**BEARER, "Content-Type": "application/json"}
 DIGITS: Final = "9" * 5_000
-DEEP: Final = "[" * 10_000 + "]" * 10_000
 ACTIONS: Final[dict[str, dict[str, str]]] = {
     "append": {"vchannel": '"orders"', "payload": '"x"', "properties": "{}", "key": '"k"'},
     "cursor-set": {"cursor": '"c"', "vchannels": '["orders"]', "to": '"earliest"', "confirm": '"c"', "reset": "false"},
@@ -27,15 +26,6 @@ ACTIONS: Final[dict[str, dict[str, str]]] = {
     "truncate": {"up_to": '"p0:1:0:0"', "confirm": '"p0:1:0:0"'},
 }
 """The arguments of each action, as JSON."""
-WRONG: Final = (DIGITS, "-5", "NaN", "1e400", DEEP, '{"a":' * 10_000, "1.5", '"\\ud800"', '"\udcff\udcfe"', '[{"a":1}]')
-"""Values that no field takes: too large, negative, not a number, nested, of a wrong type, no text of Unicode, no UTF-8."""
-TEXTS: Final = {
-    ("broadcast-abort", "broadcast_id"): (DIGITS, "-1", "1.0", "\u0661", str(1 << 64)),
-    ("cursor-set", "to"): (DIGITS, "-1", "nan", "p0:1:2:" + DIGITS, "p0:" + "f" * 5_000 + ":1:1"),
-    ("truncate", "up_to"): (DIGITS, "latest", "p0:1:2:" + DIGITS),
-    ("cursor-rm", "cursor"): ("", "a" * 70_000, "\u0000"),
-}
-"""Texts that a field refuses."""
 
 
 @pytest.fixture
@@ -64,26 +54,36 @@ def refused(answer: httpx.Response, what: object) -> str:
     return str(body["text"])
 
 
-def body_of(action: str, **changes: str) -> bytes:
-    fields = {name: value for name, value in {**ACTIONS[action], **changes}.items() if value}
-    return ("{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}").encode(errors="surrogateescape")
-
-
 async def test_wrong_values_of_fields_are_refused_by_name(direct: httpx.AsyncClient) -> None:
+    deep = "[" * 10_000 + "]" * 10_000
+    # Values that no field takes: too large, negative, not a number, nested, of a wrong type, no text of Unicode, no UTF-8.
+    wrong = (DIGITS, "-5", "NaN", "1e400", deep, '{"a":' * 10_000, "1.5", '"\\ud800"', '"\udcff\udcfe"', '[{"a":1}]')
+    # Texts that a field refuses.
+    TEXTS = {
+        ("broadcast-abort", "broadcast_id"): (DIGITS, "-1", "1.0", "\u0661", str(1 << 64)),
+        ("cursor-set", "to"): (DIGITS, "-1", "nan", "p0:1:2:" + DIGITS, "p0:" + "f" * 5_000 + ":1:1"),
+        ("truncate", "up_to"): (DIGITS, "latest", "p0:1:2:" + DIGITS),
+        ("cursor-rm", "cursor"): ("", "a" * 70_000, "\u0000"),
+    }
+
+    def body_of(action: str, **changes: str) -> bytes:
+        fields = {name: value for name, value in {**ACTIONS[action], **changes}.items() if value}
+        return ("{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}").encode(errors="surrogateescape")
+
     optional = {"payload", "properties", "key", "reset", "vchannels"}
     for action, fields in ACTIONS.items():
         path = f"/api/actions/{action}"
         for field, right in fields.items():
-            for value in WRONG:
+            for value in wrong:
                 text = refused(await direct.post(path, content=body_of(action, **{field: value})), (action, field, value[:20]))
                 assert f"arguments of {action} are wrong" in text or text.startswith(f"{field} '{value}'")
             twice = body_of(action)[:-1] + f',"{field}":{right}}}'.encode()
             assert f"'{field}' is in the arguments twice" in refused(await direct.post(path, content=twice), (action, field, "twice"))
             if field not in optional:
                 assert f"`{field}`" in refused(await direct.post(path, content=body_of(action, **{field: ""})), (action, field, "missing"))
-        unknown = body_of(action)[:-1] + f',"other":{DEEP}}}'.encode()
+        unknown = body_of(action)[:-1] + f',"other":{deep}}}'.encode()
         assert "`other`" in refused(await direct.post(path, content=unknown), (action, "unknown"))
-        for body in (b"", b"\xff", b"null", b"NaN", DEEP.encode(), DIGITS.encode(), b'{"a":' * 10_000):
+        for body in (b"", b"\xff", b"null", b"NaN", deep.encode(), DIGITS.encode(), b'{"a":' * 10_000):
             refused(await direct.post(path, content=body), (action, body[:10]))
     for (action, field), texts in TEXTS.items():
         confirm = {} if field in ("to", "cursor") else {"confirm": ""}

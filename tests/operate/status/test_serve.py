@@ -15,14 +15,13 @@ from tests.locations import open_wal
 from tests.processes import Child, run_python
 from wal import Message
 
-TOKEN = "a token that nobody guesses"
-
 
 async def test_page_beside_the_writer(data_dir: Path) -> None:
+    token = "a token that nobody guesses"
     async with open_wal(f"journal:{data_dir}") as log:
         await log.raw_append(Message("orders", b"x"))
-        environment = {**os.environ, "WAL_SERVER_TOKEN": TOKEN}
-        headers = {"Authorization": f"Bearer {TOKEN}"}
+        environment = {**os.environ, "WAL_SERVER_TOKEN": token}
+        headers = {"Authorization": f"Bearer {token}"}
         async with Child("-m", "wal", "serve", data_dir, "--listen", "127.0.0.1:0", environment=environment) as process:
             address = (await process.line()).removeprefix("listening on ")
             async with httpx.AsyncClient(base_url=address, headers=headers) as client:

@@ -27,11 +27,10 @@ def litter(directory: Path) -> Path:
     return directory
 
 
-def foreign_names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir() if path.name.startswith(".") or path.name == "lost+found"}
-
-
 def test_foreign_entries_are_no_part_of_a_log(tmp_path: Path) -> None:
+    def foreign_names(directory: Path) -> set[str]:
+        return {path.name for path in directory.iterdir() if path.name.startswith(".") or path.name == "lost+found"}
+
     data, copies, restored, copied = (litter(tmp_path / name) for name in ("data", "copies", "restored", "copied"))
 
     async def use() -> None:

@@ -26,10 +26,6 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.relative_to(directory).as_posix(): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-def reserves(data_dir: Path) -> list[Path]:
-    return list(folder(data_dir).glob("*reserve*"))
-
-
 async def test_log_with_a_linked_copy_is_not_opened_for_writing(data_dir: Path, tmp_path: Path) -> None:
     async with open_wal(data_dir, pchannels=1) as log:
         await log.append("orders", b"1")
@@ -88,6 +84,10 @@ async def test_other_files_are_replaced_and_their_copies_stay(data_dir: Path, tm
 
 async def test_running_log_leaves_copies_as_they_are(data_dir: Path, tmp_path: Path) -> None:
     """The sealed segments, the spare files and the checkpoint's reserve are linked while the log is written, as a backup does it."""
+
+    def reserves(data_dir: Path) -> list[Path]:
+        return list(folder(data_dir).glob("*reserve*"))
+
     async with journal(data_dir, segment=SEGMENT) as log:
         maker = FrameMaker(1)
         positions = await fill_segments(log, maker, 3)

@@ -77,30 +77,30 @@ async def names_held(reader: Other, *wanted: str) -> list[str]:
                 return held
 
 
-async def everything_that_a_writer_does(directory: str, **settings: Any) -> None:
-    async with open_wal(directory, segment_bytes=MIB, retention_bytes=2 * MIB, **settings) as log:
-        with pytest.raises(LockedError):
-            await open_wal(directory)
-        first = await log.raw_append(Message("orders", b"%05d" % 0), idempotency_key="first")
-        for number in range(1, 36):
-            last = await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
-        async with log.read("orders", cursor="billing", deliver_policy=StartFrom(last.message_id)) as scanner:
-            await anext(scanner)
-            await scanner.save()
-        assert [cursor.name for cursor in await log.cursors()] == ["billing"]
-        await log.delete_cursor("billing")
-        assert await payloads(log, "orders")
-        await log.create_vchannel(f"stock-{last.time_tick}")
-        await log.truncate(up_to=last.message_id)
-        (told,) = await log.retention()
-        assert told.earliest is None or told.earliest > first.message_id
-        assert log.statistics()
-
-
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
     """It opens no file that a writer locks; it is beside another writer from the first file on."""
+
+    async def everything_that_a_writer_does(directory: str, **settings: Any) -> None:
+        async with open_wal(directory, segment_bytes=MIB, retention_bytes=2 * MIB, **settings) as log:
+            with pytest.raises(LockedError):
+                await open_wal(directory)
+            first = await log.raw_append(Message("orders", b"%05d" % 0), idempotency_key="first")
+            for number in range(1, 36):
+                last = await log.raw_append(Message("orders", b"%05d" % number + bytes(120_000)))
+            async with log.read("orders", cursor="billing", deliver_policy=StartFrom(last.message_id)) as scanner:
+                await anext(scanner)
+                await scanner.save()
+            assert [cursor.name for cursor in await log.cursors()] == ["billing"]
+            await log.delete_cursor("billing")
+            assert await payloads(log, "orders")
+            await log.create_vchannel(f"stock-{last.time_tick}")
+            await log.truncate(up_to=last.message_id)
+            (told,) = await log.retention()
+            assert told.earliest is None or told.earliest > first.message_id
+            assert log.statistics()
+
     earlier, directory = place / "earlier", place / "data"
     async with open_wal(str(earlier), group_readable=True) as log:
         await log.raw_append(Message("orders", b"1"))
@@ -125,6 +125,15 @@ async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, ki
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
     """Recovery reads files on which a stranger holds locks, and takes the fence from a process that is gone."""
+
+    async def append_until_killed(line: Line, directory: str) -> None:
+        async with open_wal(directory, segment_bytes=MIB, group_readable=True) as log:
+            number = 0
+            while True:
+                await log.raw_append(Message("orders", bytes(120_000)))
+                number += 1
+                line.tell(number)
+
     directory = place / "data"
     async with OtherUser(hold_everything, str(directory), kind, uses_log=False) as reader:
         async with OtherUser(append_until_killed, str(directory), uid=0, uses_log=False) as writer:
@@ -137,15 +146,6 @@ async def test_writer_that_was_killed_is_followed_by_another_one(place: Path, ki
                 assert len(await payloads(log, "orders")) >= acknowledged
         reader.tell("end")
         await reader.end()
-
-
-async def append_until_killed(line: Line, directory: str) -> None:
-    async with open_wal(directory, segment_bytes=MIB, group_readable=True) as log:
-        number = 0
-        while True:
-            await log.raw_append(Message("orders", bytes(120_000)))
-            number += 1
-            line.tell(number)
 
 
 @root_only
@@ -171,6 +171,10 @@ async def test_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind: 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
 async def test_other_readers_go_on_beside_it(place: Path, kind: int) -> None:
+    def count_all(line: Line, directory: str) -> None:
+        with bridge.iterate(directory, "orders", follow=False) as messages:
+            line.tell(sum(1 for _ in messages))
+
     directory = place / "data"
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
         for number in range(12):
@@ -182,8 +186,3 @@ async def test_other_readers_go_on_beside_it(place: Path, kind: int) -> None:
                 await counting.end()
             reader.tell("end")
             await reader.end()
-
-
-def count_all(line: Line, directory: str) -> None:
-    with bridge.iterate(directory, "orders", follow=False) as messages:
-        line.tell(sum(1 for _ in messages))

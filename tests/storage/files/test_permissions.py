@@ -52,20 +52,23 @@ def publish(journal: Path) -> None:
         make_directory(sink.path / "staged")
 
 
-async def use_all_under(line: Line, umask: int, directory: str, settings: dict[str, Any]) -> None:
-    os.umask(umask)
-    reserve = Path(directory) / "pchannels" / "p0" / "checkpoint.reserve"
-    async with open_wal(directory, **settings):
-        # A thread makes the last file of an opening, and its mode before its size.
-        await eventually(lambda: reserve.exists() and reserve.stat().st_size > 0)
-        line.tell(modes(Path(directory)))
-    await use_all(directory, **settings)
-    line.tell(modes(Path(directory)))
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("group_readable", [False, True])
 async def test_modes_follow_the_setting_whatever_the_umask_is(tmp_path: Path, umask: int, group_readable: bool) -> None:
+    async def use_all_under(line: Line, umask: int, directory: str, settings: dict[str, Any]) -> None:
+        os.umask(umask)
+        reserve = Path(directory) / "pchannels" / "p0" / "checkpoint.reserve"
+        async with open_wal(directory, **settings):
+            # A thread makes the last file of an opening, and its mode before its size.
+            await eventually(lambda: reserve.exists() and reserve.stat().st_size > 0)
+            line.tell(modes(Path(directory)))
+        await use_all(directory, **settings)
+        line.tell(modes(Path(directory)))
+
+    def is_for_writers(name: str) -> bool:
+        """Returns whether the name is a lock, or a file that no reader of the log needs."""
+        return Path(name).name in ("LOCK", "cursors.lock", "fence") or name.startswith(("meta.sqlite3", "spark"))
+
     directory = tmp_path / "data"
     settings = {"group_readable": True} if group_readable else {}
     async with Other(use_all_under, umask, str(directory), settings) as other:
@@ -79,11 +82,6 @@ async def test_modes_follow_the_setting_whatever_the_umask_is(tmp_path: Path, um
             is_directory = path.is_dir() or name == "."
             private = not group_readable or is_for_writers(name)
             assert oct(mode) == oct((0o700 if is_directory else 0o600) if private else (0o750 if is_directory else 0o640)), name
-
-
-def is_for_writers(name: str) -> bool:
-    """Returns whether the name is a lock, or a file that no reader of the log needs."""
-    return Path(name).name in ("LOCK", "cursors.lock", "fence") or name.startswith(("meta.sqlite3", "spark"))
 
 
 async def test_empty_directory_of_the_user_becomes_private(tmp_path: Path) -> None:
@@ -104,15 +102,14 @@ async def test_directories_above_the_log_are_made_as_mkdir_makes_them(tmp_path: 
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/data")] == [0o755, 0o755, 0o700]
 
 
-def loosen(directory: Path) -> None:
-    """Sets all files to the modes that they had before the log's files were private."""
-    for root, _, files in os.walk(directory):
-        os.chmod(root, 0o755)
-        for name in files:
-            os.chmod(Path(root, name), 0o644)
-
-
 async def test_journal_that_others_could_read_is_closed_with_one_warning(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def loosen(directory: Path) -> None:
+        """Sets all files to the modes that they had before the log's files were private."""
+        for root, _, files in os.walk(directory):
+            os.chmod(root, 0o755)
+            for name in files:
+                os.chmod(Path(root, name), 0o644)
+
     await use_all(str(data_dir))
     loosen(data_dir)
     for expected in (1, 0):
@@ -143,28 +140,38 @@ async def test_setting_is_remembered_until_it_is_set_again(data_dir: Path) -> No
     assert await mode_after() == private
 
 
-async def read_everything(line: Line, directory: str) -> None:
-    """Reads in every way that saves nothing; each word is the result of one way."""
-    async with open_wal(directory, read_only=True) as log:
-        async with log.read("orders", follow=False) as scanner:
-            line.tell([message.payload[:5] async for message in scanner])
-        line.tell([info.name for info in await log.vchannels()])
-        line.tell([cursor.name for cursor in await log.cursors()])
-        (told,) = await log.retention()
-        line.tell(told.pchannel)
-    with bridge.iterate(directory, "orders", follow=False) as messages:
-        line.tell([message.payload[:5] for message in messages])
-    line.tell(sum(batch.num_rows for batch in bridge.record_batches(directory, "orders", follow=False)))
-    frames = LogSource(directory).open()
-    snapshot = take_snapshot(frames, time_tick=None, timeout_s=5)
-    (end,) = snapshot.ends.values()
-    line.tell(len(frames.page("p0", 0, end[0], None, MIB).frames))
-    frames.close()
-
-
 @root_only
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool) -> None:
+    async def read_everything(line: Line, directory: str) -> None:
+        """Reads in every way that saves nothing; each word is the result of one way."""
+        async with open_wal(directory, read_only=True) as log:
+            async with log.read("orders", follow=False) as scanner:
+                line.tell([message.payload[:5] async for message in scanner])
+            line.tell([info.name for info in await log.vchannels()])
+            line.tell([cursor.name for cursor in await log.cursors()])
+            (told,) = await log.retention()
+            line.tell(told.pchannel)
+        with bridge.iterate(directory, "orders", follow=False) as messages:
+            line.tell([message.payload[:5] for message in messages])
+        line.tell(sum(batch.num_rows for batch in bridge.record_batches(directory, "orders", follow=False)))
+        frames = LogSource(directory).open()
+        snapshot = take_snapshot(frames, time_tick=None, timeout_s=5)
+        (end,) = snapshot.ends.values()
+        line.tell(len(frames.page("p0", 0, end[0], None, MIB).frames))
+        frames.close()
+
+    async def heard_by_a_reader(directory: Path, expected: list[bytes]) -> None:
+        async with OtherUser(read_everything, str(directory)) as reader:
+            assert await reader.hear() == expected
+            assert await reader.hear() == ["orders"]
+            assert await reader.hear() == ["billing"]
+            assert await reader.hear() == "p0"
+            assert await reader.hear() == expected
+            assert await reader.hear() == len(expected)
+            assert await reader.hear() > 0
+            await reader.end()
+
     directory = place / "data"
     expected = [b"%05d" % number for number in range(12)]
     async with open_wal(str(directory), segment_bytes=MIB, group_readable=True) as log:
@@ -179,44 +186,31 @@ async def test_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool
         await heard_by_a_reader(directory, expected)
 
 
-async def heard_by_a_reader(directory: Path, expected: list[bytes]) -> None:
-    async with OtherUser(read_everything, str(directory)) as reader:
-        assert await reader.hear() == expected
-        assert await reader.hear() == ["orders"]
-        assert await reader.hear() == ["billing"]
-        assert await reader.hear() == "p0"
-        assert await reader.hear() == expected
-        assert await reader.hear() == len(expected)
-        assert await reader.hear() > 0
-        await reader.end()
-
-
-async def save_and_delete(line: Line, directory: str) -> None:
-    async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="mine") as scanner:
-        await anext(scanner)
-        calls: tuple[Callable[[], Awaitable[object]], ...] = (scanner.save, lambda: log.delete_cursor("billing"))
-        for call in calls:
-            try:
-                await call()
-            except StorageError as error:
-                line.tell(str(error))
-            else:
-                line.tell("it may")
-    with bridge.iterate(directory, "orders", cursor="mine") as messages:
-        next(messages)
-        try:
-            messages.save()
-        except StorageError as error:
-            line.tell(str(error))
-    try:
-        async with open_wal(directory):
-            line.tell("it may write")
-    except StorageError as error:
-        line.tell(str(error))
-
-
 @root_only
 async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) -> None:
+    async def save_and_delete(line: Line, directory: str) -> None:
+        async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="mine") as scanner:
+            await anext(scanner)
+            calls: tuple[Callable[[], Awaitable[object]], ...] = (scanner.save, lambda: log.delete_cursor("billing"))
+            for call in calls:
+                try:
+                    await call()
+                except StorageError as error:
+                    line.tell(str(error))
+                else:
+                    line.tell("it may")
+        with bridge.iterate(directory, "orders", cursor="mine") as messages:
+            next(messages)
+            try:
+                messages.save()
+            except StorageError as error:
+                line.tell(str(error))
+        try:
+            async with open_wal(directory):
+                line.tell("it may write")
+        except StorageError as error:
+            line.tell(str(error))
+
     directory = place / "data"
     async with open_wal(str(directory), group_readable=True) as log:
         await log.raw_append(Message("orders", b"1"))
@@ -234,23 +228,22 @@ async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) 
         assert [cursor.name for cursor in await log.cursors()] == ["billing"]
 
 
-async def try_to_read(line: Line, directory: str) -> None:
-    calls: tuple[Callable[[], Awaitable[object]], ...] = (
-        lambda: open_wal(directory, read_only=True).__aenter__(),
-        lambda: open_wal(directory).__aenter__(),
-    )
-    for call in calls:
-        try:
-            await call()
-        except StorageError as error:
-            line.tell(str(error))
-        else:
-            line.tell("it may")
-
-
 @root_only
 @pytest.mark.parametrize("group_readable", [False, True])
 async def test_user_outside_the_group_is_told_that_permission_is_denied(place: Path, group_readable: bool) -> None:
+    async def try_to_read(line: Line, directory: str) -> None:
+        calls: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: open_wal(directory, read_only=True).__aenter__(),
+            lambda: open_wal(directory).__aenter__(),
+        )
+        for call in calls:
+            try:
+                await call()
+            except StorageError as error:
+                line.tell(str(error))
+            else:
+                line.tell("it may")
+
     directory = place / "data"
     async with open_wal(str(directory), group_readable=group_readable) as log:
         await log.raw_append(Message("orders", b"secret"))
@@ -315,6 +308,15 @@ async def test_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) ->
 
 async def test_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_again(tmp_path: Path) -> None:
     """Closing any descriptor of a file releases the locks of its process, so checking the mode must not open the file."""
+
+    async def open_metadata(line: Line, path: str) -> None:
+        try:
+            await SqliteKV.open(path)
+        except LockedError:
+            line.tell("LockedError")
+        else:
+            line.tell("opened")
+
     path = tmp_path / "kv.sqlite3"
     kv = await SqliteKV.open(path)
     path.chmod(0o644)
@@ -324,15 +326,6 @@ async def test_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_agai
     async with Other(open_metadata, str(path)) as other:
         assert await other.hear() == "LockedError"
     await kv.close()
-
-
-async def open_metadata(line: Line, path: str) -> None:
-    try:
-        await SqliteKV.open(path)
-    except LockedError:
-        line.tell("LockedError")
-    else:
-        line.tell("opened")
 
 
 def test_nobody_else_enters_a_directory_of_rocksdb(tmp_path: Path) -> None:

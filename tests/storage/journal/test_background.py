@@ -12,8 +12,6 @@ from tests.storage.journal.faults import BrokenDisk
 from tests.storage.journal.journals import journal
 from wal.errors import StorageError
 
-WAIT_S = 60.0
-
 
 @pytest.mark.parametrize(("suffix", "segment", "vchannels"), [(".zeros", 64 << 10, 1), (".idx", 1 << 20, 2048), (".tmp", 64 << 10, 1)])
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), MemoryError("no memory")], ids=["defect", "memory"])
@@ -24,11 +22,12 @@ async def test_defect_in_the_preparers_thread_ends_the_writing(
 
     A part of an index is due after so many runs, or after a thousand frames, whose syncs take longer the more others use the disk.
     """
+    wait_s = 60.0
     disk = BrokenDisk(suffix)
     appends = [(f"v{number}", bytes(20)) for number in range(vchannels)]
     maker = FrameMaker(1)
     acknowledged: list[int] = []
-    async with asyncio.timeout(WAIT_S), journal(tmp_path, segment=segment, disk=disk) as log:
+    async with asyncio.timeout(wait_s), journal(tmp_path, segment=segment, disk=disk) as log:
         acknowledged.append(await append(log, maker.data(("v", b"first"))))
         disk.error = defect
         with pytest.raises(StorageError) as caught:

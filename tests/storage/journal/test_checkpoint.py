@@ -28,57 +28,66 @@ from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState
 
 SEGMENT = 16 << 10
-OPERATIONS = 400
-"""Somewhat more than a whole run takes: a crash after more of them is none."""
 
 
 def checkpoints(place: Path) -> list[str]:
     return sorted(path.name for path in folder(place).glob("checkpoint-*"))
 
 
-def new_table() -> IdempotencyTable:
-    return IdempotencyTable(window_count=1_000, window_s=1e9, producers_max=100)
-
-
-class WriterRun:
-    """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is the state that the metadata would hold."""
-
-    def __init__(self) -> None:
-        self.recorded = Checkpoint(0)
-        self.states: dict[int, bytes] = {}
-        self.acked: list[int] = []
-        self.earliest = 0
-
-    async def live(self, log: PChannelLog, maker: FrameMaker) -> None:
-        for number in range(12):
-            for _ in range(3):
-                frame = maker.keyed(("v", b"%05d" % len(self.acked) + bytes(3_000)))
-                self.acked.append(await append(log, frame))
-            if number % 2:  # above the checkpoint, whose recovery still needs the frames below
-                self.earliest = self.acked[-2]
-                await log.truncate(self.earliest, 0)
-            position = self.acked[-1] + 1
-            state = b"state of %d" % position * 100
-            self.states[position] = state
-            await log.save_state(position, [state[:7], state[7:]])
-            self.recorded = Checkpoint(position, position)
-            await log.release(position, state=position)
-
-    async def check(self, log: PChannelLog) -> None:
-        last = self.recorded
-        assert log.checkpointed == last.position
-        if last.state is not None:
-            assert await log.load_state(last.state) == self.states[last.state]
-        found = [frame.position for frame in await read_keyed(log, last.position)]
-        acked = [position for position in self.acked if position >= last.position]
-        assert found[: len(acked)] == acked
-        assert len(found) <= len(acked) + 1, "at most one frame was under way"
-        assert log.earliest[0] <= self.earliest
-
-
 @pytest.mark.one_loop
 @pytest.mark.parametrize("power", [False, True])
 async def test_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: bool, soak: int) -> None:
+    # Somewhat more than a whole run takes: a crash after more of them is none.
+    OPERATIONS = 400
+
+    class WriterRun:
+        """One writer's work: keyed frames, checkpoints and truncations in turn. `recorded` is the state that the metadata would hold."""
+
+        def __init__(self) -> None:
+            self.recorded = Checkpoint(0)
+            self.states: dict[int, bytes] = {}
+            self.acked: list[int] = []
+            self.earliest = 0
+
+        async def live(self, log: PChannelLog, maker: FrameMaker) -> None:
+            for number in range(12):
+                for _ in range(3):
+                    frame = maker.keyed(("v", b"%05d" % len(self.acked) + bytes(3_000)))
+                    self.acked.append(await append(log, frame))
+                if number % 2:  # above the checkpoint, whose recovery still needs the frames below
+                    self.earliest = self.acked[-2]
+                    await log.truncate(self.earliest, 0)
+                position = self.acked[-1] + 1
+                state = b"state of %d" % position * 100
+                self.states[position] = state
+                await log.save_state(position, [state[:7], state[7:]])
+                self.recorded = Checkpoint(position, position)
+                await log.release(position, state=position)
+
+        async def check(self, log: PChannelLog) -> None:
+            last = self.recorded
+            assert log.checkpointed == last.position
+            if last.state is not None:
+                assert await log.load_state(last.state) == self.states[last.state]
+            found = [frame.position for frame in await read_keyed(log, last.position)]
+            acked = [position for position in self.acked if position >= last.position]
+            assert found[: len(acked)] == acked
+            assert len(found) <= len(acked) + 1, "at most one frame was under way"
+            assert log.earliest[0] <= self.earliest
+
+    @contextlib.asynccontextmanager
+    async def journal_at(place: Path, checkpoint: int) -> AsyncIterator[JournalLog]:
+        """Opens the remaining files, in a term above the others."""
+        backend = JournalBackend(place, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
+        try:
+            log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=9, checkpoint=checkpoint)
+            try:
+                yield log
+            finally:
+                await log.close()
+        finally:
+            await backend.close()
+
     origin = tmp_path / "origin"
     backend = JournalBackend(origin, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
     await backend.create(PCHANNEL, incarnation=INCARNATION)
@@ -120,20 +129,6 @@ async def test_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: 
     assert outcomes[-2:] == [True, True], "the crashes do not reach the end of a run: raise OPERATIONS"
 
 
-@contextlib.asynccontextmanager
-async def journal_at(place: Path, checkpoint: int) -> AsyncIterator[JournalLog]:
-    """Opens the remaining files, in a term above the others."""
-    backend = JournalBackend(place, first_segment_bytes=SEGMENT, segment_bytes=SEGMENT)
-    try:
-        log = await backend.open(PCHANNEL, incarnation=INCARNATION, term=9, checkpoint=checkpoint)
-        try:
-            yield log
-        finally:
-            await log.close()
-    finally:
-        await backend.close()
-
-
 async def test_segments_go_when_truncation_and_checkpoint_have_passed_them(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as log:
         assert log.checkpointed is None
@@ -158,6 +153,11 @@ async def test_segments_go_when_truncation_and_checkpoint_have_passed_them(tmp_p
 
 
 async def test_missing_or_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    terms = iter(range(2, 1_000))
+
+    def next_term() -> int:
+        return next(terms)
+
     rng = random.Random(3)
     async with journal(tmp_path) as log:
         await log.save_state(4_096, [b"one", b"two"])
@@ -170,26 +170,19 @@ async def test_missing_or_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         else:
             del damaged[rng.randrange(len(whole)) :]
         path.write_bytes(bytes(damaged))
-        async with journal(tmp_path, _next_term()) as log:
+        async with journal(tmp_path, next_term()) as log:
             with pytest.raises(CorruptionError) as caught:
                 await log.load_state(4_096)
             assert caught.value.path == str(path)
             assert str(path) in str(caught.value)
     path.unlink()
-    async with journal(tmp_path, _next_term()) as log:
+    async with journal(tmp_path, next_term()) as log:
         with pytest.raises(CorruptionError) as caught:
             await log.load_state(4_096)
         assert caught.value.path == str(path)
     path.write_bytes(whole)
-    async with journal(tmp_path, _next_term()) as log:
+    async with journal(tmp_path, next_term()) as log:
         assert await log.load_state(4_096) == b"onetwo"
-
-
-_terms = iter(range(2, 1_000))
-
-
-def _next_term() -> int:
-    return next(_terms)
 
 
 async def test_checkpoint_under_way_is_no_checkpoint(tmp_path: Path) -> None:
@@ -219,6 +212,9 @@ async def test_large_checkpoints_are_synced_in_parts(tmp_path: Path) -> None:
 
 
 async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def new_table() -> IdempotencyTable:
+        return IdempotencyTable(window_count=1_000, window_s=1e9, producers_max=100)
+
     now_s = 0.0
     saved: list[Checkpoint] = []
     refuse_record = False
@@ -287,6 +283,14 @@ async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Pa
 
 
 async def test_fenced_writer_neither_stores_nor_drops(tmp_path: Path) -> None:
+    def raise_term(control: Path) -> None:
+        page = ControlPage(Disk(), control)
+        with page.locked():
+            record = page.load()
+            assert record is not None
+            page.store(msgspec.structs.replace(record, term=7))
+        page.close()
+
     async with journal(tmp_path, segment=SEGMENT) as old:
         await old.release(0, state=None)
         positions = await append_all(old, [FrameMaker(1).keyed(("v", b"%d" % i + bytes(3_000))) for i in range(20)])
@@ -294,7 +298,7 @@ async def test_fenced_writer_neither_stores_nor_drops(tmp_path: Path) -> None:
         await old.release(positions[3], state=positions[3])
         await old.truncate(positions[10], 0)
         held = segments(tmp_path)
-        _raise_term(folder(tmp_path) / "control")
+        raise_term(folder(tmp_path) / "control")
         with pytest.raises(WALError, match="term"):
             await old.save_state(positions[12], [b"late"])
         with pytest.raises(WALError, match="term"):
@@ -302,15 +306,6 @@ async def test_fenced_writer_neither_stores_nor_drops(tmp_path: Path) -> None:
         assert segments(tmp_path) == held
         assert checkpoints(tmp_path) == [f"checkpoint-{positions[3]:016x}"]
         assert old.checkpointed == positions[3]
-
-
-def _raise_term(control: Path) -> None:
-    page = ControlPage(Disk(), control)
-    with page.locked():
-        record = page.load()
-        assert record is not None
-        page.store(msgspec.structs.replace(record, term=7))
-    page.close()
 
 
 async def test_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> None:

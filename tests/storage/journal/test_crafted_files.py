@@ -26,9 +26,6 @@ from wal.storage.journal.layout import SECTOR_BYTES
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 
 INDEX: Final = fields_of("4sIQQQQQQqIIIIII")
-SEGMENT: Final = fields_of("8sIIQQQQQQqQQQI")
-SLOT: Final = fields_of("4sIQQQQQIIQQ")
-SLOT_BYTES: Final = 72
 SAMPLE: Final = 20
 """The number of crafted files of a kind that are tried, drawn at random; a soak tries all of them."""
 MEMORY_BYTES: Final = 4 << 30
@@ -93,20 +90,19 @@ async def write(place: Path, term: int) -> Seen:
         return [(frame.position, content(frame.view)) for frame in await read_all(log, log.earliest[0])]
 
 
-def index_cells(data: bytes) -> list[tuple[int, str]]:
-    """Returns some cells of the columns and rows of an index."""
-    (frames,) = struct.unpack_from("<I", data, 68)
-    at = 88
-    cells = []
-    for form in "QQQIII":
-        width = struct.calcsize(form)
-        cells += [(at + width * ordinal, form) for ordinal in (0, frames // 2, frames - 1)]
-        at += width * frames
-    cells += [(offset, "I") for offset in range(at, len(data) - 8, max(4, (len(data) - at) // 40 // 4 * 4))]
-    return cells + [(offset, "B") for offset in range(at, len(data) - 4, max(1, (len(data) - at) // 25))]
-
-
 async def test_crafted_index_is_computed_again(original: Path, tmp_path: Path, soak: int) -> None:
+    def index_cells(data: bytes) -> list[tuple[int, str]]:
+        """Returns some cells of the columns and rows of an index."""
+        (frames,) = struct.unpack_from("<I", data, 68)
+        at = 88
+        cells = []
+        for form in "QQQIII":
+            width = struct.calcsize(form)
+            cells += [(at + width * ordinal, form) for ordinal in (0, frames // 2, frames - 1)]
+            at += width * frames
+        cells += [(offset, "I") for offset in range(at, len(data) - 8, max(4, (len(data) - at) // 40 // 4 * 4))]
+        return cells + [(offset, "B") for offset in range(at, len(data) - 4, max(1, (len(data) - at) // 25))]
+
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -159,11 +155,12 @@ async def outcome(place: Path, term: int, expected: Seen, what: str) -> None:
 
 @pytest.mark.parametrize("which", [0, -1])
 async def test_segment_header(original: Path, tmp_path: Path, soak: int, which: int) -> None:
+    segment = fields_of("8sIIQQQQQQqQQQI")
     rng = random.Random(random.randrange(1 << 30))
     expected = await asyncio.to_thread(observe, original)
     path = sorted(folder(original).glob("*.wal"))[which]
     page = path.read_bytes()[:4096]
-    for what, changed in chosen(rng, crafted(page, SEGMENT, crc_at=100), soak):
+    for what, changed in chosen(rng, crafted(page, segment, crc_at=100), soak):
         place = tmp_path / "crafted"
         copy_of_open(original, place)
         with (folder(place) / path.name).open("r+b") as file:
@@ -173,12 +170,14 @@ async def test_segment_header(original: Path, tmp_path: Path, soak: int, which: 
 
 
 async def test_control_page(original: Path, tmp_path: Path, soak: int) -> None:
+    slot = fields_of("4sIQQQQQIIQQ")
+    slot_bytes = 72
     rng = random.Random(random.randrange(1 << 30))
     expected = await asyncio.to_thread(observe, original)
     page = (folder(original) / "control").read_bytes()
-    slots = [page[at : at + SLOT_BYTES + 4] for at in (0, SECTOR_BYTES)]
+    slots = [page[at : at + slot_bytes + 4] for at in (0, SECTOR_BYTES)]
     newer = max((0, 1), key=lambda number: struct.unpack_from("<Q", slots[number], 8)[0])
-    for what, changed in chosen(rng, crafted(slots[newer], SLOT), soak):
+    for what, changed in chosen(rng, crafted(slots[newer], slot), soak):
         place = tmp_path / "crafted"
         copy_of_open(original, place)
         both = bytearray(page)

@@ -18,8 +18,6 @@ from wal.frame import EncodedFrame
 from wal.storage.journal.control import CONTROL_BYTES
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader
 
-FLIPS = 100
-
 
 @pytest.fixture
 def fast() -> Iterator[Path]:
@@ -63,6 +61,7 @@ def used(path: Path) -> list[int]:
 
 @pytest.mark.one_loop
 async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path, soak: int) -> None:
+    flips = 100
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -75,7 +74,7 @@ async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path, soak: int) 
         for at in used(path)
     ]
     seen = {"whole": 0, "loud": 0}
-    for number, (place, path, at) in enumerate(rng.sample(targets, FLIPS * soak)):
+    for number, (place, path, at) in enumerate(rng.sample(targets, flips * soak)):
         copy = fast / str(number)
         shutil.copytree(place, copy)
         data = bytearray((copy / path).read_bytes())
@@ -86,11 +85,20 @@ async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path, soak: int) 
         seen[found] += 1
         shutil.rmtree(copy)
     print(seen)
-    assert min(seen.values()) > FLIPS // 20
+    assert min(seen.values()) > flips // 20
 
 
 @pytest.mark.one_loop
 async def test_torn_tail_is_cut_only_above_the_durable_position(fast: Path, soak: int) -> None:
+    async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
+        """Returns whether the log is whole, and accepts new frames in place of the torn one."""
+        async with journal(place, 3, segment=8 << 10) as log:
+            assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
+            more = FrameMaker(3).data(("a", b"again"))
+            (position,) = await append_all(log, [more])
+            assert (await read_all(log, position))[0].view.header == more.header
+        return "whole"
+
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     last = max(at for at in used(tail) if tail.read_bytes()[at])
@@ -110,16 +118,6 @@ async def test_torn_tail_is_cut_only_above_the_durable_position(fast: Path, soak
             if forget and at < last_frame + 4:
                 assert await outcome_again(copy, frames[:-1]) == "whole"
             shutil.rmtree(copy)
-
-
-async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
-    """Returns whether the log is whole, and accepts new frames in place of the torn one."""
-    async with journal(place, 3, segment=8 << 10) as log:
-        assert [content(frame.view) for frame in await read_all(log)] == [content_of(frame) for frame in frames]
-        more = FrameMaker(3).data(("a", b"again"))
-        (position,) = await append_all(log, [more])
-        assert (await read_all(log, position))[0].view.header == more.header
-    return "whole"
 
 
 async def test_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable(fast: Path) -> None:

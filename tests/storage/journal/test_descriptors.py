@@ -20,15 +20,14 @@ def no_descriptor(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-async def spare_ready(place: Path) -> None:
-    """Waits for the preparer, so that an append opens the next file."""
-    while not [path for path in await asyncio.to_thread(lambda: list(place.rglob("*.spare"))) if path]:
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("suffix", [".spare", ".wal"], ids=["opening the file", "opening the directory"])
 async def test_append_without_a_descriptor_is_refused_and_the_next_goes_through(tmp_path: Path, number: int, suffix: str) -> None:
+    async def spare_ready(place: Path) -> None:
+        """Waits for the preparer, so that an append opens the next file."""
+        while not [path for path in await asyncio.to_thread(lambda: list(place.rglob("*.spare"))) if path]:
+            await asyncio.sleep(0)
+
     disk = BrokenDisk(suffix)
     maker = FrameMaker(1)
     frames = [maker.data(("v", b"first"))]

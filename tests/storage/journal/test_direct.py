@@ -26,12 +26,8 @@ from wal.storage.journal.layout import HEADER_PAGE_BYTES, SECTOR_BYTES
 
 pytestmark = pytest.mark.linux
 
-PATTERN_SECTORS = 8
-"""The largest frame of the readers' test. Each of its sectors holds its own number, over and over."""
 READS = 200
 """The fewest reads while frames are written."""
-SECTORS = 100
-"""The fewest sectors that are written."""
 
 
 def is_direct(file: JournalFile) -> bool:
@@ -51,21 +47,6 @@ def can_be_direct(directory: Path) -> bool:
             return os.preadv(fd, [sector], SECTOR_BYTES) == SECTOR_BYTES
     except OSError:
         return False
-    finally:
-        os.close(fd)
-        path.unlink()
-
-
-def can_bypass(directory: Path) -> bool:
-    """Returns whether direct writes stay out of the page cache: a tmpfs takes the flag, but is nothing but page cache."""
-    if not can_be_direct(directory):
-        return False
-    path = directory / "probe"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
-    try:
-        with mmap.mmap(-1, HEADER_PAGE_BYTES) as aligned:
-            assert os.pwritev(fd, [aligned], 0) == HEADER_PAGE_BYTES
-        return resident(path, 0, HEADER_PAGE_BYTES) == 0
     finally:
         os.close(fd)
         path.unlink()
@@ -102,20 +83,6 @@ class _BufferedFile(JournalFile):
             super().bypass_cache()
 
 
-def resident(path: Path, offset: int, length: int) -> int:
-    """Returns how many pages of this range the page cache holds, without bringing any in."""
-    page = mmap.PAGESIZE
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
-        count = length // page
-        pages = (ctypes.c_ubyte * count)()
-        pin = ctypes.c_char.from_buffer(mapping)
-        address = ctypes.addressof(pin) + offset
-        answer = _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(count * page), pages)
-        del pin
-        assert answer == 0, os.strerror(ctypes.get_errno())
-        return sum(entry & 1 for entry in pages)
-
-
 async def test_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
     """This holds from the first segment over every change of segment, and after a reopening; without the flag the journal does not claim
     it."""
@@ -140,6 +107,36 @@ async def test_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
 
 async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
     """The flag alone proves nothing; the kernel's count of pages does."""
+
+    def can_bypass(directory: Path) -> bool:
+        """Returns whether direct writes stay out of the page cache: a tmpfs takes the flag, but is nothing but page cache."""
+        if not can_be_direct(directory):
+            return False
+        path = directory / "probe"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, HEADER_PAGE_BYTES) as aligned:
+                assert os.pwritev(fd, [aligned], 0) == HEADER_PAGE_BYTES
+            return resident(path, 0, HEADER_PAGE_BYTES) == 0
+        finally:
+            os.close(fd)
+            path.unlink()
+
+    def resident(path: Path, offset: int, length: int) -> int:
+        """Returns how many pages of this range the page cache holds, without bringing any in."""
+        page = mmap.PAGESIZE
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+            count = length // page
+            pages = (ctypes.c_ubyte * count)()
+            pin = ctypes.c_char.from_buffer(mapping)
+            address = ctypes.addressof(pin) + offset
+            answer = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(count * page), pages)
+            del pin
+            assert answer == 0, os.strerror(ctypes.get_errno())
+            return sum(entry & 1 for entry in pages)
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
     bypassed = can_bypass(tmp_path)
     maker = FrameMaker(1)
     async with journal(tmp_path / "journal", segment=4 << 20) as log:
@@ -239,6 +236,18 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
     The file is a recycled one, full of bytes that must not be seen. Frames share pages with the frames before and after them, so that the
     reader caches the page to which the next write goes, and its readahead fetches bytes that are not written yet.
     """
+    # The largest frame of the readers' test. Each of its sectors holds its own number, over and over.
+    pattern_sectors = 8
+    # The fewest sectors that are written.
+    SECTORS = 100
+
+    def _write(file: JournalFile, frame: bytes, offset: int) -> None:
+        file.write([frame], offset)
+        file.sync()
+
+    def _sector(number: int) -> bytes:
+        return number.to_bytes(8, "little") * (SECTOR_BYTES // 8)
+
     size = 8 << 20
     path = tmp_path / "segment"
     file = Disk().open(path, create=True)
@@ -251,8 +260,8 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
             assert await reader.line() == "ready"
             sectors = 0
             enough = asyncio.ensure_future(reader.line())
-            while (not enough.done() or sectors < SECTORS) and (sectors + PATTERN_SECTORS) * SECTOR_BYTES <= size:
-                count = 1 + sectors % PATTERN_SECTORS  # an odd grain: pages are shared in every way
+            while (not enough.done() or sectors < SECTORS) and (sectors + pattern_sectors) * SECTOR_BYTES <= size:
+                count = 1 + sectors % pattern_sectors  # an odd grain: pages are shared in every way
                 frame = b"".join(_sector(sectors + each) for each in range(count))
                 await asyncio.to_thread(_write, file, frame, sectors * SECTOR_BYTES)
                 sectors += count
@@ -266,15 +275,6 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
     words = answer.split()
     assert words[:1] == ["right"], answer
     assert int(words[1]) == sectors >= SECTORS
-
-
-def _write(file: JournalFile, frame: bytes, offset: int) -> None:
-    file.write([frame], offset)
-    file.sync()
-
-
-def _sector(number: int) -> bytes:
-    return number.to_bytes(8, "little") * (SECTOR_BYTES // 8)
 
 
 _READER = f"""
@@ -313,4 +313,3 @@ while open_:
             os.write(1, b"enough\\n")
 os.write(1, b"right %d\\n" % durable)
 """
-_libc = ctypes.CDLL(None, use_errno=True)

@@ -28,6 +28,10 @@ def replace(place: Path) -> None:
 
 @pytest.mark.parametrize("name", [".zeros", ".idx"])
 async def test_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data_dir: Path, name: str) -> None:
+    async def fill(log: JournalLog, maker: FrameMaker) -> None:
+        while True:
+            await append(log, maker.data(("v", bytes(5000))))
+
     disk = HeldDisk(name)
     backend = JournalBackend(data_dir, segment_bytes=64 << 10, first_segment_bytes=64 << 10, disk=disk)
     if name == ".zeros":
@@ -48,11 +52,6 @@ async def test_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data
         await log.close()
     await backend.close()
     assert list(folder(data_dir).iterdir()) == []
-
-
-async def fill(log: JournalLog, maker: FrameMaker) -> None:
-    while True:
-        await append(log, maker.data(("v", bytes(5000))))
 
 
 async def test_truncation_that_is_told_of_the_removal_removes_nothing(data_dir: Path) -> None:

@@ -79,12 +79,11 @@ def test_invalid_part_ends_the_index() -> None:
             decode(data)
 
 
-def of_version(data: bytes, version: int) -> bytes:
-    body = data[:4] + struct.pack("<I", version) + data[8:-4]
-    return body + struct.pack("<I", google_crc32c.value(body))
-
-
 async def test_index_of_an_older_version_is_computed_again(tmp_path: Path) -> None:
+    def of_version(data: bytes, version: int) -> bytes:
+        body = data[:4] + struct.pack("<I", version) + data[8:-4]
+        return body + struct.pack("<I", google_crc32c.value(body))
+
     maker = FrameMaker(1)
     frames = [maker.keyed(("v", b"%04d" % i)) if i % 7 == 0 else maker.data(("v", bytes(3_000))) for i in range(200)]
     async with journal(tmp_path) as log:

@@ -34,17 +34,7 @@ HEADER = SegmentHeader(
     promised_tick=0x50,
     newest=(0x1E00, 7),
 )
-HEADER_GOLDEN = (
-    "57414c5345474d54" "01000000" "00000000" "0201000000000000" "a8a7a6a5a4a3a2a1" "0020000000000000" "0000010000000000"
-    "0010000000000000" "0300000000000000" "2900000000000000" "5100000000000000" "5000000000000000" "001e000000000000"
-    "07000000"
-)  # fmt: skip
-ENVELOPE_GOLDEN = "57414c45c8000000a8a7a6a5a4a3a2a1003000000000000000000000"
 RECORD = ControlRecord(0x0102, 4, 0x3200, (0x1E00, 2), 0x60, 0x70, closed=True)
-SLOT_GOLDEN = (
-    "57414c43" "01000000" "0900000000000000" "0201000000000000" "0400000000000000" "0032000000000000" "001e000000000000"
-    "02000000" "01000000" "6000000000000000" "7000000000000000"
-)  # fmt: skip
 
 
 def sealed(golden: str) -> bytes:
@@ -54,33 +44,43 @@ def sealed(golden: str) -> bytes:
 
 
 def test_golden_bytes() -> None:
+    header_golden = (
+        "57414c5345474d54" "01000000" "00000000" "0201000000000000" "a8a7a6a5a4a3a2a1" "0020000000000000" "0000010000000000"
+        "0010000000000000" "0300000000000000" "2900000000000000" "5100000000000000" "5000000000000000" "001e000000000000"
+        "07000000"
+    )  # fmt: skip
+    envelope_golden = "57414c45c8000000a8a7a6a5a4a3a2a1003000000000000000000000"
+    slot_golden = (
+        "57414c43" "01000000" "0900000000000000" "0201000000000000" "0400000000000000" "0032000000000000" "001e000000000000"
+        "02000000" "01000000" "6000000000000000" "7000000000000000"
+    )  # fmt: skip
+
     page = HEADER.pack()
-    assert page == sealed(HEADER_GOLDEN).ljust(4096, b"\0")
+    assert page == sealed(header_golden).ljust(4096, b"\0")
     assert page[100:104].hex() == "2aa644fd"
     assert SegmentHeader.unpack(page) == HEADER
     envelope = Envelope(200, HEADER.generation, 0x3000)
-    assert envelope.pack() == sealed(ENVELOPE_GOLDEN)
+    assert envelope.pack() == sealed(envelope_golden)
     assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation, position=0x3000) == envelope
     assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation ^ 1, position=0x3000) is None
     assert Envelope.unpack(envelope.pack(), 0, generation=HEADER.generation, position=0x3200) is None
-    assert RECORD.pack(9) == sealed(SLOT_GOLDEN)
+    assert RECORD.pack(9) == sealed(slot_golden)
     assert ControlRecord.unpack(RECORD.pack(9), 0) == (9, RECORD)
 
 
-LINEAGE = Lineage(0x3333, (Restore(0x1111, 0x4000, (0x3000, 2)), Restore(0x2222, 0x5000)))
-LINEAGE_GOLDEN = (
-    "57414c52" "01000000" "02000000" "00000000" "3333000000000000"
-    "1111000000000000" "0040000000000000" "0030000000000000" "02000000" "01000000"
-    "2222000000000000" "0050000000000000" "0000000000000000" "00000000" "00000000"
-)  # fmt: skip
-
-
 def test_golden_lineage(tmp_path: Path) -> None:
-    save_lineage(Disk(), tmp_path, LINEAGE)
-    assert (tmp_path / "lineage").read_bytes() == sealed(LINEAGE_GOLDEN)
-    assert load_lineage(tmp_path, 0x3333) == LINEAGE
+    lineage = Lineage(0x3333, (Restore(0x1111, 0x4000, (0x3000, 2)), Restore(0x2222, 0x5000)))
+    lineage_golden = (
+        "57414c52" "01000000" "02000000" "00000000" "3333000000000000"
+        "1111000000000000" "0040000000000000" "0030000000000000" "02000000" "01000000"
+        "2222000000000000" "0050000000000000" "0000000000000000" "00000000" "00000000"
+    )  # fmt: skip
+
+    save_lineage(Disk(), tmp_path, lineage)
+    assert (tmp_path / "lineage").read_bytes() == sealed(lineage_golden)
+    assert load_lineage(tmp_path, 0x3333) == lineage
     # A restore that was interrupted before the metadata knew of it does not count.
-    assert load_lineage(tmp_path, 0x2222) == Lineage(0x2222, LINEAGE.restores[:1])
+    assert load_lineage(tmp_path, 0x2222) == Lineage(0x2222, lineage.restores[:1])
     assert load_lineage(tmp_path, 0x1111) == Lineage(0x1111)
     with pytest.raises(CorruptionError, match="of the incarnations 1111, 2222, 3333"):
         load_lineage(tmp_path, 0x4444)

@@ -11,8 +11,6 @@ import pytest
 
 from tests.processes import run_python
 
-PASSES: Final = 4
-MESSAGES: Final = 16_384
 WRITER: Final = """
 import asyncio, sys
 from wal import Message, open_wal
@@ -62,10 +60,12 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has this limit")
 def test_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
     """The reader is a process of its own: a large block that was freed there before would hide what this is about."""
+    passes = 4
+    messages = 16_384
     place = str(tmp_path / "log")
-    run(WRITER, place, str(MESSAGES))
-    faults = int(run(READER, place, str(MESSAGES), str(PASSES)))
-    assert faults < PASSES * MESSAGES * 1024 // resource.getpagesize() // 4
+    run(WRITER, place, str(messages))
+    faults = int(run(READER, place, str(messages), str(passes)))
+    assert faults < passes * messages * 1024 // resource.getpagesize() // 4
 
 
 def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ from wal.testing.power import PowerCutDisk
 
 CHAINS = 8
 FURTHER = pytest.mark.soak("two chains by default: the others differ in their seed alone")
-LIVES = 60
-"""The fewest runs of a chain, and the fewest frames that the loop writes in it. A chain of many short runs goes on until it has them."""
 
 
 @pytest.fixture
@@ -41,83 +39,85 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-class Model:
-    """The frames that must be in the log after a cut."""
-
-    def __init__(self) -> None:
-        self.acked: list[tuple[int, EncodedFrame]] = []
-        self.in_flight: list[EncodedFrame] = []
-        self.earliest = (0, 0)
-        self.truncating = (0, 0)
-        self.extra_kept = 0
-
-    async def check(self, log: PChannelLog) -> None:
-        """Compares the log with the model, and adds the frames in flight that turned out to be there."""
-        assert log.earliest in (self.earliest, self.truncating), (log.earliest, self.earliest, self.truncating)
-        self.earliest = self.truncating = log.earliest
-        found = await read_all(log, log.earliest[0], bytes_max=20_000)
-        expected = [(position, frame) for position, frame in self.acked if position >= self.earliest[0]]
-        assert [frame.position for frame in found[: len(expected)]] == [position for position, _ in expected]
-        for stored, (_, frame) in zip(found, expected, strict=False):
-            assert content(stored.view) == content_of(frame)
-        extra = found[len(expected) :]
-        assert len(extra) <= len(self.in_flight)
-        for stored, frame in zip(extra, self.in_flight, strict=False):
-            assert content(stored.view) == content_of(frame)
-            self.acked.append((stored.position, frame))
-        self.extra_kept += len(extra)
-        self.in_flight.clear()
-        state = log.state
-        if found:
-            last = found[-1].view.header
-            assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
-            assert state.promised_tick >= last.promised_tick
-        elif self.acked:
-            last = self.acked[-1][1].header
-            assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
-            assert state.promised_tick >= last.promised_tick
-        events = [(position, frame.header.indices - 1) for position, frame in self.acked if frame.header.indices]
-        assert state.newest == max(events, default=None)
-
-    async def live(self, log: JournalLog, rng: random.Random, maker: FrameMaker) -> None:
-        """Appends and truncates until the power fails."""
-
-        async def appended(frame: EncodedFrame, future: asyncio.Future[int]) -> None:
-            position = await future
-            self.in_flight = [other for other in self.in_flight if other is not frame]
-            self.acked.append((position, frame))
-
-        while True:
-            frames = [self._frame(rng, maker) for _ in range(rng.choice((1, 1, 2, 5)))]
-            self.in_flight += frames
-            futures = [append(log, frame) for frame in frames]
-            outcomes = await asyncio.gather(
-                *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)], return_exceptions=True
-            )
-            self.acked.sort(key=lambda pair: pair[0])
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    assert isinstance(outcome, StorageError), outcome
-            if any(outcomes):
-                return
-            log.promise(frames[-1].header.promised_tick, frames[-1].header.promised_tick + 1000)
-            if rng.random() < 0.3:
-                index = rng.randrange(len(self.acked))
-                self.truncating = max(self.earliest, (self.acked[index][0], rng.randrange(2)))
-                await log.truncate(*self.truncating)
-                self.earliest = self.truncating
-
-    def _frame(self, rng: random.Random, maker: FrameMaker) -> EncodedFrame:
-        if rng.random() < 0.1:
-            return maker.time_tick()
-        size = rng.choice((10, 300, 1_500, 6_000, 14_000))
-        return maker.data(*[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))])
-
-
 @pytest.mark.linux
 @pytest.mark.one_loop
 @pytest.mark.parametrize("chain", [0, 1, *(pytest.param(chain, marks=FURTHER) for chain in range(2, CHAINS))])
 async def test_power_cuts(place: Path, chain: int) -> None:
+    # The fewest runs of a chain, and the fewest frames that the loop writes in it. A chain of many short runs goes on until it has them.
+    lives = 60
+
+    class Model:
+        """The frames that must be in the log after a cut."""
+
+        def __init__(self) -> None:
+            self.acked: list[tuple[int, EncodedFrame]] = []
+            self.in_flight: list[EncodedFrame] = []
+            self.earliest = (0, 0)
+            self.truncating = (0, 0)
+            self.extra_kept = 0
+
+        async def check(self, log: PChannelLog) -> None:
+            """Compares the log with the model, and adds the frames in flight that turned out to be there."""
+            assert log.earliest in (self.earliest, self.truncating), (log.earliest, self.earliest, self.truncating)
+            self.earliest = self.truncating = log.earliest
+            found = await read_all(log, log.earliest[0], bytes_max=20_000)
+            expected = [(position, frame) for position, frame in self.acked if position >= self.earliest[0]]
+            assert [frame.position for frame in found[: len(expected)]] == [position for position, _ in expected]
+            for stored, (_, frame) in zip(found, expected, strict=False):
+                assert content(stored.view) == content_of(frame)
+            extra = found[len(expected) :]
+            assert len(extra) <= len(self.in_flight)
+            for stored, frame in zip(extra, self.in_flight, strict=False):
+                assert content(stored.view) == content_of(frame)
+                self.acked.append((stored.position, frame))
+            self.extra_kept += len(extra)
+            self.in_flight.clear()
+            state = log.state
+            if found:
+                last = found[-1].view.header
+                assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
+                assert state.promised_tick >= last.promised_tick
+            elif self.acked:
+                last = self.acked[-1][1].header
+                assert (state.last_term, state.last_sequence) == (last.term, last.sequence)
+                assert state.promised_tick >= last.promised_tick
+            events = [(position, frame.header.indices - 1) for position, frame in self.acked if frame.header.indices]
+            assert state.newest == max(events, default=None)
+
+        async def live(self, log: JournalLog, rng: random.Random, maker: FrameMaker) -> None:
+            """Appends and truncates until the power fails."""
+
+            async def appended(frame: EncodedFrame, future: asyncio.Future[int]) -> None:
+                position = await future
+                self.in_flight = [other for other in self.in_flight if other is not frame]
+                self.acked.append((position, frame))
+
+            while True:
+                frames = [self._frame(rng, maker) for _ in range(rng.choice((1, 1, 2, 5)))]
+                self.in_flight += frames
+                futures = [append(log, frame) for frame in frames]
+                outcomes = await asyncio.gather(
+                    *[appended(frame, future) for frame, future in zip(frames, futures, strict=True)], return_exceptions=True
+                )
+                self.acked.sort(key=lambda pair: pair[0])
+                for outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        assert isinstance(outcome, StorageError), outcome
+                if any(outcomes):
+                    return
+                log.promise(frames[-1].header.promised_tick, frames[-1].header.promised_tick + 1000)
+                if rng.random() < 0.3:
+                    index = rng.randrange(len(self.acked))
+                    self.truncating = max(self.earliest, (self.acked[index][0], rng.randrange(2)))
+                    await log.truncate(*self.truncating)
+                    self.earliest = self.truncating
+
+        def _frame(self, rng: random.Random, maker: FrameMaker) -> EncodedFrame:
+            if rng.random() < 0.1:
+                return maker.time_tick()
+            size = rng.choice((10, 300, 1_500, 6_000, 14_000))
+            return maker.data(*[(f"v-{rng.randrange(4)}", rng.randbytes(rng.randrange(size))) for _ in range(rng.randint(1, 3))])
+
     seed = random.randrange(1 << 32)
     print(f"seed {seed} (chain {chain})")
     rng = random.Random(seed)
@@ -132,7 +132,7 @@ async def test_power_cuts(place: Path, chain: int) -> None:
     opened: int | None = None
     clean: bool | None = True
     life = 0
-    while life < LIVES or (by_loop <= LIVES and life < 3 * LIVES):
+    while life < lives or (by_loop <= lives and life < 3 * lives):
         life += 1
         power = rng.random() < 0.75
         disk.go_on(rng.choice((rng.randrange(1, 12), rng.randrange(1, 250))), power=power)
@@ -183,8 +183,8 @@ async def test_power_cuts(place: Path, chain: int) -> None:
         f"{recycled} recycled, {by_loop} frames by the loop"
     )
     assert cuts > life // 2
-    assert len(model.acked) > LIVES
-    assert by_loop > LIVES
+    assert len(model.acked) > lives
+    assert by_loop > lives
 
 
 async def test_name_that_only_the_kernel_knew(place: Path) -> None:

@@ -22,9 +22,6 @@ from wal.errors import LockedError
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
 
-KILLS = 4
-WAIT_S = 60.0
-
 
 @contextlib.asynccontextmanager
 async def child(*arguments: object) -> AsyncIterator[Child]:
@@ -45,28 +42,29 @@ async def positions_of(log: PChannelLog) -> dict[tuple[int, int], int]:
 
 
 async def test_killed_writers_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
+    kills = 4
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     async with journal(tmp_path, segment=32 << 10, first=8 << 10):
         pass
     acked: dict[tuple[int, int], int] = {}
-    for term in range(2, 2 + KILLS):
+    for term in range(2, 2 + kills):
         async with child("acknowledge", tmp_path, term) as process:
             lines = [await process.line() for _ in range(rng.randrange(1, 120))]
             lines += await process.kill()
         for line in lines:
             position, sequence = map(int, line.split())
             acked[term, sequence] = position
-    async with journal(tmp_path, 2 + KILLS, segment=32 << 10) as log:
+    async with journal(tmp_path, 2 + kills, segment=32 << 10) as log:
         assert not log.state.clean
         found = await positions_of(log)
         assert {key: found.get(key) for key in acked} == acked
-        for term in range(2, 2 + KILLS):
+        for term in range(2, 2 + kills):
             sequences = [sequence for found_term, sequence in found if found_term == term]
             assert sequences == list(range(len(sequences)))
-        assert len(found) <= len(acked) + 3 * KILLS
-        await append(log, FrameMaker(2 + KILLS).data(("v", b"goes on")))
+        assert len(found) <= len(acked) + 3 * kills
+        await append(log, FrameMaker(2 + kills).data(("v", b"goes on")))
 
 
 async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
@@ -103,10 +101,17 @@ async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
 async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Path, ending: signal.Signals) -> None:
     """It has the fence. If its successor did not wait, the frame could be acknowledged after the successor had looked for the end."""
+    wait_s = 60.0
+
+    def waits_for_a_lock(pid: int) -> bool:
+        """Returns whether this process waits for a flock, as /proc/locks says: a waiting request has an arrow."""
+        waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+        return any("FLOCK" in fields and str(pid) in fields for fields in waiting)
+
     count = 20
     async with journal(tmp_path, segment=1 << 20):
         pass
-    async with asyncio.timeout(WAIT_S), child("stop", tmp_path, 2, count) as process:
+    async with asyncio.timeout(wait_s), child("stop", tmp_path, 2, count) as process:
         lines = [await process.line() for _ in range(count)]
         await eventually(lambda: is_stopped(process.pid))
         backend = JournalBackend(tmp_path, segment_bytes=1 << 20)
@@ -128,12 +133,6 @@ async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Pa
         assert len(acked) <= sum(term == 2 for term, _ in found) <= len(acked) + 1
         await log.close()
         await backend.close()
-
-
-def waits_for_a_lock(pid: int) -> bool:
-    """Returns whether this process waits for a flock, as /proc/locks says: a waiting request has an arrow."""
-    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
-    return any("FLOCK" in fields and str(pid) in fields for fields in waiting)
 
 
 async def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:

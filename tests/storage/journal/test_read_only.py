@@ -33,7 +33,6 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJourn
 from wal.storage.journal.segments import open_shared
 
 SEGMENT = 32 << 10
-NOBODY = 65_534
 NAMES = ("a", "b", "c")
 
 
@@ -69,13 +68,6 @@ def seen_pages(
         found.append(page)
         at = page.next_position
     return found
-
-
-def images(place: Path) -> dict[str, str]:
-    """Returns every file of the journal and its content."""
-    return {
-        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()
-    }
 
 
 def random_frames(rng: random.Random, maker: FrameMaker, count: int) -> list[EncodedFrame]:
@@ -156,6 +148,15 @@ async def test_pages_reach_as_far_as_the_writers_and_say_the_same(tmp_path: Path
 
 async def test_nothing_is_written(tmp_path: Path) -> None:
     """A reader writes neither to a closed journal nor to one that a crash left, with its indexes or without."""
+
+    def images(place: Path) -> dict[str, str]:
+        """Returns every file of the journal and its content."""
+        return {
+            str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(place.rglob("*"))
+            if path.is_file()
+        }
+
     maker = FrameMaker(1)
     crashed = tmp_path / "crashed"
     async with journal(tmp_path / "closed", segment=SEGMENT) as log:
@@ -177,49 +178,49 @@ async def test_nothing_is_written(tmp_path: Path) -> None:
 
 async def test_directory_without_write_permission_can_be_read(tmp_path: Path) -> None:
     """The reader is another user, whose group may only read the files."""
+    nobody = 65_534
+
+    def read_only(place: Path) -> str:
+        reader = open_reader(place)
+        count = len(seen(reader))
+        try:
+            (folder(place) / "mine").touch()
+        except PermissionError:
+            return f"{count} frames, no file made"
+        return "it may write: the test shows nothing"
+
+    def as_nobody(call: Callable[[], str]) -> str:
+        """Returns the result of the call in a child process that has given up its rights."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setgroups([])
+                os.setresgid(nobody, nobody, nobody)
+                os.setresuid(nobody, nobody, nobody)
+                os.write(writing, call().encode())
+            except BaseException as error:
+                os.write(writing, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        os.waitpid(pid, 0)
+        return said
+
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     frames = random_frames(random.Random(3), FrameMaker(1), 60)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        os.chown(place, -1, NOBODY)
+        os.chown(place, -1, nobody)
         place.chmod(0o2755)
         async with journal(place / "data", segment=SEGMENT, group_readable=True) as log:
             await append_all(log, frames)
             expected = len(await read_all(log))
-            found = await asyncio.to_thread(_as_nobody, lambda: _read_only(place / "data"))
+            found = await asyncio.to_thread(as_nobody, lambda: read_only(place / "data"))
     assert found == f"{expected} frames, no file made"
-
-
-def _read_only(place: Path) -> str:
-    reader = open_reader(place)
-    count = len(seen(reader))
-    try:
-        (folder(place) / "mine").touch()
-    except PermissionError:
-        return f"{count} frames, no file made"
-    return "it may write: the test shows nothing"
-
-
-def _as_nobody(call: Callable[[], str]) -> str:
-    """Returns the result of the call in a child process that has given up its rights."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-            os.write(writing, call().encode())
-        except BaseException as error:
-            os.write(writing, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return said
 
 
 async def fill(log: JournalLog, maker: FrameMaker, segment_count: int) -> list[int]:
@@ -283,19 +284,19 @@ class _StepFile(JournalFile):
         return data
 
 
-def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker, position: int) -> None:
-    """Has the writer truncate up to this position and overwrite the freed segments; called from a thread other than the loop's."""
-
-    async def recycle() -> None:
-        await log.truncate(position, 0)
-        await fill(log, maker, 4)
-
-    asyncio.run_coroutine_threadsafe(recycle(), loop).result()
-
-
 @pytest.mark.parametrize("after_reads", range(6))
 async def test_segment_that_is_recycled_during_a_read(tmp_path: Path, after_reads: int) -> None:
     """The segment is recycled between the open and the lock, or at a later read: the page is right, or the read raises TruncatedError."""
+
+    def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker, position: int) -> None:
+        """Has the writer truncate up to this position and overwrite the freed segments; called from a thread other than the loop's."""
+
+        async def recycle() -> None:
+            await log.truncate(position, 0)
+            await fill(log, maker, 4)
+
+        asyncio.run_coroutine_threadsafe(recycle(), loop).result()
+
     loop = asyncio.get_running_loop()
     maker = FrameMaker(1)
     disk = StepDisk()
@@ -393,6 +394,18 @@ async def test_missing_segment_is_an_error(tmp_path: Path) -> None:
 
 async def test_reader_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
     """Above the durable position a killed writer may have left anything."""
+
+    def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
+        """Returns position → sequence of the frames of this term, and checks the content of each."""
+        found: dict[int, int] = {}
+        for page in seen_pages(log):
+            for frame in page.frames:
+                header = frame.view.header
+                assert frame.view.columns(frame.view.runs[0]).payloads == [payload(header.term, header.sequence)]
+                if header.term == term:
+                    found[frame.position] = header.sequence
+        return found
+
     async with journal(tmp_path, segment=SEGMENT, first=8 << 10):
         pass
     reader: ReadOnlyJournalLog | None = None
@@ -452,18 +465,6 @@ async def test_frames_above_the_durable_position_are_not_read(tmp_path: Path) ->
             (frame.position, content(frame.view, frozenset("b"))) for frame in await read_all(log, names=frozenset("b"))
         ]
     reader.close()
-
-
-def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:
-    """Returns position → sequence of the frames of this term, and checks the content of each."""
-    found: dict[int, int] = {}
-    for page in seen_pages(log):
-        for frame in page.frames:
-            header = frame.view.header
-            assert frame.view.columns(frame.view.runs[0]).payloads == [payload(header.term, header.sequence)]
-            if header.term == term:
-                found[frame.position] = header.sequence
-    return found
 
 
 async def test_directories_without_a_journal(tmp_path: Path) -> None:

@@ -149,26 +149,25 @@ async def test_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdS
 
 
 async def test_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) -> None:
+    async def is_refused(address: str, token: str) -> bool:
+        try:
+            await etcd_admin.call(address, "kv/range", token=token, key=etcd_admin.text("ours/a"))
+        except AssertionError as error:
+            assert "invalid auth token" in str(error)
+            return True
+        return False
+
     async with await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv:
         await kv.save("a", "1")
         first = await kv.calls.connection.token()
         async with asyncio.timeout(WAIT_S):
             while True:  # etcd looks for old tokens once a second; the loop waits for a refused token
-                if await _is_refused(guarded.address, str(first)):
+                if await is_refused(guarded.address, str(first)):
                     break
                 await asyncio.sleep(1.5)  # each look uses the token
         await kv.save("a", "2")
         assert await kv.load("a") == "2"
         assert await kv.calls.connection.token() != first
-
-
-async def _is_refused(address: str, token: str) -> bool:
-    try:
-        await etcd_admin.call(address, "kv/range", token=token, key=etcd_admin.text("ours/a"))
-    except AssertionError as error:
-        assert "invalid auth token" in str(error)
-        return True
-    return False
 
 
 async def test_password_for_an_etcd_without_users_is_no_harm(etcd_address: str) -> None:

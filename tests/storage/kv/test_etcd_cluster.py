@@ -15,6 +15,12 @@ pytestmark = pytest.mark.one_loop  # each test kills or freezes a server
 
 
 async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binary: Path, soak: int) -> None:
+    def fail_for(member: EtcdServer, writer: Writer, loop: asyncio.AbstractEventLoop) -> None:
+        """Kills a member until the others have taken twenty writes; then the member comes back, and catches up while it is asked."""
+        member.kill()
+        asyncio.run_coroutine_threadsafe(writer.more(20), loop).result(WAIT_S)
+        member.start()
+
     failures = 2 * soak
     made = cluster(etcd_binary, 3)
     members = await asyncio.to_thread(made.__enter__)
@@ -30,7 +36,7 @@ async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binar
             writer = Writer(kv)
             for turn in range(failures):
                 await writer.more(20)
-                await asyncio.to_thread(_fail_for, members[turn % 3], writer, asyncio.get_running_loop())
+                await asyncio.to_thread(fail_for, members[turn % 3], writer, asyncio.get_running_loop())
             await writer.more(20)
             await writer.stop()
             await other.save("last", "")
@@ -41,13 +47,6 @@ async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binar
             assert len(writer.unknown) <= 2 * failures + 1
     finally:
         await asyncio.to_thread(made.__exit__, None, None, None)
-
-
-def _fail_for(member: EtcdServer, writer: Writer, loop: asyncio.AbstractEventLoop) -> None:
-    """Kills a member until the others have taken twenty writes; then the member comes back, and catches up while it is asked."""
-    member.kill()
-    asyncio.run_coroutine_threadsafe(writer.more(20), loop).result(WAIT_S)
-    member.start()
 
 
 async def test_reads_leave_a_frozen_member(etcd_binary: Path) -> None:

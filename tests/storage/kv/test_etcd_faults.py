@@ -189,13 +189,27 @@ async def test_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdS
 
 
 async def test_compaction_while_away_is_told(server: EtcdServer, kv: EtcdKV) -> None:
+    def compact_before_the_watch_returns(server: EtcdServer, root: str) -> None:
+        """Changes the keys on another port, where the watcher cannot be first, compacts above the changes, and goes back to the old
+        port."""
+        server.kill()
+        with EtcdServer(Path(server.command[0]), folder=server.folder / "elsewhere", data_dir=server.data_dir) as hidden:
+            asyncio.run(write_and_compact(hidden.address, root))
+        server.start()
+
+    async def write_and_compact(address: str, root: str) -> None:
+        async with await EtcdKV.open([address], root_path=root) as other:
+            for number in range(100):
+                await other.save("k/1", str(number))
+            await etcd_admin.compact(address, await other.store_revision())
+
     async with await kv.watch_with_prefix("k/") as watch, await kv.watch_with_prefix("m/") as lucky:
         await kv.save("k/0", "seen")
         await kv.save("m/0", "seen")
         assert (await anext(watch)).value == "seen"
         assert (await anext(lucky)).value == "seen"
         await asyncio.to_thread(server.stop)
-        await asyncio.to_thread(_compact_before_the_watch_returns, server, kv.root_path)
+        await asyncio.to_thread(compact_before_the_watch_returns, server, kv.root_path)
         with pytest.raises(TruncatedError, match=r"compacted.*load the keys again"):
             async with asyncio.timeout(WAIT_S):
                 while True:
@@ -204,21 +218,6 @@ async def test_compaction_while_away_is_told(server: EtcdServer, kv: EtcdKV) -> 
             async with asyncio.timeout(WAIT_S):
                 await anext(lucky)
         assert await kv.load("k/1") == "99"
-
-
-def _compact_before_the_watch_returns(server: EtcdServer, root: str) -> None:
-    """Changes the keys on another port, where the watcher cannot be first, compacts above the changes, and goes back to the old port."""
-    server.kill()
-    with EtcdServer(Path(server.command[0]), folder=server.folder / "elsewhere", data_dir=server.data_dir) as hidden:
-        asyncio.run(_write_and_compact(hidden.address, root))
-    server.start()
-
-
-async def _write_and_compact(address: str, root: str) -> None:
-    async with await EtcdKV.open([address], root_path=root) as other:
-        for number in range(100):
-            await other.save("k/1", str(number))
-        await etcd_admin.compact(address, await other.store_revision())
 
 
 async def test_compaction_below_the_seen_revision_disturbs_no_watch(new_server: EtcdServer, new_kv: EtcdKV) -> None:
@@ -343,6 +342,38 @@ async def test_empty_data_directory_is_told(new_server: EtcdServer) -> None:
 
 async def test_while_etcd_is_away_nothing_spins(new_server: EtcdServer) -> None:
     """Another server listens on the port and hangs up: the attempts are counted, and compared with the connections that it took."""
+
+    class Refuser:
+        """A server that takes connections, ends them at once, and counts them."""
+
+        def __init__(self, port: int) -> None:
+            import socket
+
+            self._socket = socket.create_server(("127.0.0.1", port))
+            self._taken = threading.Semaphore(0)
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+        def wait(self, count: int) -> None:
+            for _ in range(count):
+                assert self._taken.acquire(timeout=WAIT_S)
+
+        def close(self) -> None:
+            import socket
+
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+            self._thread.join()
+
+        def _run(self) -> None:
+            while True:
+                try:
+                    connection, _ = self._socket.accept()
+                except OSError:
+                    return
+                connection.close()
+                self._taken.release()
+
     server = new_server
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=60) as kv:
         watches = [await kv.watch(str(number)) for number in range(10)]
@@ -357,38 +388,6 @@ async def test_while_etcd_is_away_nothing_spins(new_server: EtcdServer) -> None:
         assert await loading == ([], [])
         for watch in watches:
             await watch.close()
-
-
-class Refuser:
-    """A server that takes connections, ends them at once, and counts them."""
-
-    def __init__(self, port: int) -> None:
-        import socket
-
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self._taken = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def wait(self, count: int) -> None:
-        for _ in range(count):
-            assert self._taken.acquire(timeout=WAIT_S)
-
-    def close(self) -> None:
-        import socket
-
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            connection.close()
-            self._taken.release()
 
 
 async def test_closing_leaves_no_task_and_no_watcher(server: EtcdServer) -> None:
@@ -433,13 +432,21 @@ async def test_closing_while_etcd_is_away_ends(new_server: EtcdServer, how: str)
 
 
 async def test_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServer, data_dir: Path) -> None:
+    async def made(log: WALAccesser, name: str) -> None:
+        """Makes a first append, which waits for the metadata; the first call may meet a connection that is not known to be dead yet."""
+        try:
+            await log.raw_append(Message(name, b"waits"))
+        except UnavailableError as error:
+            assert isinstance(error.__cause__, UnknownOutcomeError)
+            await log.raw_append(Message(name, b"waits"))
+
     server = new_server
     kv = f"etcd://{server.address}/by-dev/meta?timeout_s={WAIT_S}"
     async with open_wal(data_dir, kv=kv) as log:
         for number in range(3):
             await log.raw_append(Message(f"before-{number}", b"payload"))
             await asyncio.to_thread(server.kill)
-            new_one = asyncio.ensure_future(_made(log, f"during-{number}"))
+            new_one = asyncio.ensure_future(made(log, f"during-{number}"))
             going_on = log.append_nowait(Message("before-0", b"waits for ticks at most"))
             await asyncio.to_thread(server.start)
             async with asyncio.timeout(WAIT_S):
@@ -450,15 +457,6 @@ async def test_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServ
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1: "):
         async with open_wal(data_dir / "other", kv="etcd://127.0.0.1:1/root?timeout_s=0.5"):
             pass
-
-
-async def _made(log: WALAccesser, name: str) -> None:
-    """Makes a first append, which waits for the metadata; the first call may meet a connection that is not known to be dead yet."""
-    try:
-        await log.raw_append(Message(name, b"waits"))
-    except UnavailableError as error:
-        assert isinstance(error.__cause__, UnknownOutcomeError)
-        await log.raw_append(Message(name, b"waits"))
 
 
 async def test_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:

@@ -101,6 +101,10 @@ async def test_damaged_record_is_an_error_for_every_reader(kv: EtcdKV, etcd_addr
 
 
 async def test_only_the_leader_upgrades_and_its_record_is_read_by_candidates(kv: EtcdKV) -> None:
+    async def call_put_bare(kv: EtcdKV) -> None:
+        put = rpc.PutRequest(key=kv.calls.full_key("bare"), value=b"1")
+        await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "an earlier version's save")
+
     async with await kv.session() as session:
         leadership = await EtcdElection(kv, "leader").campaign("here:1", session)
         led = LedKV(kv, leadership)
@@ -117,11 +121,6 @@ async def test_only_the_leader_upgrades_and_its_record_is_read_by_candidates(kv:
         await call_put_bare(kv)
         with pytest.raises(ChannelFencedError):
             await led.upgrade()
-
-
-async def call_put_bare(kv: EtcdKV) -> None:
-    put = rpc.PutRequest(key=kv.calls.full_key("bare"), value=b"1")
-    await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "an earlier version's save")
 
 
 async def test_record_of_a_cluster_is_bare_and_has_its_own_checksum(kv: EtcdKV, etcd_address: str) -> None:

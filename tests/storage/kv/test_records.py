@@ -48,21 +48,19 @@ def made(path: Path, *, version: int = FORMAT_VERSION) -> bytes:
     return path.read_bytes()
 
 
-def flips(data: bytes) -> Iterator[bytes]:
-    """Yields copies with one flipped bit each: of every byte of the file's header, and of a spread of all others."""
-    for at in [*range(100), *range(100, len(data), 19)]:
-        yield data[:at] + bytes([data[at] ^ 1 << (at // 19 % 8)]) + data[at + 1 :]
-
-
-def content(data: bytes) -> dict[str, str]:
-    """Returns the records of a file with these bytes."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        # Only a file can be in the mode that the header names at 18.
-        connection.deserialize(data[:18] + b"\1\1" + data[20:])
-        return open_records(connection, "kv").everything()
-
-
 def test_flipped_bit_of_the_file_is_an_error_or_harmless(path: Path) -> None:
+    def flips(data: bytes) -> Iterator[bytes]:
+        """Yields copies with one flipped bit each: of every byte of the file's header, and of a spread of all others."""
+        for at in [*range(100), *range(100, len(data), 19)]:
+            yield data[:at] + bytes([data[at] ^ 1 << (at // 19 % 8)]) + data[at + 1 :]
+
+    def content(data: bytes) -> dict[str, str]:
+        """Returns the records of a file with these bytes."""
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            # Only a file can be in the mode that the header names at 18.
+            connection.deserialize(data[:18] + b"\1\1" + data[20:])
+            return open_records(connection, "kv").everything()
+
     data = made(path)
     errors = harmless = 0
     for flipped in flips(data):
@@ -114,26 +112,24 @@ async def read(path: Path) -> None:
         assert await kv.load("pchannels/p0") == CONTENT["pchannels/p0"]
 
 
-async def upgraded_in_vain(path: Path) -> None:
-    async with await SqliteKV.open(path) as kv:
-        outcomes = await asyncio.gather(kv.upgrade(), kv.save("a", "1"), return_exceptions=True)
-        assert isinstance(outcomes[0], StorageError)
-        assert outcomes[1] is None
-
-
-async def upgraded(path: Path) -> None:
-    async with await SqliteKV.open(path) as kv:
-        assert await kv.compare_and_swap("a", "1", "2")
-        await kv.upgrade()
-        await kv.upgrade()
-        assert await kv.compare_and_swap("a", "2", "3")
-        assert not await kv.compare_and_swap("a", "2", "4")
-        await kv.remove("a")
-        with pytest.raises(KeyNotExistError):
-            await kv.load("a")
-
-
 def test_file_without_checksums_gets_them_at_once_or_not_at_all(path: Path) -> None:
+    async def upgraded_in_vain(path: Path) -> None:
+        async with await SqliteKV.open(path) as kv:
+            outcomes = await asyncio.gather(kv.upgrade(), kv.save("a", "1"), return_exceptions=True)
+            assert isinstance(outcomes[0], StorageError)
+            assert outcomes[1] is None
+
+    async def upgraded(path: Path) -> None:
+        async with await SqliteKV.open(path) as kv:
+            assert await kv.compare_and_swap("a", "1", "2")
+            await kv.upgrade()
+            await kv.upgrade()
+            assert await kv.compare_and_swap("a", "2", "3")
+            assert not await kv.compare_and_swap("a", "2", "4")
+            await kv.remove("a")
+            with pytest.raises(KeyNotExistError):
+                await kv.load("a")
+
     before = made(path, version=1)
     asyncio.run(read(path))
     assert path.read_bytes() == before, "an opening that saves nothing changes nothing"
@@ -158,32 +154,29 @@ def test_record_that_is_no_text_is_damage(path: Path) -> None:
         asyncio.run(opened(path))
 
 
-async def killed(path: Path, copy: Path) -> None:
-    """Saves one transaction after the other, and copies the files as a killed process would leave them."""
-    async with await SqliteKV.open(path) as kv:
-        for number in range(TRANSACTIONS):
-            await kv.multi_save({"first": str(number), f"k{number}": "x" * 3_000})
-        await asyncio.to_thread(shutil.copyfile, path, copy)
-        await asyncio.to_thread(shutil.copyfile, f"{path}-wal", f"{copy}-wal")
-
-
-TRANSACTIONS = 5
-FIRST_BYTES = 10_000
-"""The bytes with the transaction that makes the file, before which there is no KV."""
-
-
-def transactions(copy: Path) -> int:
-    """Returns how many transactions are there, all of them whole. Sqlite changes the files that it reads."""
-    read = copy.with_name("read")
-    for suffix in ("", "-wal"):
-        shutil.copyfile(f"{copy}{suffix}", f"{read}{suffix}")
-    records = read_records(read, copy)
-    count = int(records["first"]) + 1 if records else 0
-    assert records.keys() - {"first"} == {f"k{number}" for number in range(count)}
-    return count
-
-
 def test_flipped_bit_of_the_write_ahead_file_never_hides_what_was_synced(path: Path) -> None:
+    async def killed(path: Path, copy: Path) -> None:
+        """Saves one transaction after the other, and copies the files as a killed process would leave them."""
+        async with await SqliteKV.open(path) as kv:
+            for number in range(TRANSACTIONS):
+                await kv.multi_save({"first": str(number), f"k{number}": "x" * 3_000})
+            await asyncio.to_thread(shutil.copyfile, path, copy)
+            await asyncio.to_thread(shutil.copyfile, f"{path}-wal", f"{copy}-wal")
+
+    TRANSACTIONS = 5
+    # The bytes with the transaction that makes the file, before which there is no KV.
+    first_bytes = 10_000
+
+    def transactions(copy: Path) -> int:
+        """Returns how many transactions are there, all of them whole. Sqlite changes the files that it reads."""
+        read = copy.with_name("read")
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{copy}{suffix}", f"{read}{suffix}")
+        records = read_records(read, copy)
+        count = int(records["first"]) + 1 if records else 0
+        assert records.keys() - {"first"} == {f"k{number}" for number in range(count)}
+        return count
+
     copy = path.with_name("copy")
     asyncio.run(killed(path, copy))
     ahead = path.with_name("copy-wal")
@@ -204,5 +197,5 @@ def test_flipped_bit_of_the_write_ahead_file_never_hides_what_was_synced(path: P
     assert found > 30
     for length in range(0, len(whole), len(whole) // 20):  # as a power cut leaves it
         ahead.write_bytes(whole[:length])
-        if length > FIRST_BYTES:
+        if length > first_bytes:
             assert 0 <= transactions(copy) <= TRANSACTIONS

@@ -50,16 +50,6 @@ def drop(holder: list[SqliteKV]) -> None:
     gc.collect()
 
 
-async def refuse_poison(path: Path) -> None:
-    """Makes sqlite itself fail at the statement that saves the value `poison`."""
-    await (await SqliteKV.open(path)).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE TRIGGER refuse BEFORE INSERT ON kv WHEN NEW.value LIKE '%poison' BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
-        )
-    connection.close()
-
-
 async def test_saved_values_are_there_after_reopening(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         await kv.multi_save({"a": "1", "b\U0001f600": "\0"})
@@ -69,12 +59,11 @@ async def test_saved_values_are_there_after_reopening(path: Path) -> None:
     assert files(path.parent) == [f"{path.name}-reserve", path.name]
 
 
-async def everything(path: Path) -> tuple[list[str], list[str]]:
-    async with await SqliteKV.open(path) as kv:
-        return await kv.load_with_prefix("all/")
-
-
 def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_there(path: Path) -> None:
+    async def everything(path: Path) -> tuple[list[str], list[str]]:
+        async with await SqliteKV.open(path) as kv:
+            return await kv.load_with_prefix("all/")
+
     number = 0
     for _ in range(3):
         with Child("-m", "tests.storage.kv.writer", path, number) as child:
@@ -88,6 +77,15 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
 
 
 async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: Path) -> None:
+    async def refuse_poison(path: Path) -> None:
+        """Makes sqlite itself fail at the statement that saves the value `poison`."""
+        await (await SqliteKV.open(path)).close()
+        with sqlite3.connect(path) as connection:
+            connection.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON kv WHEN NEW.value LIKE '%poison' BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
+            )
+        connection.close()
+
     await refuse_poison(path)
     async with await SqliteKV.open(path) as kv, await kv.watch_with_prefix("") as watch:
         await kv.save("a", "before")

@@ -13,10 +13,6 @@ from wal.storage.kv.keys import prefix_end
 texts = st.text(st.sampled_from(["a", "b", "\x7f", "\x80", "\ud7ff", "\ue000", "\uffff", "\U0010ffff"]), max_size=4)
 
 
-def event(number: int) -> WatchEvent:
-    return WatchEvent(WatchKind.PUT, "a", str(number), number)
-
-
 @given(prefix=texts, key=texts)
 def test_prefix_end_bounds_exactly_the_prefix(prefix: str, key: str) -> None:
     end = prefix_end(prefix)
@@ -31,6 +27,9 @@ def test_keys_are_ordered_as_their_bytes(keys: list[str]) -> None:
 
 
 async def test_first_end_stands() -> None:
+    def event(number: int) -> WatchEvent:
+        return WatchEvent(WatchKind.PUT, "a", str(number), number)
+
     ended: list[Watch] = []
     watch = Watch("key 'a'", buffer_max=2, on_end=ended.append)
     watch.feed([event(1), event(2)])

@@ -22,79 +22,76 @@ from wal.storage.pulsar.backend import PulsarBackend
 from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.topic import send_mark
 
-ROUNDS = 5
-WRITERS = 6
-
-
-class Owner:
-    """The writers of one term, and their results."""
-
-    def __init__(self, log: PChannelLog) -> None:
-        self.log = log
-        self.maker = FrameMaker(log.term)
-        self.acked: dict[bytes, int] = {}
-        self.errors: list[BaseException] = []
-        self.enough = asyncio.Event()
-        self.go_on = asyncio.Event()
-        """Set when the next owner begins to take over, so that the writes during the test's read are bounded."""
-        self._stop = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def begin(self) -> None:
-        state = self.log.state
-        await append(self.log, self.maker.term_start(state.last_term, max(state.last_sequence, 0)))
-        self._tasks = [asyncio.create_task(self._write(number)) for number in range(WRITERS)]
-
-    async def stop(self) -> None:
-        self._stop = True
-        self.go_on.set()
-        await self.done()
-
-    async def done(self) -> None:
-        await asyncio.gather(*self._tasks)
-
-    async def _write(self, number: int) -> None:
-        count = 0
-        while not self._stop:
-            if self.enough.is_set():
-                await self.go_on.wait()
-            payload = b"%d/%d/%d" % (self.log.term, number, count)
-            count += 1
-            try:
-                self.acked[payload] = await append(self.log, self.maker.data(("v", payload)))
-            except WALError as error:
-                self.errors.append(error)
-                return
-            if len(self.acked) >= 40:
-                self.enough.set()
-
-
-def payloads(frames: list[StoredFrame]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
-    for frame in frames:
-        for run in frame.view.runs:
-            for payload in frame.view.columns(run).payloads:
-                if b"/" in payload:
-                    assert payload not in found, f"{payload!r} is in the log twice"
-                    found[payload] = frame.position
-    return found
-
-
-async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stopped: asyncio.Event) -> None:
-    """Reads until it is stopped and has reached the end."""
-    while True:
-        last = stopped.is_set()
-        end = log.durable_end
-        while start < end:
-            page = await log.read(start, names=None, bytes_max=1 << 18)
-            frames += page.frames
-            start = page.next_position
-        if last:
-            return
-        await asyncio.sleep(0.001)
-
 
 async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: int) -> None:
+    rounds = 5
+    writers = 6
+
+    class Owner:
+        """The writers of one term, and their results."""
+
+        def __init__(self, log: PChannelLog) -> None:
+            self.log = log
+            self.maker = FrameMaker(log.term)
+            self.acked: dict[bytes, int] = {}
+            self.errors: list[BaseException] = []
+            self.enough = asyncio.Event()
+            self.go_on = asyncio.Event()
+            """Set when the next owner begins to take over, so that the writes during the test's read are bounded."""
+            self._stop = False
+            self._tasks: list[asyncio.Task[None]] = []
+
+        async def begin(self) -> None:
+            state = self.log.state
+            await append(self.log, self.maker.term_start(state.last_term, max(state.last_sequence, 0)))
+            self._tasks = [asyncio.create_task(self._write(number)) for number in range(writers)]
+
+        async def stop(self) -> None:
+            self._stop = True
+            self.go_on.set()
+            await self.done()
+
+        async def done(self) -> None:
+            await asyncio.gather(*self._tasks)
+
+        async def _write(self, number: int) -> None:
+            count = 0
+            while not self._stop:
+                if self.enough.is_set():
+                    await self.go_on.wait()
+                payload = b"%d/%d/%d" % (self.log.term, number, count)
+                count += 1
+                try:
+                    self.acked[payload] = await append(self.log, self.maker.data(("v", payload)))
+                except WALError as error:
+                    self.errors.append(error)
+                    return
+                if len(self.acked) >= 40:
+                    self.enough.set()
+
+    def payloads(frames: list[StoredFrame]) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for frame in frames:
+            for run in frame.view.runs:
+                for payload in frame.view.columns(run).payloads:
+                    if b"/" in payload:
+                        assert payload not in found, f"{payload!r} is in the log twice"
+                        found[payload] = frame.position
+        return found
+
+    async def follow(log: PChannelLog, start: int, frames: list[StoredFrame], stopped: asyncio.Event) -> None:
+        """Reads until it is stopped and has reached the end."""
+        while True:
+            last = stopped.is_set()
+            end = log.durable_end
+            while start < end:
+                page = await log.read(start, names=None, bytes_max=1 << 18)
+                frames += page.frames
+                start = page.next_position
+            if last:
+                return
+            await asyncio.sleep(0.001)
+
     address, kv = new_namespace(pulsar_server), MemoryKV()
     first = PulsarBackend(address, kv)
     await first.create("p", incarnation=INCARNATION)
@@ -104,7 +101,7 @@ async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: 
     acked: dict[bytes, int] = {}
     terms: dict[int, int] = {}
     try:
-        for round_ in range(ROUNDS * soak if soak == 1 else 20):
+        for round_ in range(rounds * soak if soak == 1 else 20):
             await owner.enough.wait()
             old, before = owner, owner.log.durable_end
             early: list[StoredFrame] = []
@@ -126,7 +123,7 @@ async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: 
             stopped.set()
             await asyncio.gather(reading, following)
 
-            assert len(old.errors) == WRITERS
+            assert len(old.errors) == writers
             for error in old.errors:
                 assert isinstance(error, ChannelFencedError | StorageError)
             with pytest.raises(ChannelFencedError):
@@ -152,7 +149,7 @@ async def test_log_is_taken_over_under_load(pulsar_server: PulsarAddress, soak: 
     finally:
         for backend in backends:
             await backend.close()
-    assert len(terms) >= ROUNDS
+    assert len(terms) >= rounds
 
 
 Holder = tuple[PulsarBackend, PChannelLog, FrameMaker]

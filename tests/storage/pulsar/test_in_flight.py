@@ -16,35 +16,34 @@ from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.writer import ClientWindow, FramesInFlight
 
 
-def topic_of(seed: int, steps: int) -> list[Item]:
-    """Returns the topic of a writer that keeps to its window: connections are lost at random, and the client resends all its frames until
-    the next connection is lost."""
-    rng = random.Random(seed)
-    window = ClientWindow(frames_max=FRAMES_IN_FLIGHT, bytes_max=1 << 20)
-    items: list[Item] = [Item(1, None)]
-    held: list[int] = []
-    reached = sequence = 0
-    for _ in range(steps):
-        chance = rng.random()
-        if chance < 0.5 and window.has_room(100):
-            assert window.hand_over(100) == sequence + 1
-            held.append(sequence)
-            sequence += 1
-        elif chance < 0.7 and held and held[0] < reached:
-            window.answered(held.pop(0) + 1)
-        elif chance < 0.8:
-            again = held[: rng.randint(0, len(held))]
-            items += [Item(1, one) for one in again]
-            reached = max([reached, *(one + 1 for one in again)])
-        else:
-            items += [Item(1, one) for one in range(reached, sequence)]
-            reached = sequence
-        assert len(window) == len(held) <= FRAMES_IN_FLIGHT
-    return items
-
-
 @given(st.integers(0, 1 << 32), st.integers(1, 400), st.data())
 def test_floor_found_after_duplicates_is_right(seed: int, steps: int, data: st.DataObject) -> None:
+    def topic_of(seed: int, steps: int) -> list[Item]:
+        """Returns the topic of a writer that keeps to its window: connections are lost at random, and the client resends all its frames
+        until the next connection is lost."""
+        rng = random.Random(seed)
+        window = ClientWindow(frames_max=FRAMES_IN_FLIGHT, bytes_max=1 << 20)
+        items: list[Item] = [Item(1, None)]
+        held: list[int] = []
+        reached = sequence = 0
+        for _ in range(steps):
+            chance = rng.random()
+            if chance < 0.5 and window.has_room(100):
+                assert window.hand_over(100) == sequence + 1
+                held.append(sequence)
+                sequence += 1
+            elif chance < 0.7 and held and held[0] < reached:
+                window.answered(held.pop(0) + 1)
+            elif chance < 0.8:
+                again = held[: rng.randint(0, len(held))]
+                items += [Item(1, one) for one in again]
+                reached = max([reached, *(one + 1 for one in again)])
+            else:
+                items += [Item(1, one) for one in range(reached, sequence)]
+                reached = sequence
+            assert len(window) == len(held) <= FRAMES_IN_FLIGHT
+        return items
+
     items = topic_of(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))

@@ -29,7 +29,6 @@ from wal.storage.pulsar.connection import PulsarConnection
 from wal.storage.pulsar.layout import FRAME_BYTES_LIMIT
 
 MESSAGE_BYTES: Final = 1 << 20
-SMALL: Final[dict[str, Any]] = {"txn_bytes_max": 400_000, "message_bytes_max": 300_000}
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +62,15 @@ async def test_settings_that_do_not_fit_are_refused_at_opening(narrow: PulsarSer
 
 
 async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarServer, tmp_path: Path) -> None:
+    small: dict[str, Any] = {"txn_bytes_max": 400_000, "message_bytes_max": 300_000}
     location, settings = location_of(new_namespace(own(narrow)), tmp_path / "kv")
     sizes = [300_000 - 1_000] * 12
-    async with open_wal(location, **settings, **SMALL) as log:
+    async with open_wal(location, **settings, **small) as log:
         await asyncio.gather(*(log.raw_append(Message("v", bytes(size))) for size in sizes))
         async with log.txn("v") as txn:
             await txn.append(bytes(190_000))
             await txn.append(bytes(190_000))
-    async with open_wal(location, **settings, **SMALL) as log:
+    async with open_wal(location, **settings, **small) as log:
         await log.raw_append(Message("v", b"again"))
         async with log.read("v", follow=False) as scanner:
             found = [body.payload async for message in scanner for body in message.bodies()]

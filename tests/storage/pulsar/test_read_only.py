@@ -18,7 +18,6 @@ from wal.errors import ChannelNotExistError, FormatError, InvalidArgumentError, 
 from wal.read import pulsar_source
 from wal.storage.pulsar.address import PulsarAddress
 
-PCHANNELS = ["p0", "p1", "p2", "p3"]
 WAIT_S = 30.0
 
 
@@ -71,6 +70,7 @@ async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str,
 
 
 async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(log_at: tuple[str, dict[str, Any]]) -> None:
+    PCHANNELS = ["p0", "p1", "p2", "p3"]
     location, settings = log_at
     elsewhere = next(pchannel for pchannel in PCHANNELS if pchannel != place("moved", PCHANNELS))
     async with open_wal(location, pchannels=4, **settings) as writer, open_wal(location, read_only=True, **settings) as reader:
@@ -118,16 +118,15 @@ async def test_truncation_and_cursors(log_at: tuple[str, dict[str, Any]]) -> Non
         assert await payloads(reader, "orders") == [b"%d" % number for number in range(10, 20)]
 
 
-async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
-    """Appends on request, and reports each acknowledgement, until it is killed."""
-    async with open_wal(location, **settings) as log:
-        line.tell("open")
-        while (word := await line.hear()) is not None:
-            await log.raw_append(Message("orders", word))
-            line.tell(word)
-
-
 async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(log_at: tuple[str, dict[str, Any]]) -> None:
+    async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
+        """Appends on request, and reports each acknowledgement, until it is killed."""
+        async with open_wal(location, **settings) as log:
+            line.tell("open")
+            while (word := await line.hear()) is not None:
+                await log.raw_append(Message("orders", word))
+                line.tell(word)
+
     location, settings = log_at
     writer = Other(write, location, settings)
     opening = open_wal(location, read_only=True, wait_s=WAIT_S, **settings)

@@ -10,55 +10,53 @@ from tests.storage.pulsar.conftest import location_of, new_namespace, own
 from tests.storage.pulsar.stalls import StallWatch
 from wal import ImmutableMessage, Message, MessageID, WALAccesser, open_wal
 
-WRITERS = 12
-KILLS = 1
-KILLS_SOAK = 5
-
-
-class Load:
-    """Writers that continue whatever happens, and a reader that follows."""
-
-    def __init__(self, log: WALAccesser) -> None:
-        self.log = log
-        self.acked: dict[bytes, MessageID] = {}
-        self.seen: list[tuple[MessageID, bytes]] = []
-        self.stop = False
-
-    async def write(self, number: int) -> None:
-        count = 0
-        while not self.stop:
-            payload = b"%d/%d" % (number, count)
-            count += 1
-            result = await self.log.raw_append(Message(f"v-{number % 4}", payload))
-            assert result.message_id is not None
-            self.acked[payload] = result.message_id
-
-    async def read(self, vchannel: str) -> None:
-        def take(message: ImmutableMessage) -> None:
-            self.seen.append((message.message_id, message.payload))
-
-        async with self.log.read(vchannel) as scanner:
-            async for message in scanner:
-                take(message)
-                if self.stop and message.payload == b"end":
-                    return
-
-    async def more(self, count: int) -> None:
-        """Waits for this number of further acknowledgements."""
-        wanted = len(self.acked) + count
-        while len(self.acked) < wanted:
-            await asyncio.sleep(0.01)
-
-
-async def everything(log: WALAccesser) -> list[tuple[MessageID, bytes]]:
-    found: list[tuple[MessageID, bytes]] = []
-    for number in range(4):
-        async with log.read(f"v-{number}", follow=False) as scanner:
-            found += [(message.message_id, message.payload) async for message in scanner]
-    return found
-
 
 async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer, tmp_path: Path, soak: int) -> None:
+    WRITERS = 12
+    kills = 1
+    kills_soak = 5
+
+    class Load:
+        """Writers that continue whatever happens, and a reader that follows."""
+
+        def __init__(self, log: WALAccesser) -> None:
+            self.log = log
+            self.acked: dict[bytes, MessageID] = {}
+            self.seen: list[tuple[MessageID, bytes]] = []
+            self.stop = False
+
+        async def write(self, number: int) -> None:
+            count = 0
+            while not self.stop:
+                payload = b"%d/%d" % (number, count)
+                count += 1
+                result = await self.log.raw_append(Message(f"v-{number % 4}", payload))
+                assert result.message_id is not None
+                self.acked[payload] = result.message_id
+
+        async def read(self, vchannel: str) -> None:
+            def take(message: ImmutableMessage) -> None:
+                self.seen.append((message.message_id, message.payload))
+
+            async with self.log.read(vchannel) as scanner:
+                async for message in scanner:
+                    take(message)
+                    if self.stop and message.payload == b"end":
+                        return
+
+        async def more(self, count: int) -> None:
+            """Waits for this number of further acknowledgements."""
+            wanted = len(self.acked) + count
+            while len(self.acked) < wanted:
+                await asyncio.sleep(0.01)
+
+    async def everything(log: WALAccesser) -> list[tuple[MessageID, bytes]]:
+        found: list[tuple[MessageID, bytes]] = []
+        for number in range(4):
+            async with log.read(f"v-{number}", follow=False) as scanner:
+                found += [(message.message_id, message.payload) async for message in scanner]
+        return found
+
     server = pulsar_process
     location, settings = location_of(new_namespace(own(server)), tmp_path / "meta.sqlite3")
     async with StallWatch() as watch:
@@ -66,7 +64,7 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer,
             load = Load(log)
             readers = [asyncio.create_task(load.read(f"v-{number}")) for number in range(4)]
             writers = [asyncio.create_task(load.write(number)) for number in range(WRITERS)]
-            for _ in range(KILLS if soak == 1 else KILLS_SOAK):
+            for _ in range(kills if soak == 1 else kills_soak):
                 await load.more(300)
                 await asyncio.to_thread(server.kill)
                 before, log_size = len(load.acked), server.log.stat().st_size

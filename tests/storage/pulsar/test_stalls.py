@@ -9,17 +9,16 @@ from types import ModuleType
 from tests.storage.pulsar.stalls import STALL_S, StallWatch
 
 
-def product() -> ModuleType:
-    """Returns a made-up module of the product that calls into the client, which waits."""
-    client, made = ModuleType("pulsar"), ModuleType("wal.made_up")
-    client.__dict__["sleep"] = time.sleep
-    exec("def wait(seconds):\n    sleep(seconds)", client.__dict__)
-    made.__dict__["client"] = client
-    exec("def call(seconds):\n    client.wait(seconds)", made.__dict__)
-    return made
-
-
 async def test_call_that_waits_is_noted() -> None:
+    def product() -> ModuleType:
+        """Returns a made-up module of the product that calls into the client, which waits."""
+        client, made = ModuleType("pulsar"), ModuleType("wal.made_up")
+        client.__dict__["sleep"] = time.sleep
+        exec("def wait(seconds):\n    sleep(seconds)", client.__dict__)
+        made.__dict__["client"] = client
+        exec("def call(seconds):\n    client.wait(seconds)", made.__dict__)
+        return made
+
     module = product()
     async with StallWatch() as watch:
         for _ in range(10):

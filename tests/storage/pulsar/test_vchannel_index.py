@@ -54,19 +54,18 @@ def read(index: VChannelIndex, frames: Frames, start: int, end: int, names: froz
     return found, fetched
 
 
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vchannel_index, "FRAMES_MIN", 2)
-    monkeypatch.setattr(vchannel_index, "HOLE_MIN", 4)
-    monkeypatch.setattr(vchannel_index, "EXTENTS_MAX", 5)
-    monkeypatch.setattr(vchannel_index, "BITMAP_BYTES_MAX", 4)
-
-
 @given(
     steps=FRAMES, known=st.integers(0, 60), gap=st.integers(0, 20), names=st.frozensets(st.sampled_from(NAMES), min_size=1), data=st.data()
 )
 def test_holes_hold_nothing_for_the_reader(
     steps: list[tuple[int, frozenset[str], bool]], known: int, gap: int, names: frozenset[str], data: st.DataObject
 ) -> None:
+    def small(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(vchannel_index, "FRAMES_MIN", 2)
+        monkeypatch.setattr(vchannel_index, "HOLE_MIN", 4)
+        monkeypatch.setattr(vchannel_index, "EXTENTS_MAX", 5)
+        monkeypatch.setattr(vchannel_index, "BITMAP_BYTES_MAX", 4)
+
     with pytest.MonkeyPatch.context() as patch:
         small(patch)
         index, position = VChannelIndex(), 0
@@ -135,17 +134,16 @@ class Fetched:
         monkeypatch.setattr(TopicReader, "next", counted)
 
 
-async def whole(log: PulsarLog, names: frozenset[str]) -> list[int]:
-    positions: list[int] = []
-    start = 0
-    while start < log.durable_end:
-        page: FramePage = await log.read(start, names=names, bytes_max=1 << 20)
-        positions += [frame.position for frame in page.frames]
-        start = page.next_position
-    return positions
-
-
 async def test_index_outlives_its_writer(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole(log: PulsarLog, names: frozenset[str]) -> list[int]:
+        positions: list[int] = []
+        start = 0
+        while start < log.durable_end:
+            page: FramePage = await log.read(start, names=names, bytes_max=1 << 20)
+            positions += [frame.position for frame in page.frames]
+            start = page.next_position
+        return positions
+
     fetched = Fetched(monkeypatch)
     backend = PulsarBackend(address, MemoryKV())
     try:

@@ -18,7 +18,6 @@ from wal.streams.msgstream import ChannelService
 from wal.timestamp import IdAllocator
 
 OWNER = OwnerDescription("ingest", "10.0.0.7:9000", "orders of the shop")
-OTHER = OwnerDescription("search")
 
 
 @pytest_asyncio.fixture(params=["memory", "sqlite"])
@@ -34,11 +33,12 @@ async def service(kv: KVBase) -> AsyncIterator[ChannelService]:
 
 
 async def test_channels_are_described_in_the_order_asked_for(service: ChannelService) -> None:
+    other = OwnerDescription("search")
     first = await service.create_channels(OWNER, 12)
-    (second,) = await service.create_channels(OTHER)
+    (second,) = await service.create_channels(other)
     assert len({*first, second}) == 13
     found = await service.describe_channels([second, first[3]])
-    assert [(one.channel_name, one.owner) for one in found] == [(second, OTHER), (first[3], OWNER)]
+    assert [(one.channel_name, one.owner) for one in found] == [(second, other), (first[3], OWNER)]
     everything = await service.describe_channels()
     assert [one.channel_name for one in everything] == [*first, second]
     assert await service.describe_channels([]) == []

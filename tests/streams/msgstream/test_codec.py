@@ -109,25 +109,23 @@ def test_damaged_message_raises_nothing_else(message: TsMsg, data: st.DataObject
 
 @given(messages, st.data())
 def test_message_that_is_cut_in_its_base_is_refused(message: TsMsg, data: st.DataObject) -> None:
+    def _base(encoded: bytes) -> bytes:
+        """Returns the base of a message, as protobuf's own reader finds it."""
+        return wire.TimeTickMsg.FromString(encoded[: end(encoded)]).base.SerializeToString(deterministic=True)
+
+    def end(encoded: bytes) -> int:
+        size, shift, at = 0, 0, 1
+        while True:
+            size |= (encoded[at] & 127) << shift
+            shift, at = shift + 7, at + 1
+            if encoded[at - 1] < 128:
+                return at + size
+
     encoded = message.marshal()
     header = encoded.index(wire.MsgBase.FromString(_base(encoded)).SerializeToString(deterministic=True))
     cut = data.draw(st.integers(0, header + len(_base(encoded)) - 1))
     with pytest.raises(InvalidArgumentError):
         UnmarshalDispatcher().unmarshal(encoded[:cut])
-
-
-def _base(encoded: bytes) -> bytes:
-    """Returns the base of a message, as protobuf's own reader finds it."""
-    return wire.TimeTickMsg.FromString(encoded[: _end(encoded)]).base.SerializeToString(deterministic=True)
-
-
-def _end(encoded: bytes) -> int:
-    size, shift, at = 0, 0, 1
-    while True:
-        size |= (encoded[at] & 127) << shift
-        shift, at = shift + 7, at + 1
-        if encoded[at - 1] < 128:
-            return at + size
 
 
 @given(bases, st.lists(u64, min_size=1, max_size=5))

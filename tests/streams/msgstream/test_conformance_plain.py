@@ -144,6 +144,10 @@ async def test_traces_travel_with_the_messages(place: Place, opened: Opener) -> 
 
 @pytest.mark.on_pulsar
 async def test_seek_continues_exactly_after_or_at_a_message(place: Place, opened: Opener) -> None:
+    def by_number_of(n: int, at: int) -> int:
+        """Returns the number after which the channel of `n` continues, when both channels were sought beside `at`."""
+        return at if n % 2 == at % 2 else at ^ 1
+
     channels = place.channels(2)
     producer = await producing(opened, channels)
     await produce(producer, *(row(n, key=n) for n in range(24)))
@@ -158,11 +162,6 @@ async def test_seek_continues_exactly_after_or_at_a_message(place: Place, opened
             await stream.seek(here, there, inclusive=inclusive)
             expected = {n for n in range(24) if n > by_number_of(n, at) or (inclusive and n in (at, at ^ 1))}
             assert set(numbers(await consume_messages(stream, len(expected)))) == expected
-
-
-def by_number_of(n: int, at: int) -> int:
-    """Returns the number after which the channel of `n` continues, when both channels were sought beside `at`."""
-    return at if n % 2 == at % 2 else at ^ 1
 
 
 async def test_seek_to_the_end_of_a_pack_continues_exactly_after_it(place: Place, opened: Opener) -> None:

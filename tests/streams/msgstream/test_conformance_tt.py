@@ -55,10 +55,6 @@ def cut(packs: Sequence[MsgPack]) -> list[tuple[int, int, list[int]]]:
     return [(pack.begin_ts, pack.end_ts, numbers([pack])) for pack in packs]
 
 
-def filled(packs: Sequence[MsgPack]) -> list[MsgPack]:
-    return [pack for pack in packs if pack.msgs]
-
-
 async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) -> list[MsgPack]:
     """Returns the packs that follow these positions, and closes the stream."""
     await stream.seek(*positions)
@@ -70,6 +66,10 @@ async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) 
 @pytest.mark.on_pulsar
 async def test_restart_at_any_pack_continues_exactly_after_it(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     """Also for media with ticks of their own: a pack is cut alike when it is read again."""
+
+    def filled(packs: Sequence[MsgPack]) -> list[MsgPack]:
+        return [pack for pack in packs if pack.msgs]
+
     channels = place.channels(2)
     stream = await opened(channels, "first")
     packs: list[MsgPack] = []

@@ -28,30 +28,28 @@ FACTORIES = pytest.mark.parametrize(
 )
 
 
-class Counting:
-    """A factory of dispatchers that counts them."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def new_unmarshal_dispatcher(self) -> UnmarshalDispatcher:
-        self.made += 1
-        return UnmarshalDispatcher()
-
-
-async def check(factory: MsgStreamFactory, ticks: list[TsMsg]) -> None:
-    """Two streams of the factory, one of each kind, share their channels."""
-    async with await factory.new_msg_stream() as plain, await factory.new_tt_msg_stream() as ticked:
-        assert isinstance(ticked, TtMsgStream)
-        await plain.as_producer(["a"])
-        await plain.as_consumer(["a"], "plain")
-        await ticked.as_consumer(["a"], "ticked")
-        await produce(plain, row(1, 1), *ticks)
-        assert numbers([await consume(ticked)]) == [1]
-        assert (await consume(plain)).msgs[0].id == 0
-
-
 async def test_streams_in_memory_and_on_rocksmq_share_their_channels(tmp_path: Path) -> None:
+    class Counting:
+        """A factory of dispatchers that counts them."""
+
+        def __init__(self) -> None:
+            self.made = 0
+
+        def new_unmarshal_dispatcher(self) -> UnmarshalDispatcher:
+            self.made += 1
+            return UnmarshalDispatcher()
+
+    async def check(factory: MsgStreamFactory, ticks: list[TsMsg]) -> None:
+        """Two streams of the factory, one of each kind, share their channels."""
+        async with await factory.new_msg_stream() as plain, await factory.new_tt_msg_stream() as ticked:
+            assert isinstance(ticked, TtMsgStream)
+            await plain.as_producer(["a"])
+            await plain.as_consumer(["a"], "plain")
+            await ticked.as_consumer(["a"], "ticked")
+            await produce(plain, row(1, 1), *ticks)
+            assert numbers([await consume(ticked)]) == [1]
+            assert (await consume(plain)).msgs[0].id == 0
+
     async with MemoryMedium() as medium:
         places: list[tuple[Any, dict[str, Any]]] = [
             (MemoryMsgStreamFactory(), {"medium": medium}),

@@ -100,26 +100,25 @@ def test_each_name_of_the_seeds_has_a_row() -> None:
 
 
 def test_each_python_name_is_in_its_file(subtests: pytest.Subtests) -> None:
+    def check_row(row: tuple[str, ...]) -> None:
+        _, python, file = row
+        if python.startswith(("none", "private")):
+            assert file == ""
+            return
+        names = names_in(python)
+        assert names
+        path = file.strip("`") or "streams/msgstream/types.py"
+        module = importlib.import_module("wal." + path.removesuffix(".py").replace("/", "."))
+        assert (ROOT / "wal" / path).is_file()
+        for name in names:
+            owner, _, member = name.partition(".")
+            assert owner in vars(module)
+            found = getattr(module, owner)
+            assert not member or hasattr(found, member) or member in getattr(found, "__annotations__", {}), name
+
     for row in NAMES:
         with subtests.test(row[0]):
             check_row(row)
-
-
-def check_row(row: tuple[str, ...]) -> None:
-    _, python, file = row
-    if python.startswith(("none", "private")):
-        assert file == ""
-        return
-    names = names_in(python)
-    assert names
-    path = file.strip("`") or "streams/msgstream/types.py"
-    module = importlib.import_module("wal." + path.removesuffix(".py").replace("/", "."))
-    assert (ROOT / "wal" / path).is_file()
-    for name in names:
-        owner, _, member = name.partition(".")
-        assert owner in vars(module)
-        found = getattr(module, owner)
-        assert not member or hasattr(found, member) or member in getattr(found, "__annotations__", {}), name
 
 
 def test_each_number_is_that_of_the_seeds() -> None:

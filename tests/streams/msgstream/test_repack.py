@@ -27,7 +27,6 @@ from wal.streams.msgstream import (
 from wal.streams.msgstream.producers import distribute
 
 OTHERS = [MsgType.FLUSH, MsgType.TIME_TICK, MsgType.CREATE_COLLECTION, MsgType.SEARCH]
-Row = tuple[Any, ...]
 
 
 @st.composite
@@ -39,31 +38,31 @@ def keyed(draw: st.DrawFn) -> TsMsg:
     return message
 
 
-def rows(message: TsMsg) -> list[tuple[int, Row]]:
-    """Returns the rows of a message, each with its key. The row of an undivided message is the message."""
-    base: Row = (message.msg_type, message.id, message.timestamp, message.source_id, message.target_id, message.trace_ctx)
-    columns: Iterable[Row]
-    if isinstance(message, InsertMsg):
-        base += (message.collection_id, message.partition_id)
-        columns = zip(message.timestamps, message.row_ids, message.row_data, strict=True)
-    elif isinstance(message, DeleteMsg):
-        base += (message.collection_id, message.partition_id)
-        columns = zip(message.timestamps, message.primary_keys, strict=True)
-    else:
-        columns = iter([(message.marshal_body(),)])
-    return [(key, (*base, *row)) for key, row in zip(message.hash_keys, columns, strict=True)]
-
-
-def naive(messages: list[TsMsg], producers: int) -> dict[int, list[tuple[int, Row]]]:
-    found: dict[int, list[tuple[int, Row]]] = {}
-    for message in messages:
-        for key, row in rows(message):
-            found.setdefault(key % producers, []).append((key, row))
-    return found
-
-
 @given(st.lists(keyed(), max_size=8), st.integers(1, 5))
 def test_every_row_goes_in_order_to_the_producer_of_its_key(messages: list[TsMsg], producers: int) -> None:
+    Row = tuple[Any, ...]
+
+    def rows(message: TsMsg) -> list[tuple[int, Row]]:
+        """Returns the rows of a message, each with its key. The row of an undivided message is the message."""
+        base: Row = (message.msg_type, message.id, message.timestamp, message.source_id, message.target_id, message.trace_ctx)
+        columns: Iterable[Row]
+        if isinstance(message, InsertMsg):
+            base += (message.collection_id, message.partition_id)
+            columns = zip(message.timestamps, message.row_ids, message.row_data, strict=True)
+        elif isinstance(message, DeleteMsg):
+            base += (message.collection_id, message.partition_id)
+            columns = zip(message.timestamps, message.primary_keys, strict=True)
+        else:
+            columns = iter([(message.marshal_body(),)])
+        return [(key, (*base, *row)) for key, row in zip(message.hash_keys, columns, strict=True)]
+
+    def naive(messages: list[TsMsg], producers: int) -> dict[int, list[tuple[int, Row]]]:
+        found: dict[int, list[tuple[int, Row]]] = {}
+        for message in messages:
+            for key, row in rows(message):
+                found.setdefault(key % producers, []).append((key, row))
+        return found
+
     before = [message.marshal() for message in messages]
     found = distribute(messages, producers)
     assert {index: [row for one in some for row in rows(one)] for index, some in found.items()} == naive(messages, producers)

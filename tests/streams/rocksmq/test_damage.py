@@ -64,16 +64,15 @@ async def test_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Path
     assert isinstance(raised.value, CorruptionError | StorageError)
 
 
-def delete_record(directory: Path, message_id: int) -> None:
-    store = Store.open(directory, RocksMQSettings())
-    changes = TurnWrites()
-    changes.delete(record_key(data_prefix("x"), message_id))
-    store.write(changes)
-    store.close()
-
-
 @pytest.mark.parametrize("missing", [1, 2, 50, 100])
 async def test_missing_record_is_an_error(directory: Path, missing: int) -> None:
+    def delete_record(directory: Path, message_id: int) -> None:
+        store = Store.open(directory, RocksMQSettings())
+        changes = TurnWrites()
+        changes.delete(record_key(data_prefix("x"), message_id))
+        store.write(changes)
+        store.close()
+
     await fill(directory, 100)
     await asyncio.to_thread(delete_record, directory, missing)
     with pytest.raises(CorruptionError, match="missing") as raised:

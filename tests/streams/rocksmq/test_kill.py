@@ -12,24 +12,48 @@ from tests.processes import Child
 from tests.streams.rocksmq.child import CHANNELS
 from wal.streams.rocksmq import RocksMQ
 
-ROUNDS = 10
-
-
-def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
-    """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
-    with Child("-m", "tests.streams.rocksmq.child", directory, seed) as child:
-        assert child.line_now() == "ready"
-        for line in child.lines_now(kill_after=lines_max):
-            yield line.split()
-        child.end_now(-signal.SIGKILL)
-
 
 def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: int) -> None:
+    rounds = 10
+
+    def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
+        """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
+        with Child("-m", "tests.streams.rocksmq.child", directory, seed) as child:
+            assert child.line_now() == "ready"
+            for line in child.lines_now(kill_after=lines_max):
+                yield line.split()
+            child.end_now(-signal.SIGKILL)
+
+    async def check(
+        directory: Path, sent: dict[str, list[tuple[str, ...]]], done: dict[str, dict[int, str]], acked: dict[str, int]
+    ) -> None:
+        async with await RocksMQ.open(directory) as mq:
+            for name in CHANNELS:
+                (group,) = next(info for info in mq.channels() if info.name == name).groups
+                assert group.current_id >= acked[name]
+                await mq.create_consumer_group("check", name)
+                messages = []
+                while found := await mq.consume("check", name, 1000):
+                    messages += found
+                await mq.destroy_consumer_group("check", name)
+                ids = {message.message_id: message.payload.decode() for message in messages}
+                assert sorted(ids) == [message.message_id for message in messages]
+                for first_id, payload in done[name].items():
+                    assert ids[first_id] == payload
+                stored = [message.payload.decode() for message in messages]
+                assert len(stored) == len(set(stored))
+                at = {payload: index for index, payload in enumerate(stored)}
+                for batch in sent[name]:
+                    there = [payload for payload in batch if payload in at]
+                    assert not there or len(there) == len(batch)
+                    assert [at[payload] for payload in there] == list(range(at[batch[0]], at[batch[0]] + len(there)) if there else [])
+                assert set(stored) <= {payload for batch in sent[name] for payload in batch}
+
     draw = random.Random(7)
     sent: dict[str, list[tuple[str, ...]]] = {name: [] for name in CHANNELS}
     done: dict[str, dict[int, str]] = {name: {} for name in CHANNELS}
     acked = dict.fromkeys(CHANNELS, -1)
-    for seed in range(ROUNDS * soak):
+    for seed in range(rounds * soak):
         for what, name, *rest in killed(directory, seed, draw.randrange(1, 400)):
             if what == "sent":
                 sent[name].append(tuple(rest))
@@ -37,30 +61,6 @@ def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: in
                 done[name][int(rest[1])] = rest[0]
             else:
                 acked[name] = int(rest[0])
-        if seed % 5 and seed < ROUNDS * soak - 1:
+        if seed % 5 and seed < rounds * soak - 1:
             continue  # only the next child opens it
         asyncio.run(check(directory, sent, done, acked))
-
-
-async def check(directory: Path, sent: dict[str, list[tuple[str, ...]]], done: dict[str, dict[int, str]], acked: dict[str, int]) -> None:
-    async with await RocksMQ.open(directory) as mq:
-        for name in CHANNELS:
-            (group,) = next(info for info in mq.channels() if info.name == name).groups
-            assert group.current_id >= acked[name]
-            await mq.create_consumer_group("check", name)
-            messages = []
-            while found := await mq.consume("check", name, 1000):
-                messages += found
-            await mq.destroy_consumer_group("check", name)
-            ids = {message.message_id: message.payload.decode() for message in messages}
-            assert sorted(ids) == [message.message_id for message in messages]
-            for first_id, payload in done[name].items():
-                assert ids[first_id] == payload
-            stored = [message.payload.decode() for message in messages]
-            assert len(stored) == len(set(stored))
-            at = {payload: index for index, payload in enumerate(stored)}
-            for batch in sent[name]:
-                there = [payload for payload in batch if payload in at]
-                assert not there or len(there) == len(batch)
-                assert [at[payload] for payload in there] == list(range(at[batch[0]], at[batch[0]] + len(there)) if there else [])
-            assert set(stored) <= {payload for batch in sent[name] for payload in batch}

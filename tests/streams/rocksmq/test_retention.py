@@ -25,10 +25,6 @@ async def fill(mq: RocksMQ, messages: int) -> list[int]:
     return ids
 
 
-def numbers(messages: list[ConsumerMessage]) -> list[int]:
-    return [int(message.payload) for message in messages]
-
-
 async def opened(directory: Path, **settings: object) -> RocksMQ:
     mq = await RocksMQ.open(directory, settings=RocksMQSettings(page_bytes=PAGE, **settings))  # type: ignore[arg-type]
     if not mq.channels():
@@ -40,6 +36,9 @@ async def opened(directory: Path, **settings: object) -> RocksMQ:
 
 
 async def test_consumed_pages_go_by_size(directory: Path) -> None:
+    def numbers(messages: list[ConsumerMessage]) -> list[int]:
+        return [int(message.payload) for message in messages]
+
     mq = await opened(directory, retention_bytes=PAGE)
     ids = await fill(mq, 18)
     assert await mq.retain() == 0

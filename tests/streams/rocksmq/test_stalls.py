@@ -10,10 +10,9 @@ import pytest
 
 from wal.streams.rocksmq import RocksMQ, RocksMQSettings, store
 
-BYTES_MAX = 1 << 30
-
 
 async def test_stalled_write_is_tried_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bytes_max = 1 << 30
     stalls = 0
     sleep = time.sleep
 
@@ -28,7 +27,7 @@ async def test_stalled_write_is_tried_again(directory: Path, monkeypatch: pytest
         await mq.create_consumer_group("g", "x")
         sent = 0
         while not stalls:
-            assert sent * 50_000 < BYTES_MAX, "RocksDB never stalled: the test shows nothing"
+            assert sent * 50_000 < bytes_max, "RocksDB never stalled: the test shows nothing"
             batches = [[b"%d/" % (sent + index) + bytes(50_000)] for index in range(50)]
             await asyncio.gather(*(mq.produce("x", batch) for batch in batches))
             sent += len(batches)

@@ -318,6 +318,16 @@ async def test_full_window_survives_reopening(data: str) -> None:
 
 @pytest.mark.parametrize("pchannels", [pytest.param(1, marks=pytest.mark.soak("four pchannels show the same")), 4])
 async def test_retries_over_kills_write_exactly_once(data: str, pchannels: int) -> None:
+    async def write_keyed(line: Line, data: str, pchannels: int, first: int) -> None:
+        """Retries some appends with unknown outcome, then continues, sixteen at a time."""
+        async with open_wal(data, pchannels=pchannels) as log:
+            number = max(first - 20, 0)
+            while True:
+                calls = [log.append_nowait(Message(f"v{n % 8}", b"%d" % n), idempotency_key=f"k{n}") for n in range(number, number + 16)]
+                for n, result in enumerate(await asyncio.gather(*calls), number):
+                    line.tell((f"k{n}", str(result.message_id), result.time_tick))
+                number += 16
+
     told: dict[str, tuple[str, int]] = {}
     for target in (60, 120, 180):
         writer = Other(write_keyed, data, pchannels, len(told))
@@ -336,17 +346,6 @@ async def test_retries_over_kills_write_exactly_once(data: str, pchannels: int) 
         written = [int(payload) for name in range(8) for payload in await payloads(log, f"v{name}")]
         assert sorted(written) == list(range(len(written))), "each once; the writer may have been ahead of its words"
         assert len(written) >= len(told) + 20
-
-
-async def write_keyed(line: Line, data: str, pchannels: int, first: int) -> None:
-    """Retries some appends with unknown outcome, then continues, sixteen at a time."""
-    async with open_wal(data, pchannels=pchannels) as log:
-        number = max(first - 20, 0)
-        while True:
-            calls = [log.append_nowait(Message(f"v{n % 8}", b"%d" % n), idempotency_key=f"k{n}") for n in range(number, number + 16)]
-            for n, result in enumerate(await asyncio.gather(*calls), number):
-                line.tell((f"k{n}", str(result.message_id), result.time_tick))
-            number += 16
 
 
 async def test_errors_are_of_the_tree(log: WALAccesser) -> None:

@@ -184,6 +184,15 @@ async def test_bound_is_a_pchannel_s(location: str) -> None:
 
 
 async def test_forgotten_one_is_forgotten_after_a_crash_too(data: str) -> None:
+    async def put_and_forget(line: Line, data: str) -> None:
+        async with open_wal(data) as log:
+            for producer in ("gone", "kept"):
+                await put(log, 5, producer=producer)
+            await log.forget_producer("gone")
+            await log.raw_append(Message("orders", b"after"))
+            line.tell("forgotten")
+            await line.hear()
+
     writer = Other(put_and_forget, data)
     assert await writer.hear() == "forgotten"
     await writer.kill()
@@ -191,16 +200,6 @@ async def test_forgotten_one_is_forgotten_after_a_crash_too(data: str) -> None:
         assert [info.name for info in await log.producers()] == ["kept"]
         assert not (await put(log, 1, producer="gone")).duplicate
         assert (await put(log, 5, producer="kept")).duplicate
-
-
-async def put_and_forget(line: Line, data: str) -> None:
-    async with open_wal(data) as log:
-        for producer in ("gone", "kept"):
-            await put(log, 5, producer=producer)
-        await log.forget_producer("gone")
-        await log.raw_append(Message("orders", b"after"))
-        line.tell("forgotten")
-        await line.hear()
 
 
 async def test_dropped_vchannel_forgets_its_producers(log: WALAccesser) -> None:
@@ -315,6 +314,24 @@ async def test_later_ones_of_one_that_was_not_sent_fail(log: WALAccesser) -> Non
 
 
 async def test_many_producers_over_kills(data: str) -> None:
+    async def produce(line: Line, data: str) -> None:
+        async with open_wal(data) as log:
+            known = {info.name: info.last_sequence for info in await log.producers()}
+            start = {f"p{n}": max(known.get(f"p{n}", 0) - 3, 0) + 1 for n in range(10)}
+            step = 0
+            while True:
+                sent = [(producer, first + step + offset) for producer, first in start.items() for offset in range(3)]
+                await asyncio.gather(
+                    *(
+                        log.append_nowait(
+                            Message("orders", f"{producer} {sequence}".encode()), idempotency_key=ProducerKey(producer, sequence)
+                        )
+                        for producer, sequence in sent
+                    )
+                )
+                line.tell(sent)
+                step += 3
+
     last: dict[str, int] = {}
     for _ in range(4):
         writer = Other(produce, data)
@@ -331,20 +348,3 @@ async def test_many_producers_over_kills(data: str) -> None:
         for producer, sequence in last.items():
             assert known[producer] >= sequence, "what was acknowledged is remembered"
             assert written[producer] == list(range(1, known[producer] + 1)), "each once, in order"
-
-
-async def produce(line: Line, data: str) -> None:
-    async with open_wal(data) as log:
-        known = {info.name: info.last_sequence for info in await log.producers()}
-        start = {f"p{n}": max(known.get(f"p{n}", 0) - 3, 0) + 1 for n in range(10)}
-        step = 0
-        while True:
-            sent = [(producer, first + step + offset) for producer, first in start.items() for offset in range(3)]
-            await asyncio.gather(
-                *(
-                    log.append_nowait(Message("orders", f"{producer} {sequence}".encode()), idempotency_key=ProducerKey(producer, sequence))
-                    for producer, sequence in sent
-                )
-            )
-            line.tell(sent)
-            step += 3

@@ -14,49 +14,46 @@ from wal import open_wal
 from wal.streams.msgstream import MsgType, UnmarshalDispatcher
 from wal.streams.rocksmq import RocksMQ
 
-KILLS = 3
-LINES_MAX = 120
-
-
-def run(directory: Path, *args: str, lines_max: int | None = None) -> list[list[int]]:
-    """Runs a child, and kills it when it has reported so many ticks; None: it has to end by itself. Returns its reports."""
-    with Child("-m", "tests.streams.flowgraph.nodes.kill_child", directory, *args) as child:
-        assert child.line_now() == "opening"
-        if lines_max == 0:
-            child.send_signal(signal.SIGKILL)
-        reports = [[int(field) for field in line.split()] for line in child.lines_now(kill_after=lines_max)]
-        child.end_now(0 if lines_max is None else -signal.SIGKILL)
-    return reports
-
-
-async def sent(directory: Path) -> Counter[bytes]:
-    """Returns the messages that the channels hold."""
-    found: Counter[bytes] = Counter()
-    decode = UnmarshalDispatcher().unmarshal
-    async with await RocksMQ.open(directory / "mq") as mq:
-        for channel in [channel for channels in CHANNELS.values() for channel in channels]:
-            await mq.create_consumer_group("check", channel)
-            while messages := await mq.consume("check", channel, 1000):
-                payloads = [message.payload for message in messages]
-                found.update(payload for payload in payloads if decode(payload).msg_type != MsgType.TIME_TICK)
-    return found
-
-
-async def written(directory: Path) -> list[list[list[bytes]]]:
-    """Returns the payloads of each transaction that has some: of the copy, and of the copy that nothing disturbed."""
-    both = []
-    async with open_wal(directory / "log") as log:
-        for vchannel in ("copy", "undisturbed"):
-            async with log.read(vchannel, follow=False) as scanner:
-                txns = [[body.payload for body in message.bodies()] async for message in scanner]
-            both.append([payloads for payloads in txns if payloads])
-    return both
-
 
 def test_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -> None:
+    kills = 3
+    LINES_MAX = 120
+
+    def run(directory: Path, *args: str, lines_max: int | None = None) -> list[list[int]]:
+        """Runs a child, and kills it when it has reported so many ticks; None: it has to end by itself. Returns its reports."""
+        with Child("-m", "tests.streams.flowgraph.nodes.kill_child", directory, *args) as child:
+            assert child.line_now() == "opening"
+            if lines_max == 0:
+                child.send_signal(signal.SIGKILL)
+            reports = [[int(field) for field in line.split()] for line in child.lines_now(kill_after=lines_max)]
+            child.end_now(0 if lines_max is None else -signal.SIGKILL)
+        return reports
+
+    async def sent(directory: Path) -> Counter[bytes]:
+        """Returns the messages that the channels hold."""
+        found: Counter[bytes] = Counter()
+        decode = UnmarshalDispatcher().unmarshal
+        async with await RocksMQ.open(directory / "mq") as mq:
+            for channel in [channel for channels in CHANNELS.values() for channel in channels]:
+                await mq.create_consumer_group("check", channel)
+                while messages := await mq.consume("check", channel, 1000):
+                    payloads = [message.payload for message in messages]
+                    found.update(payload for payload in payloads if decode(payload).msg_type != MsgType.TIME_TICK)
+        return found
+
+    async def written(directory: Path) -> list[list[list[bytes]]]:
+        """Returns the payloads of each transaction that has some: of the copy, and of the copy that nothing disturbed."""
+        both = []
+        async with open_wal(directory / "log") as log:
+            for vchannel in ("copy", "undisturbed"):
+                async with log.read(vchannel, follow=False) as scanner:
+                    txns = [[body.payload for body in message.bodies()] async for message in scanner]
+                both.append([payloads for payloads in txns if payloads])
+        return both
+
     draw = random.Random(random.getrandbits(32))
     replayed = 0
-    for kill in range(KILLS * soak):
+    for kill in range(kills * soak):
         reports = run(tmp_path, "copy", lines_max=0 if kill % 5 == 4 else draw.randrange(1, LINES_MAX))
         replayed += reports[-1][1] if reports else 0
     reports = run(tmp_path, "copy", "0")

@@ -134,34 +134,33 @@ async def test_policy_and_filters_are_those_of_a_read(log: WALAccesser) -> None:
         assert [payloads for _, payloads in await full_ticks(node, 1)] == [[b"2"]]
 
 
-async def joined(log: WALAccesser, name: str, last: int, function: Callable[[int], None], *, interval_s: float) -> bool:
-    """Copies the vchannels a and b to the vchannel `name`, up to the tick `last`; returns False if the function failed."""
-    finished = asyncio.Event()
-
-    def merge(tick: int, *inputs: Sequence[ImmutableMessage]) -> list[bytes]:
-        function(tick)
-        if tick >= last:
-            finished.set()
-        return [b"%d: " % tick + body.payload for one in inputs for message in one for body in message.bodies()]
-
-    graph = TimeTickedFlowGraph()
-    for vchannel in "ab":
-        graph.add_node(ScannerNode(vchannel, log, vchannel, cursor=name, tick_interval_s=interval_s))
-        graph.set_edges(vchannel, out=["merge"])
-    graph.add_node(FunctionNode("merge", merge))
-    graph.add_node(WalSinkNode("sink", log, name))
-    graph.set_edges("merge", in_=["a", "b"], out=["sink"])
-    graph.set_edges("sink", in_=["merge"])
-    async with graph:
-        waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
-    return graph.error is None
-
-
 @pytest.mark.parametrize("interval_s", [0.0, 0.001])
 async def test_failures_at_any_tick_lose_and_repeat_nothing(log: WALAccesser, interval_s: float) -> None:
+    async def joined(log: WALAccesser, name: str, last: int, function: Callable[[int], None], *, interval_s: float) -> bool:
+        """Copies the vchannels a and b to the vchannel `name`, up to the tick `last`; returns False if the function failed."""
+        finished = asyncio.Event()
+
+        def merge(tick: int, *inputs: Sequence[ImmutableMessage]) -> list[bytes]:
+            function(tick)
+            if tick >= last:
+                finished.set()
+            return [b"%d: " % tick + body.payload for one in inputs for message in one for body in message.bodies()]
+
+        graph = TimeTickedFlowGraph()
+        for vchannel in "ab":
+            graph.add_node(ScannerNode(vchannel, log, vchannel, cursor=name, tick_interval_s=interval_s))
+            graph.set_edges(vchannel, out=["merge"])
+        graph.add_node(FunctionNode("merge", merge))
+        graph.add_node(WalSinkNode("sink", log, name))
+        graph.set_edges("merge", in_=["a", "b"], out=["sink"])
+        graph.set_edges("sink", in_=["merge"])
+        async with graph:
+            waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        return graph.error is None
+
     random = Random(3)
     sent = [b"%d" % number for number in range(150)]
     left = sent.copy()

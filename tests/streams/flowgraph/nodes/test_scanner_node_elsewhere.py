@@ -44,44 +44,6 @@ async def opens(on_pulsar: tuple[str, dict[str, Any]] | None, tmp_path: Path) ->
         yield lambda: open_wal(f"wal://{served.address}")
 
 
-class Failing(BaseNode):
-    """Fails once it has passed on so many messages; 0: never."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__("failing")
-        self.left = at
-
-    def operate(self, msgs: list[Msg]) -> list[Msg]:
-        (msg,) = msgs
-        assert isinstance(msg, BatchMsg)
-        if self.left and msg.messages:
-            self.left -= min(len(msg.messages), self.left)
-            if not self.left:
-                raise FailingError
-        return [msg]
-
-
-async def copied(log: WALAccesser) -> list[bytes]:
-    async with log.read("copy", follow=False) as scanner:
-        return [body.payload async for message in scanner for body in message.bodies()]
-
-
-async def copy(log: WALAccesser, *, until: int, fails_at: int = 0) -> TimeTickedFlowGraph:
-    """Copies orders until the copy has so many messages, or the graph has failed."""
-    graph = TimeTickedFlowGraph()
-    sink = WalSinkNode("sink", log, "copy")
-    nodes = [ScannerNode("source", log, "orders", cursor="graph"), Failing(fails_at), sink]
-    names = [node.name for node in nodes]
-    for index, node in enumerate(nodes):
-        graph.add_node(node)
-        graph.set_edges(node.name, in_=names[max(0, index - 1) : index], out=names[index + 1 : index + 2])
-    async with graph:
-        while graph.error is None and len(await copied(log)) < until:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(graph.done(), 0.05)
-    return graph
-
-
 @pytest.mark.parametrize("tick_interval_s", [0.0, 0.02])
 async def test_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_interval_s: float) -> None:
     async with opens() as log:
@@ -96,6 +58,41 @@ async def test_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_in
 
 
 async def test_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
+    class Failing(BaseNode):
+        """Fails once it has passed on so many messages; 0: never."""
+
+        def __init__(self, at: int) -> None:
+            super().__init__("failing")
+            self.left = at
+
+        def operate(self, msgs: list[Msg]) -> list[Msg]:
+            (msg,) = msgs
+            assert isinstance(msg, BatchMsg)
+            if self.left and msg.messages:
+                self.left -= min(len(msg.messages), self.left)
+                if not self.left:
+                    raise FailingError
+            return [msg]
+
+    async def copied(log: WALAccesser) -> list[bytes]:
+        async with log.read("copy", follow=False) as scanner:
+            return [body.payload async for message in scanner for body in message.bodies()]
+
+    async def copy(log: WALAccesser, *, until: int, fails_at: int = 0) -> TimeTickedFlowGraph:
+        """Copies orders until the copy has so many messages, or the graph has failed."""
+        graph = TimeTickedFlowGraph()
+        sink = WalSinkNode("sink", log, "copy")
+        nodes = [ScannerNode("source", log, "orders", cursor="graph"), Failing(fails_at), sink]
+        names = [node.name for node in nodes]
+        for index, node in enumerate(nodes):
+            graph.add_node(node)
+            graph.set_edges(node.name, in_=names[max(0, index - 1) : index], out=names[index + 1 : index + 2])
+        async with graph:
+            while graph.error is None and len(await copied(log)) < until:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(graph.done(), 0.05)
+        return graph
+
     async with opens() as log:
         payloads = await numbered(log, 20)
         graph = await copy(log, until=20, fails_at=12)

@@ -194,68 +194,66 @@ async def test_wrong_input_is_refused(medium: MemoryMedium) -> None:
 # -- failures at any tick
 
 
-class Feed:
-    """Two streams with random messages and ticks: of several channels, out of order within a tick and beyond it."""
-
-    def __init__(self, random: Random) -> None:
-        self.channels = [[f"{name}{n}" for n in range(random.randrange(1, 4))] for name in "ab"]
-        self.packs: list[list[tuple[str, list[OpaqueMsg]]]] = []
-        number = 0
-        for channels in self.channels:
-            sent: list[tuple[str, list[OpaqueMsg]]] = []
-            for channel in channels:
-                tick = 0
-                while tick < 60:
-                    messages = []
-                    for _ in range(random.randrange(4)):
-                        number += 1
-                        ts = tick + 1 + random.randrange(random.choice([3, 30]))
-                        messages.append(OpaqueMsg(MsgType.FLUSH, b"%d" % number, timestamp=ts, id=number))
-                    tick = min(tick + random.randrange(1, 20), 60)
-                    sent.append((channel, [*messages, TimeTickMsg(timestamp=tick)]))  # type: ignore[list-item]
-                sent.append((channel, [TimeTickMsg(timestamp=100)]))  # type: ignore[list-item]
-            self.packs.append(sent)
-
-    async def send(self, medium: MemoryMedium) -> None:
-        for sent in self.packs:
-            for channel, messages in sent:
-                async with MsgStream(medium) as stream:
-                    await stream.as_producer([channel])
-                    await stream.broadcast(MsgPack(messages))
-
-
-async def run(medium: MemoryMedium, feed: Feed, log: Any, name: str, function: Callable[..., Any], *, fail: bool) -> bool:
-    """Copies both streams to a vchannel until tick 100 or a failure; returns whether it came to tick 100."""
-    streams = [await consumer(medium, channels, name) for channels in feed.channels]
-    finished = asyncio.Event()
-
-    def merge(tick: int, left: Sequence[TsMsg], right: Sequence[TsMsg]) -> list[TsMsg]:
-        if tick == 100:
-            finished.set()
-        function(tick)
-        return [one for one in (*left, *right) if one.id % 3]
-
-    graph = TimeTickedFlowGraph()
-    for stream, source in zip(streams, "ab", strict=True):
-        graph.add_node(MsgStreamNode(source, stream))
-        graph.set_edges(source, out=["merge"])
-    graph.add_node(FunctionNode("merge", merge))
-    graph.add_node(WalSinkNode("sink", log, name))
-    graph.set_edges("merge", in_=["a", "b"], out=["sink"])
-    graph.set_edges("sink", in_=["merge"])
-    async with graph:
-        waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
-    for stream in streams:
-        await stream.close()
-    assert (graph.error is None) or fail
-    return graph.error is None
-
-
 @pytest.mark.parametrize("seed", range(15))
 async def test_failures_at_any_tick_lose_and_repeat_nothing(seed: int) -> None:
+    class Feed:
+        """Two streams with random messages and ticks: of several channels, out of order within a tick and beyond it."""
+
+        def __init__(self, random: Random) -> None:
+            self.channels = [[f"{name}{n}" for n in range(random.randrange(1, 4))] for name in "ab"]
+            self.packs: list[list[tuple[str, list[OpaqueMsg]]]] = []
+            number = 0
+            for channels in self.channels:
+                sent: list[tuple[str, list[OpaqueMsg]]] = []
+                for channel in channels:
+                    tick = 0
+                    while tick < 60:
+                        messages = []
+                        for _ in range(random.randrange(4)):
+                            number += 1
+                            ts = tick + 1 + random.randrange(random.choice([3, 30]))
+                            messages.append(OpaqueMsg(MsgType.FLUSH, b"%d" % number, timestamp=ts, id=number))
+                        tick = min(tick + random.randrange(1, 20), 60)
+                        sent.append((channel, [*messages, TimeTickMsg(timestamp=tick)]))  # type: ignore[list-item]
+                    sent.append((channel, [TimeTickMsg(timestamp=100)]))  # type: ignore[list-item]
+                self.packs.append(sent)
+
+        async def send(self, medium: MemoryMedium) -> None:
+            for sent in self.packs:
+                for channel, messages in sent:
+                    async with MsgStream(medium) as stream:
+                        await stream.as_producer([channel])
+                        await stream.broadcast(MsgPack(messages))
+
+    async def run(medium: MemoryMedium, feed: Feed, log: Any, name: str, function: Callable[..., Any], *, fail: bool) -> bool:
+        """Copies both streams to a vchannel until tick 100 or a failure; returns whether it came to tick 100."""
+        streams = [await consumer(medium, channels, name) for channels in feed.channels]
+        finished = asyncio.Event()
+
+        def merge(tick: int, left: Sequence[TsMsg], right: Sequence[TsMsg]) -> list[TsMsg]:
+            if tick == 100:
+                finished.set()
+            function(tick)
+            return [one for one in (*left, *right) if one.id % 3]
+
+        graph = TimeTickedFlowGraph()
+        for stream, source in zip(streams, "ab", strict=True):
+            graph.add_node(MsgStreamNode(source, stream))
+            graph.set_edges(source, out=["merge"])
+        graph.add_node(FunctionNode("merge", merge))
+        graph.add_node(WalSinkNode("sink", log, name))
+        graph.set_edges("merge", in_=["a", "b"], out=["sink"])
+        graph.set_edges("sink", in_=["merge"])
+        async with graph:
+            waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        for stream in streams:
+            await stream.close()
+        assert (graph.error is None) or fail
+        return graph.error is None
+
     random = Random(seed)
     feed = Feed(random)
     medium = MemoryMedium()

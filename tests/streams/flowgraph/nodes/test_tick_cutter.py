@@ -16,38 +16,6 @@ from wal.timestamp import LOGICAL_BITS
 MILLISECOND = 1 << LOGICAL_BITS
 
 
-class Log:
-    """Random frames of messages with ascending ticks, as a scanner hands them over."""
-
-    def __init__(self, random: Random) -> None:
-        self.random = random
-        self.frames: list[list[ImmutableMessage]] = []
-        tick = 7
-        for position in range(random.randrange(1, 12)):
-            frame = []
-            for index in range(random.randrange(1, 8)):
-                tick += random.choice([1, 1, 1, MILLISECOND // 3, 5 * MILLISECOND])
-                payload = bytes(random.choice([0, 1, 60]))
-                frame.append(ImmutableMessage(Origin("p0", 1, position), index, tick, "v", payload))
-            self.frames.append(frame)
-        self.last = tick
-
-    def read(self, cutter: TickCutter, after: ReadPosition | None = None) -> list[TickOfLog]:
-        """Reads everything after a position, with promises at random moments, and one after everything."""
-        ticks: list[TickOfLog] = []
-        for frame in self.frames:
-            rest = [message for message in frame if after is None or message.time_tick > after.time_tick]
-            if not rest:
-                continue
-            ticks += cutter.add(rest)
-            if self.random.random() < 0.3:
-                end = ReadPosition(rest[-1].message_id, rest[-1].time_tick)
-                ticks += cutter.promise(rest[-1].time_tick, end)
-        last = self.frames[-1][-1].message_id
-        ticks += cutter.promise(self.last + 20 * MILLISECOND, ReadPosition(last, self.last + 20 * MILLISECOND))
-        return ticks
-
-
 @given(
     random=st.randoms(use_true_random=False),
     interval_ms=st.sampled_from([0, 1, 2, 7]),
@@ -55,6 +23,37 @@ class Log:
     bytes_max=st.sampled_from([1, 90, 1000]),
 )
 def test_it_cuts_alike_wherever_it_begins(random: Random, interval_ms: int, messages_max: int, bytes_max: int) -> None:
+    class Log:
+        """Random frames of messages with ascending ticks, as a scanner hands them over."""
+
+        def __init__(self, random: Random) -> None:
+            self.random = random
+            self.frames: list[list[ImmutableMessage]] = []
+            tick = 7
+            for position in range(random.randrange(1, 12)):
+                frame = []
+                for index in range(random.randrange(1, 8)):
+                    tick += random.choice([1, 1, 1, MILLISECOND // 3, 5 * MILLISECOND])
+                    payload = bytes(random.choice([0, 1, 60]))
+                    frame.append(ImmutableMessage(Origin("p0", 1, position), index, tick, "v", payload))
+                self.frames.append(frame)
+            self.last = tick
+
+        def read(self, cutter: TickCutter, after: ReadPosition | None = None) -> list[TickOfLog]:
+            """Reads everything after a position, with promises at random moments, and one after everything."""
+            ticks: list[TickOfLog] = []
+            for frame in self.frames:
+                rest = [message for message in frame if after is None or message.time_tick > after.time_tick]
+                if not rest:
+                    continue
+                ticks += cutter.add(rest)
+                if self.random.random() < 0.3:
+                    end = ReadPosition(rest[-1].message_id, rest[-1].time_tick)
+                    ticks += cutter.promise(rest[-1].time_tick, end)
+            last = self.frames[-1][-1].message_id
+            ticks += cutter.promise(self.last + 20 * MILLISECOND, ReadPosition(last, self.last + 20 * MILLISECOND))
+            return ticks
+
     def cutter() -> TickCutter:
         return TickCutter(interval_ms=interval_ms, messages_max=messages_max, bytes_max=bytes_max)
 

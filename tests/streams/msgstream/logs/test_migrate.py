@@ -59,6 +59,12 @@ async def in_log(log: WALAccesser, vchannel: str) -> list[int]:
 
 
 async def test_messages_are_copied_with_their_old_positions(mq: RocksMQ, log: WALAccesser) -> None:
+    async def consume_packs(stream: MsgStream, count: int) -> list[MsgPack]:
+        packs: list[MsgPack] = []
+        while sum(len(pack.msgs) for pack in packs) < count:
+            packs.append(await consume(stream))
+        return packs
+
     async with RmqMsgStream(mq) as producer:
         await producer.as_producer(["a"])
         other = OpaqueMsg(msg_type=MsgType.FLUSH, timestamp=9, hash_keys=[0])
@@ -79,13 +85,6 @@ async def test_messages_are_copied_with_their_old_positions(mq: RocksMQ, log: WA
         await stream.as_consumer(["a"], "s")
         msgs = [msg for pack in await consume_packs(stream, 4) for msg in pack.msgs]
     assert [type(msg) for msg in msgs] == [type(sent[index]) for index in (0, 2, 3, 4)]
-
-
-async def consume_packs(stream: MsgStream, count: int) -> list[MsgPack]:
-    packs: list[MsgPack] = []
-    while sum(len(pack.msgs) for pack in packs) < count:
-        packs.append(await consume(stream))
-    return packs
 
 
 async def test_later_call_copies_what_came_since(mq: RocksMQ, log: WALAccesser) -> None:
@@ -258,6 +257,15 @@ async def test_consumers_continue_at_the_translated_position(mq: RocksMQ, log: W
 @pytest.mark.parametrize("packs_before", [1, 2, 3])
 async def test_consumers_with_time_ticks_lose_nothing(mq: RocksMQ, log: WALAccesser, packs_before: int) -> None:
     """Messages arrive out of order: some below the tick come again, none above it is missing."""
+
+    async def old_end(mq: RocksMQ) -> list[MsgPosition]:
+        """Returns where a time-ticked stream is after everything."""
+        async with RmqTtMsgStream(mq) as old:
+            await old.as_consumer(["a"], "end")
+            while (pack := await consume(old)).end_ts < 40:
+                pass
+            return pack.end_positions
+
     async with RmqMsgStream(mq) as producer, RmqTtMsgStream(mq) as old:
         await producer.as_producer(["a"])
         stamps = [3, 12, 5, 9, 25, 14, 11, 19, 31, 22, 35, 28]
@@ -282,15 +290,6 @@ async def test_consumers_with_time_ticks_lose_nothing(mq: RocksMQ, log: WALAcces
         assert all(n > min(set(found) - handled) for n in again), "only what arrived after the first one that was left"
     end = (await old_end(mq))[0]
     assert (await translate(log, end, name="move", time_ticked=True)).timestamp > position.timestamp - 1
-
-
-async def old_end(mq: RocksMQ) -> list[MsgPosition]:
-    """Returns where a time-ticked stream is after everything."""
-    async with RmqTtMsgStream(mq) as old:
-        await old.as_consumer(["a"], "end")
-        while (pack := await consume(old)).end_ts < 40:
-            pass
-        return pack.end_positions
 
 
 async def test_wrong_arguments_are_told_before_anything_is_done(mq: RocksMQ, log: WALAccesser, opened: Callable[..., Any]) -> None:

@@ -25,10 +25,6 @@ async def one_pchannel(location: str) -> AsyncIterator[WALAccesser]:
         yield log
 
 
-def row_out(number: int) -> Outgoing:
-    return Outgoing(row(number).marshal(), MsgType.INSERT)
-
-
 async def cursor_of(log: WALAccesser) -> CursorInfo:
     (found,) = [cursor for cursor in await log.cursors() if cursor.name == SUBSCRIPTION]
     return found
@@ -56,6 +52,9 @@ async def test_seek_to_the_first_message_never_leaves_the_log_without_the_cursor
 
 
 async def test_seek_whose_save_fails_moves_nothing(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def row_out(number: int) -> Outgoing:
+        return Outgoing(row(number).marshal(), MsgType.INSERT)
+
     medium = WalMedium(log)
     first, _ = await (await medium.producer("a")).send([row_out(1), row_out(2)])
     consumer = await medium.consumer("a", SUBSCRIPTION)

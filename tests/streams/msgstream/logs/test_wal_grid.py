@@ -29,23 +29,22 @@ def cut(messages: list[int], promises: list[int], grid: TickGrid) -> list[int]:
     return got
 
 
-def cells(got: list[int]) -> dict[int, tuple[int, int]]:
-    """Returns the interval between the ticks around each message."""
-    found = {}
-    begin, inside = 0, []
-    for one in got:
-        if one > 0:
-            inside.append(one)
-        else:
-            found.update(dict.fromkeys(inside, (begin, -one)))
-            begin, inside = -one, []
-    return found
-
-
 @given(ticks, st.lists(st.integers(1, 60 * STEP)), st.lists(st.integers(1, 60 * STEP)), st.integers(1, 7))
 def test_messages_are_cut_alike_however_the_promises_fall(
     messages: list[int], promises: list[int], others: list[int], interval_ms: int
 ) -> None:
+    def cells(got: list[int]) -> dict[int, tuple[int, int]]:
+        """Returns the interval between the ticks around each message."""
+        found = {}
+        begin, inside = 0, []
+        for one in got:
+            if one > 0:
+                inside.append(one)
+            else:
+                found.update(dict.fromkeys(inside, (begin, -one)))
+                begin, inside = -one, []
+        return found
+
     last = [max(messages) + 10 * STEP]
     first = cut(messages, promises + last, TickGrid(interval_ms / 1000))
     second = cut(messages, others + last, TickGrid(interval_ms / 1000))

@@ -230,6 +230,29 @@ async def test_latest_subscription_begins_where_it_was_created(location: str, op
 
 async def test_ticks_end_cells_of_the_grid_and_can_be_sought(log: WALAccesser, opened: Opener) -> None:
     """The cells are the same for a reader that follows as for one that comes later, and from every tick on."""
+
+    async def replay(medium: WalMedium, name: str, count: int, opened: Opener) -> list[Received]:
+        consumer = await opened(medium.consumer("a", name, exclusive=True))
+        found = await receive(consumer, count)
+        while not found[-1].is_tick:
+            found += await consumer.receive(ALL)
+        await consumer.close()
+        return found
+
+    def cells(received: list[Received]) -> dict[bytes, tuple[int, int]]:
+        """Returns the ticks around each message."""
+        found: dict[bytes, tuple[int, int]] = {}
+        inside: list[bytes] = []
+        begin = 0
+        for one in received:
+            if one.is_tick:
+                found.update(dict.fromkeys(inside, (begin, one.timestamp)))
+                begin, inside = one.timestamp, []
+            else:
+                inside.append(one.payload)
+        first = min((end for _, end in found.values()), default=0)
+        return {payload: (begin if end > first else 0, end) for payload, (begin, end) in found.items()}
+
     medium = WalMedium(log, tick_interval_s=0.02)
     producer = await medium.producer("a")
     following = await opened(medium.consumer("a", "following", exclusive=True))
@@ -264,30 +287,6 @@ async def test_ticks_end_cells_of_the_grid_and_can_be_sought(log: WALAccesser, o
             [tick.timestamp] if number % 2 else []
         )
         await consumer.close()
-
-
-async def replay(medium: WalMedium, name: str, count: int, opened: Opener) -> list[Received]:
-    consumer = await opened(medium.consumer("a", name, exclusive=True))
-    found = await receive(consumer, count)
-    while not found[-1].is_tick:
-        found += await consumer.receive(ALL)
-    await consumer.close()
-    return found
-
-
-def cells(received: list[Received]) -> dict[bytes, tuple[int, int]]:
-    """Returns the ticks around each message."""
-    found: dict[bytes, tuple[int, int]] = {}
-    inside: list[bytes] = []
-    begin = 0
-    for one in received:
-        if one.is_tick:
-            found.update(dict.fromkeys(inside, (begin, one.timestamp)))
-            begin, inside = one.timestamp, []
-        else:
-            inside.append(one.payload)
-    first = min((end for _, end in found.values()), default=0)
-    return {payload: (begin if end > first else 0, end) for payload, (begin, end) in found.items()}
 
 
 async def test_acked_ticks_move_the_cursor_over_what_is_not_for_it(log: WALAccesser, opened: Opener) -> None:

@@ -23,9 +23,6 @@ from wal.streams.msgstream.media import pulsar_consumer
 from wal.streams.msgstream.media.pulsar import PulsarMedium, PulsarProducer, create_producer
 from wal.streams.msgstream.media.pulsar_ids import TopicIds
 
-CLOSE_LIMIT_S = 10.0
-"""A stream closes a consumer, a producer and the medium, each of which may wait three seconds for its broker."""
-
 
 async def test_receipt_of_a_message_is_the_id_that_consumers_get(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
@@ -316,6 +313,8 @@ async def test_loop_is_never_blocked(medium: PulsarMedium) -> None:
 @pytest.mark.parametrize("stopped", [True, pytest.param(False, marks=pytest.mark.soak("a broker that does not answer is the harder case"))])
 async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process: PulsarServer, stopped: bool) -> None:
     """With `stopped` the broker's connections stay open but it does not answer; else it was killed."""
+    # A stream closes a consumer, a producer and the medium, each of which may wait three seconds for its broker.
+    close_limit_s = 10.0
     medium = PulsarMedium(kept_namespace(own(pulsar_process)))
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
     await producer.send(outgoing([b"before"]))
@@ -325,7 +324,7 @@ async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process
     try:
         sending = asyncio.create_task(producer.send(outgoing([b"during"])))
         await asyncio.sleep(0)
-        async with asyncio.timeout(CLOSE_LIMIT_S):
+        async with asyncio.timeout(close_limit_s):
             await consumer.close()
             await producer.close()
             await medium.close()

@@ -16,67 +16,64 @@ from tests.streams.msgstream.pulsar.conftest import kept_namespace
 from wal.streams.msgstream import MsgPack, MsgStream, MsgType
 from wal.streams.msgstream.media.pulsar import PulsarMsgStream, PulsarTtMsgStream
 
-KILLS = 5
-CHANNELS = ["a", "b"]
-ROWS = 20
-"""Messages between two time ticks."""
-BETWEEN = 400
-"""Messages that must be acknowledged before a kill, and after it."""
-SOURCE = 7
-
-
-class Load:
-    """A producer of messages with numbers and of time ticks. `acked`: numbers of messages whose produce() returned."""
-
-    def __init__(self, stream: MsgStream) -> None:
-        self.acked: set[int] = set()
-        self.stop = False
-        self.is_over = False
-        self.last_tick = 0
-        self._stream = stream
-
-    async def run(self) -> None:
-        count = 0
-        while not self.stop:
-            numbers = range(count, count + ROWS)
-            count += ROWS
-            msgs = [row(each, each + 1, key=each, id=each + 1, source_id=SOURCE) for each in numbers]
-            await self._stream.produce(MsgPack([*msgs]))
-            self.acked.update(numbers)
-            await self._stream.broadcast(MsgPack([tick(count)]))
-            self.last_tick = count
-
-    async def end(self, writing: asyncio.Task[None]) -> None:
-        """Ends the writing, and sends a last tick for readers that wait."""
-        self.stop = True
-        await writing
-        self.is_over = True
-        self.last_tick += 1
-        await self._stream.broadcast(MsgPack([tick(self.last_tick)]))
-
-    async def more(self, count: int) -> None:
-        """Waits for this number of further acknowledgements."""
-        wanted = len(self.acked) + count
-        while len(self.acked) < wanted:
-            await asyncio.sleep(0.01)
-
-
-async def read_ticked(stream: MsgStream, load: Load, found: list[MsgPack]) -> None:
-    async for pack in stream:
-        found.append(pack)
-        if load.is_over and pack.end_ts >= load.last_tick:
-            return
-
-
-async def read_plain(stream: MsgStream, load: Load, found: Counter[int]) -> None:
-    async for pack in stream:
-        found.update(number(msg) for msg in pack.msgs if msg.msg_type is not MsgType.TIME_TICK)
-        if load.is_over and found.keys() >= load.acked:
-            return
-
 
 @pytest.mark.soak("tests/storage/pulsar/test_restart.py kills the broker by default, and test_medium.py loses the connection of a stream")
 async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer) -> None:
+    kills = 5
+    channels = ["a", "b"]
+    # Messages between two time ticks.
+    rows = 20
+    # Messages that must be acknowledged before a kill, and after it.
+    between = 400
+    source = 7
+
+    class Load:
+        """A producer of messages with numbers and of time ticks. `acked`: numbers of messages whose produce() returned."""
+
+        def __init__(self, stream: MsgStream) -> None:
+            self.acked: set[int] = set()
+            self.stop = False
+            self.is_over = False
+            self.last_tick = 0
+            self._stream = stream
+
+        async def run(self) -> None:
+            count = 0
+            while not self.stop:
+                numbers = range(count, count + rows)
+                count += rows
+                msgs = [row(each, each + 1, key=each, id=each + 1, source_id=source) for each in numbers]
+                await self._stream.produce(MsgPack([*msgs]))
+                self.acked.update(numbers)
+                await self._stream.broadcast(MsgPack([tick(count)]))
+                self.last_tick = count
+
+        async def end(self, writing: asyncio.Task[None]) -> None:
+            """Ends the writing, and sends a last tick for readers that wait."""
+            self.stop = True
+            await writing
+            self.is_over = True
+            self.last_tick += 1
+            await self._stream.broadcast(MsgPack([tick(self.last_tick)]))
+
+        async def more(self, count: int) -> None:
+            """Waits for this number of further acknowledgements."""
+            wanted = len(self.acked) + count
+            while len(self.acked) < wanted:
+                await asyncio.sleep(0.01)
+
+    async def read_ticked(stream: MsgStream, load: Load, found: list[MsgPack]) -> None:
+        async for pack in stream:
+            found.append(pack)
+            if load.is_over and pack.end_ts >= load.last_tick:
+                return
+
+    async def read_plain(stream: MsgStream, load: Load, found: Counter[int]) -> None:
+        async for pack in stream:
+            found.update(number(msg) for msg in pack.msgs if msg.msg_type is not MsgType.TIME_TICK)
+            if load.is_over and found.keys() >= load.acked:
+                return
+
     address = kept_namespace(own(pulsar_process))
     packs: list[MsgPack] = []
     plain: Counter[int] = Counter()
@@ -86,18 +83,18 @@ async def test_killed_and_started_again_under_load(pulsar_process: PulsarServer)
         PulsarTtMsgStream(address) as ticked,
         PulsarMsgStream(address) as shared,
     ):
-        await writer.create_pulsar_producers(CHANNELS)
-        await ticked.create_pulsar_consumers(CHANNELS, "ticked")
-        await shared.create_pulsar_consumers(CHANNELS, "shared")
+        await writer.create_pulsar_producers(channels)
+        await ticked.create_pulsar_consumers(channels, "ticked")
+        await shared.create_pulsar_consumers(channels, "shared")
         load = Load(writer)
         readers = [asyncio.create_task(read_ticked(ticked, load, packs)), asyncio.create_task(read_plain(shared, load, plain))]
         writing = asyncio.create_task(load.run())
-        for _ in range(KILLS):
-            await load.more(BETWEEN)
+        for _ in range(kills):
+            await load.more(between)
             await asyncio.to_thread(pulsar_process.kill)
             before, read = len(load.acked), len(plain)
             await asyncio.to_thread(pulsar_process.start)
-            await load.more(BETWEEN)
+            await load.more(between)
             print(f"{before} acknowledged and {read} read before a kill, {len(load.acked)} and {len(plain)} after it")
         await load.end(writing)
         await asyncio.gather(*readers)
