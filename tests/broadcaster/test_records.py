@@ -80,9 +80,8 @@ def test_newer_version_is_refused(kind: str) -> None:
         read_records([f"{kind}/0000000000000005" + "/0" * (kind == "acks")], [value])
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_damage_names_the_key(subtests: pytest.Subtests) -> None:
+    cases = [
         ("task/0000000000000005", encode_progress(1)),
         ("done/0000000000000005", encode_progress(1)),
         ("done/0000000000000005", "not base64"),
@@ -91,11 +90,10 @@ def test_newer_version_is_refused(kind: str) -> None:
         ("acks/0000000000000005", encode_progress(1)),
         ("others/0000000000000005", encode_progress(1)),
         ("abort/0000000000000005", encode_progress(1)),
-    ],
-)
-def test_damage_names_the_key(key: str, value: str) -> None:
-    with pytest.raises(CorruptionError, match=key):
-        read_records([key], [value])
+    ]
+    for key, value in cases:
+        with subtests.test(key), pytest.raises(CorruptionError, match=key):
+            read_records([key], [value])
 
 
 def test_broadcast_without_its_record_is_finished_from_its_copies() -> None:

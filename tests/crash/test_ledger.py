@@ -157,13 +157,14 @@ DAMAGES: dict[str, tuple[Callable[[Log], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_each_damage_is_seen(damage: str) -> None:
-    ledger, log = _story()
-    apply, text = DAMAGES[damage]
-    apply(log)
-    with pytest.raises(Violation, match=text):
-        ledger.check(log)
+def test_each_damage_is_seen(subtests: pytest.Subtests) -> None:
+    for damage in DAMAGES:
+        with subtests.test(damage):
+            ledger, log = _story()
+            apply, text = DAMAGES[damage]
+            apply(log)
+            with pytest.raises(Violation, match=text):
+                ledger.check(log)
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])

@@ -11,17 +11,9 @@ import pytest
 
 from tests.docs.snippets import PAGES, ROOT
 
-FILES_SEEN_AT_A_GLANCE = 5
 DRAWING = (ROOT / "ARCHITECTURE.md").read_text().partition("```\n")[2].partition("```")[0].splitlines()
 DRAWN = [re.findall(r"(?:^|  )wal/(\w+(?:\.py)?)(?:/| )", line) for line in DRAWING]
 """The rooms that have their entry on each line of the map."""
-PACKAGES = sorted(
-    str(path.parent.relative_to(ROOT))
-    for top in ("wal", "actors", "broadcaster")
-    for path in (ROOT / top).rglob("__init__.py")
-    if len(list(path.parent.glob("*.py"))) > FILES_SEEN_AT_A_GLANCE and path.parent.name not in ("wal", "api")
-)
-"""The rooms with more files than a reader sees at a glance."""
 
 
 def test_index_leads_to_every_page() -> None:
@@ -60,9 +52,19 @@ def test_map_draws_rooms_in_order_of_layers() -> None:
     assert drawn == sorted(drawn), "a room stands above those that it may import"
 
 
-@pytest.mark.parametrize("room", PACKAGES)
-def test_room_says_how_its_parts_work_together(room: str) -> None:
-    described = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
-    sentences = re.findall(r"[.:](?=\s|$)", described)
-    assert 2 <= len(sentences) <= 9, f"{room}/__init__.py says it in about five sentences"
-    assert "\n* " not in described, f"{room}/__init__.py is no list of files: each file says itself what it does"
+def test_room_says_how_its_parts_work_together(subtests: pytest.Subtests) -> None:
+    files_seen_at_a_glance = 5
+    # The rooms with more files than a reader sees at a glance.
+    packages = sorted(
+        str(path.parent.relative_to(ROOT))
+        for top in ("wal", "actors", "broadcaster")
+        for path in (ROOT / top).rglob("__init__.py")
+        if len(list(path.parent.glob("*.py"))) > files_seen_at_a_glance and path.parent.name not in ("wal", "api")
+    )
+
+    for room in packages:
+        with subtests.test(room):
+            described = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+            sentences = re.findall(r"[.:](?=\s|$)", described)
+            assert 2 <= len(sentences) <= 9, f"{room}/__init__.py says it in about five sentences"
+            assert "\n* " not in described, f"{room}/__init__.py is no list of files: each file says itself what it does"

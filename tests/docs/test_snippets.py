@@ -67,9 +67,8 @@ async def test_blocks_of_a_page_share_their_names(page: Path) -> None:
     assert (str(where.path), where.lineno + 1) == (str(page), second.line + 1)
 
 
-@pytest.mark.parametrize(
-    ("printed", "expected", "same"),
-    [
+def test_output_is_compared_up_to_ticks_and_dots(subtests: pytest.Subtests) -> None:
+    cases = [
         ("1\n2\n", "1\n2", True),
         ("1\n2\n", "1\n3", False),
         ("1\n2\n", "1", False),
@@ -77,7 +76,7 @@ async def test_blocks_of_a_page_share_their_names(page: Path) -> None:
         ("47061423026120396 b'x'", "4706142302612039 b'x'", False),
         ("p0:1f2e:4096:0", "p0:…:4096:0", True),
         ("p0:1f2e:4096:1", "p0:…:4096:0", False),
-    ],
-)
-def test_output_is_compared_up_to_ticks_and_dots(printed: str, expected: str, same: bool) -> None:
-    assert matches(printed, expected) is same
+    ]
+    for printed, expected, same in cases:
+        with subtests.test(printed):
+            assert matches(printed, expected) is same

@@ -177,15 +177,14 @@ def test_body_of_another_length_is_damage(answer: bytes) -> None:
         view.columns(view.runs[0])
 
 
-@pytest.mark.parametrize(
-    ("at", "form", "value", "text"),
-    [(4, "H", 2, "format version 2 .* upgrade"), (8, "I", 2, "codec 2"), (8, "I", 1 << 13, "features 0x2000")],
-)
-def test_newer_format_is_a_format_error(at: int, form: str, value: int, text: str) -> None:
-    data = bytearray(path_of("plain").read_bytes())
-    struct.pack_into(f"<{form}", data, at, value)
-    with pytest.raises(FormatError, match=text):
-        view_of(sealed(bytes(data)))
+def test_newer_format_is_a_format_error(subtests: pytest.Subtests) -> None:
+    cases = [(4, "H", 2, "format version 2 .* upgrade"), (8, "I", 2, "codec 2"), (8, "I", 1 << 13, "features 0x2000")]
+    for at, form, value, text in cases:
+        with subtests.test(repr(at)):
+            data = bytearray(path_of("plain").read_bytes())
+            struct.pack_into(f"<{form}", data, at, value)
+            with pytest.raises(FormatError, match=text):
+                view_of(sealed(bytes(data)))
 
 
 def test_compatible_feature_is_read() -> None:

@@ -17,22 +17,21 @@ def state(draft: FrameDraft) -> tuple[object, ...]:
     return (draft.indices, [(run.kind, run.name, len(run.records)) for run in draft.runs], draft.has_flags, draft.in_order)
 
 
-@pytest.mark.parametrize(
-    ("bodies", "names", "text"),
-    [
+def test_transaction_over_other_names_is_refused_whole(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[tuple[RunName, Record]], list[RunName], str]] = [
         ([], [], "name at least one"),
         ([], [A, A], "each of them once"),
         ([(B, Record(b"x"))], [A], r"a body for \('b', 1\) in a transaction over \[\('a', 1\)\]: name it"),
         ([(A, Record(b"x")), (B, Record(b"x"))], [A], "name it in `names`"),
-    ],
-)
-def test_transaction_over_other_names_is_refused_whole(bodies: list[tuple[RunName, Record]], names: list[RunName], text: str) -> None:
-    draft = FrameDraft()
-    draft.append(A, [Record(b"before")])
-    before = state(draft)
-    with pytest.raises(InvalidArgumentError, match=text):
-        draft.commit(bodies, names=names, txn_id=1, keepalive_ms=1)
-    assert state(draft) == before
+    ]
+    for bodies, names, text in cases:
+        with subtests.test(repr(bodies)):
+            draft = FrameDraft()
+            draft.append(A, [Record(b"before")])
+            before = state(draft)
+            with pytest.raises(InvalidArgumentError, match=text):
+                draft.commit(bodies, names=names, txn_id=1, keepalive_ms=1)
+            assert state(draft) == before
 
 
 @pytest.mark.parametrize("names", [[], [A, A], [A, B, A]])

@@ -41,20 +41,18 @@ def test_unknown_even_tag_is_a_newer_format(tag: int) -> None:
         decode_ext(struct.pack("<HI", tag, 0))
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
+def test_damage(subtests: pytest.Subtests) -> None:
+    cases = [
         b"\x09",
         b"\x09\x00\x01\x00\x00",
         b"\x09\x00\x01\x00\x00\x00",
         b"\x09\x00\xff\xff\xff\xffx",
         encode_ext({ExtTag.TRACE: b"a"}) * 2,
         encode_ext({ExtTag.TRACE: b"a"}) + encode_ext({ExtTag.TXN: b"a"}),
-    ],
-)
-def test_damage(stored: bytes) -> None:
-    with pytest.raises(CorruptionError):
-        decode_ext(stored)
+    ]
+    for stored in cases:
+        with subtests.test(repr(stored)), pytest.raises(CorruptionError):
+            decode_ext(stored)
 
 
 @given(st.binary(max_size=40))

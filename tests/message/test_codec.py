@@ -2,6 +2,7 @@
 
 import base64
 import math
+from collections.abc import Mapping
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -170,12 +171,11 @@ def test_field_numbers_are_the_contract() -> None:
 
 MESSAGE_ID = MessageID("p", 1, 4096, 3)
 DELIVERED = {"_v": "2", "_t": "2", "_tt": "1", "_lcs": "", "_vc": "v"}
-BAD_RESOURCE_KEY = base64.b64encode(b"\x1a\x03\x12\x01k").decode()
 
 
-@pytest.mark.parametrize(
-    ("changed", "key"),
-    [
+def test_malformed_delivered_message_is_refused_by_its_key(subtests: pytest.Subtests) -> None:
+    bad_resource_key = base64.b64encode(b"\x1a\x03\x12\x01k").decode()
+    cases: list[tuple[Mapping[str, str | None], str]] = [
         *(({"_v": version}, "_v") for version in (None, "", "0", "1", "3", "02", "²")),
         *(({"_t": number}, "_t") for number in (None, "", "-1", "02", "+2", "2 ", "z", "٢", "65536", "9" * 5000, "999")),
         *(
@@ -194,37 +194,36 @@ BAD_RESOURCE_KEY = base64.b64encode(b"\x1a\x03\x12\x01k").decode()
                 "EP7//////////wE=",  # keepalive -2
             )
         ),
-        *(({"_bh": stored}, "_bh") for stored in ("*", "AAA", "/w==", "EgH/", BAD_RESOURCE_KEY)),
+        *(({"_bh": stored}, "_bh") for stored in ("*", "AAA", "/w==", "EgH/", bad_resource_key)),
         ({"_lcs": None}, "_lcs"),
         ({"_lcs": "1"}, "_lcs"),
         ({"_lc": str(MESSAGE_ID)}, "_lcs"),
         ({"_lcs": None, "_lc": "p:1:4096:2"}, "_lc"),
         ({"_lcs": None, "_lc": ""}, "_lc"),
         *(({key: "x"}, key) for key in ("_btt", "_wt", "_h", "_rh", "_ch", "_np", "_pcl", "_ur", "_tc", "_ik", "_puc", "_")),
-    ],
-)  # fmt: skip
-def test_malformed_delivered_message_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
-    fields = {name: value for name, value in (DELIVERED | changed).items() if value is not None}
-    with pytest.raises(InvalidArgumentError, match=f"^property '{key}' ") as caught:
-        immutable_from_wire(MESSAGE_ID, wire_pb2.Message(properties=fields))
-    assert len(str(caught.value)) < 500
+    ]
+    for changed, key in cases:
+        with subtests.test(repr(changed)):
+            fields = {name: value for name, value in {**DELIVERED, **changed}.items() if value is not None}
+            with pytest.raises(InvalidArgumentError, match=f"^property '{key}' ") as caught:
+                immutable_from_wire(MESSAGE_ID, wire_pb2.Message(properties=fields))
+            assert len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize(
-    ("changed", "key"),
-    [
+def test_malformed_message_to_append_is_refused_by_its_key(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Mapping[str, str | None], str]] = [
         ({"_v": None}, "_v"),
         ({"_t": None}, "_t"),
         ({"_t": "903"}, "_t"),
         ({"_vc": None}, "_vc"),
         ({"_vc": ""}, "_vc"),
         *(({key: ""}, key) for key in ("_tt", "_lc", "_lcs", "_tx", "_bh", "_h", "_mine")),
-    ],
-)
-def test_malformed_message_to_append_is_refused_by_its_key(changed: dict[str, str | None], key: str) -> None:
-    fields = {name: value for name, value in ({"_v": "2", "_t": "2", "_vc": "v"} | changed).items() if value is not None}
-    with pytest.raises(InvalidArgumentError, match=f"^property '{key}' "):
-        message_from_wire(wire_pb2.Message(properties=fields))
+    ]
+    for changed, key in cases:
+        with subtests.test(repr(changed)):
+            fields = {name: value for name, value in {"_v": "2", "_t": "2", "_vc": "v", **changed}.items() if value is not None}
+            with pytest.raises(InvalidArgumentError, match=f"^property '{key}' "):
+                message_from_wire(wire_pb2.Message(properties=fields))
 
 
 def test_last_confirmed_id_may_be_spelled_out() -> None:

@@ -61,13 +61,15 @@ def test_reserved_keys_are_refused(key: str) -> None:
         Message("v", b"", properties={"a": "b", key: "c"})
 
 
-@pytest.mark.parametrize(
-    ("vchannel", "given_properties", "named"),
-    [("a\ud800", {}, "vchannel"), ("v", {"k\udfff": "x"}, "property key"), ("v", {"k": "x\ud800"}, "value of property 'k'")],
-)
-def test_text_that_has_no_utf_8_is_refused(vchannel: str, given_properties: dict[str, str], named: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"{named}.*remove the lone surrogate"):
-        Message(vchannel, b"", properties=given_properties)
+def test_text_that_has_no_utf_8_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, dict[str, str], str]] = [
+        ("a\ud800", {}, "vchannel"),
+        ("v", {"k\udfff": "x"}, "property key"),
+        ("v", {"k": "x\ud800"}, "value of property 'k'"),
+    ]
+    for vchannel, given_properties, named in cases:
+        with subtests.test(vchannel), pytest.raises(InvalidArgumentError, match=f"{named}.*remove the lone surrogate"):
+            Message(vchannel, b"", properties=given_properties)
 
 
 def test_arguments_past_the_payload_are_keywords() -> None:

@@ -78,20 +78,18 @@ def test_header_with_other_copies_is_damage(copies: list[str]) -> None:
         BroadcastHeader.from_bytes(stored, copies)
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
+def test_damaged_headers(subtests: pytest.Subtests) -> None:
+    cases = [
         b"",
         b"\x91",
         b"\x92\x01\x91\xa1\xff",
         b"\x93\x01\x91\xa1a\x91\x92\xa0\xa1b",
         b"\x92\xa1a\x90",
         BroadcastHeader(1, ("v",)).to_bytes() + b"\x00",
-    ],
-)
-def test_damaged_headers(stored: bytes) -> None:
-    with pytest.raises(CorruptionError, match="a broadcast header cannot be decoded"):
-        BroadcastHeader.from_bytes(stored)
+    ]
+    for stored in cases:
+        with subtests.test(repr(stored)), pytest.raises(CorruptionError, match="a broadcast header cannot be decoded"):
+            BroadcastHeader.from_bytes(stored)
 
 
 @given(st.binary(max_size=40))

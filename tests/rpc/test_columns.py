@@ -52,9 +52,8 @@ def lengths(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
+def test_columns_that_contradict_each_other_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({"payload_lengths": b"\0" * 5, "vchannels": ["a"]}, "payload_lengths has 5 bytes, expected 4 for each"),
         ({"payload_lengths": lengths(3), "payloads": b"ab", "vchannels": ["a"]}, "payloads has 2 bytes, expected 3"),
         ({"payload_lengths": lengths(1), "payloads": b"abc", "vchannels": ["a"]}, "payloads has 3 bytes, expected 1"),
@@ -66,11 +65,10 @@ def lengths(*numbers: int) -> bytes:
             {"payload_lengths": lengths(0), "vchannels": ["a"], "properties_lengths": lengths(2**32 - 1)},
             "properties has 0 bytes, expected 4294967295",
         ),
-    ],
-)
-def test_columns_that_contradict_each_other_are_refused(columns: dict[str, object], words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        messages_of(MessageColumns(**columns))  # type: ignore[arg-type]
+    ]
+    for columns, words in cases:
+        with subtests.test(repr(columns)), pytest.raises(InvalidArgumentError, match=words):
+            messages_of(MessageColumns(**columns))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("column", ["key_lengths", "barrier_time_ticks"])

@@ -111,9 +111,8 @@ def test_filters(vchannels: list[str], tick: int, types: list[MessageType]) -> N
     assert list(map(repr, others)) == list(map(repr, [TimeTickGT(tick), TimeTickGTE(tick), MessageTypes(*types)]))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
+def test_selection_that_is_none_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (lambda: policy_from_proto(streaming_pb2.DeliverPolicy()), "deliver_policy is not set: set all"),
         (lambda: policy_from_proto(streaming_pb2.DeliverPolicy(start_from={"id": b"x"})), "deliver_policy.start_from: "),
         (lambda: filters_from_proto([streaming_pb2.DeliverFilter()]), "a deliver filter is not set"),
@@ -121,11 +120,10 @@ def test_filters(vchannels: list[str], tick: int, types: list[MessageType]) -> N
         (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [60_000]})]), "60000"),
         (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={})]), "names no type"),
         (lambda: filters_from_proto([streaming_pb2.DeliverFilter(message_types={"types": [int(MessageType.TIME_TICK)]})]), "system type"),
-    ],
-)
-def test_selection_that_is_none_is_refused(call: Any, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        call()
+    ]
+    for call, words in cases:
+        with subtests.test(repr(call)), pytest.raises(InvalidArgumentError, match=words):
+            call()
 
 
 # -- cursors

@@ -292,16 +292,15 @@ async def test_budget_grants_room_in_order() -> None:
     assert budget.by_client == {"a": 100}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
+def test_wrong_bounds_are_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, object, str]] = [
         ("calls_max", "many", "calls_max='many' is not a whole number"),
         ("answer_bytes_max", "0", "answer_bytes_max='0' is out of range"),
         ("idle_connection_s", -1.0, "idle_connection_s=-1.0 is out of range"),
         ("client_upload_bytes_max", True, "client_upload_bytes_max=True is not a size"),
-    ],
-)
-def test_wrong_bounds_are_refused(name: str, value: object, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        ServerBounds.of({name: ("--flag", value)})
-    assert ServerBounds.of({"answer_bytes_max": ("--flag", "64MiB")}).answer_bytes_max == 64 * MIB
+    ]
+    for name, value, words in cases:
+        with subtests.test(name):
+            with pytest.raises(InvalidArgumentError, match=words):
+                ServerBounds.of({name: ("--flag", value)})
+            assert ServerBounds.of({"answer_bytes_max": ("--flag", "64MiB")}).answer_bytes_max == 64 * MIB

@@ -37,17 +37,16 @@ def test_history_without_a_contradiction_passes() -> None:
     assert found(read(2.5, b"a"), answer(2.5, 15), read(6.5, b"a", b"b", b"c"), answer(7, 30)) == []
 
 
-@pytest.mark.parametrize(
-    ("operations", "fault"),
-    [
+def test_answer_that_contradicts_the_log_is_found(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[Operation], str]] = [
         ([read(7, b"a", b"b")], "was acknowledged before this read began, which misses it"),
         ([read(7, b"a", b"c", b"b")], "is not the beginning of the log"),
         ([answer(7, 25)], "does not cover 30"),
         ([answer(1, 25)], "was given after 25 was promised"),
-    ],
-)
-def test_answer_that_contradicts_the_log_is_found(operations: list[Operation], fault: str) -> None:
-    assert any(fault in each for each in found(*operations))
+    ]
+    for operations, fault in cases:
+        with subtests.test(repr(operations)):
+            assert any(fault in each for each in found(*operations))
 
 
 @pytest.mark.parametrize("earlier", [read(4.2, b"a", b"b", b"c"), answer(4.2, 30)])

@@ -65,18 +65,15 @@ def run(spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[A
 # -- refusals
 
 
-class Waiting:
-    async def __call__(self, df: DataFrame, batch: Batch) -> None:
+def test_what_is_refused(subtests: pytest.Subtests) -> None:
+    class Waiting:
+        async def __call__(self, df: DataFrame, batch: Batch) -> None:
+            await asyncio.sleep(0)
+
+    async def waits(df: DataFrame, batch: Batch) -> None:
         await asyncio.sleep(0)
 
-
-async def waits(df: DataFrame, batch: Batch) -> None:
-    await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(
-    ("handler", "options", "error", "text"),
-    [
+    cases: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ("print", {}, TypeError, "not str"),
         (waits, {}, TypeError, "coroutine"),
         (Waiting(), {}, TypeError, "coroutine"),
@@ -92,11 +89,10 @@ async def waits(df: DataFrame, batch: Batch) -> None:
         (nothing, {"path": "data/", "options": {"path": "data/"}, "cursor": "a"}, InvalidArgumentError, "one of them"),
         (nothing, {"vchannels_pattern": "a"}, InvalidArgumentError, "cursor=… and path=…"),
         (nothing, {"path": "d", "cursor": "c", "vchannels_pattern": "("}, InvalidArgumentError, "not a regular expression"),
-    ],
-)
-def test_what_is_refused(handler: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        foreach_batch(handler, **options)
+    ]
+    for handler, options, error, text in cases:
+        with subtests.test(repr(handler)), pytest.raises(error, match=text):
+            foreach_batch(handler, **options)
 
 
 def test_it_can_be_pickled() -> None:

@@ -23,11 +23,6 @@ class Flight(msgspec.Struct):
     delay: int | None = None
 
 
-class Row(NamedTuple):
-    dest: str
-    delay: int | None
-
-
 def message_id(number: int) -> MessageID:
     return MessageID("p0", 1, 4096, number)
 
@@ -43,19 +38,21 @@ def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> 
     return found
 
 
-@pytest.mark.parametrize(
-    "decode",
-    [
-        json.loads,
-        msgspec.json.Decoder(Flight).decode,
-        lambda payload: Row(**json.loads(payload)),
-        lambda payload: list(json.loads(payload).values()),
-    ],
-    ids=["dict", "struct", "tuple", "list"],
-)
-def test_decoder_may_return_a_dict_a_tuple_or_an_object(decode: Decode) -> None:
-    got = values(decode, b'{"dest": "ATL", "delay": 7}', None, b'{"dest": "ORD", "delay": null}')
-    assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
+def test_decoder_may_return_a_dict_a_tuple_or_an_object(subtests: pytest.Subtests) -> None:
+    class Row(NamedTuple):
+        dest: str
+        delay: int | None
+
+    cases: dict[str, Decode] = {
+        "dict": json.loads,
+        "struct": msgspec.json.Decoder(Flight).decode,
+        "tuple": lambda payload: Row(**json.loads(payload)),
+        "list": lambda payload: list(json.loads(payload).values()),
+    }
+    for case, decode in cases.items():
+        with subtests.test(case):
+            got = values(decode, b'{"dest": "ATL", "delay": 7}', None, b'{"dest": "ORD", "delay": null}')
+            assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
 
 
 def test_missing_keys_of_a_dict_are_null_and_extra_keys_are_left_out() -> None:
@@ -72,23 +69,21 @@ def test_decoder_may_return_different_kinds_of_values() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("decode", "why"),
-    [
-        (json.loads, "JSONDecodeError"),
-        (lambda payload: {"dest": payload, "delay": "late"} if payload == b"x" else None, "'delay' is not a int32"),
-        (lambda payload: {"dest": "A", "delay": 1 << 40} if payload == b"x" else None, "'delay' is not a int32"),
-        (lambda payload: ("A",) if payload == b"x" else None, "1 values for 2 fields"),
-        (lambda payload: object() if payload == b"x" else None, "a object has no dest, delay"),
-    ],
-    ids=["decoder raises", "wrong type", "too large", "too few", "no attributes"],
-)
-def test_message_that_cannot_be_decoded_is_named(decode: Decode, why: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
-        values(decode, b"{}", b"{}", b"x", b"{}")
-    assert f"message {message_id(2)} of vchannel 'JFK'" in str(caught.value)
-    assert why in str(caught.value)
-    assert "on_error='null'" in str(caught.value)
+def test_message_that_cannot_be_decoded_is_named(subtests: pytest.Subtests) -> None:
+    cases: dict[str, tuple[Decode, str]] = {
+        "decoder raises": (json.loads, "JSONDecodeError"),
+        "wrong type": (lambda payload: {"dest": payload, "delay": "late"} if payload == b"x" else None, "'delay' is not a int32"),
+        "too large": (lambda payload: {"dest": "A", "delay": 1 << 40} if payload == b"x" else None, "'delay' is not a int32"),
+        "too few": (lambda payload: ("A",) if payload == b"x" else None, "1 values for 2 fields"),
+        "no attributes": (lambda payload: object() if payload == b"x" else None, "a object has no dest, delay"),
+    }
+    for case, (decode, why) in cases.items():
+        with subtests.test(case):
+            with pytest.raises(InvalidArgumentError) as caught:
+                values(decode, b"{}", b"{}", b"x", b"{}")
+            assert f"message {message_id(2)} of vchannel 'JFK'" in str(caught.value)
+            assert why in str(caught.value)
+            assert "on_error='null'" in str(caught.value)
 
 
 def test_on_error_null_keeps_the_other_rows() -> None:

@@ -65,9 +65,8 @@ def test_places_have_the_order_of_their_ids() -> None:
     assert [offset.message_id for offset in at] == sorted(offset.message_id for offset in at)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_anything_else_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "null",
         "[]",
@@ -82,11 +81,10 @@ def test_places_have_the_order_of_their_ids() -> None:
         '{"version": 1, "pchannels": {"p0": {"id": "p0:1:0", "tick": 3}}, "lives": {}, "pinned": 1}',
         '{"version": 1, "pchannels": {"p0": {"id": 3, "tick": 3}}, "lives": {}, "pinned": 1}',
         '{"version": 1, "pchannels": {}, "lives": {"orders": "x"}, "pinned": 1}',
-    ],
-)
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError):
-        StreamOffset.parse(text)
+    ]
+    for text in cases:
+        with subtests.test(text), pytest.raises(InvalidArgumentError):
+            StreamOffset.parse(text)
 
 
 def test_place_is_the_id_that_reading_goes_on_with() -> None:

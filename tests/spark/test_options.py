@@ -72,9 +72,8 @@ def test_places() -> None:
     assert of(streaming=True, startingOffsets="EARLIEST").starting == "earliest"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_wrong_option_is_explained(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"vchannel": "a"}, "vchannelsPattern"),
         ({"topic": "a"}, "startingOffsets"),
         ({"paths": '["a", "b"]'}, "give it one"),
@@ -106,11 +105,10 @@ def test_places() -> None:
         ({"includeTypes": "TIME_TICK"}, "INSERT"),
         ({"address": "localhost:1"}, "contradict"),
         ({"kv": "etcd://localhost/root"}, r"goes with service\.url"),
-    ],
-)
-def test_wrong_option_is_explained(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says):
-        of(**options)
+    ]
+    for options, says in cases:
+        with subtests.test(repr(options)), pytest.raises(InvalidArgumentError, match=says):
+            of(**options)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimeTick"])
@@ -132,21 +130,20 @@ def test_log_has_to_be_named() -> None:
     assert "qz" not in repr(location)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
+def test_password_stands_where_spark_redacts_it(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], str]] = [
         ({"kv": "etcd://u:hidden@h/r"}, r"u:\*\*\*@h/r.*kv\.password"),
         ({"kv": "u:hidden@h/r"}, r"kv\.password"),
         ({"kv.password": "hidden"}, "is missing"),
         ({"kv": "etcd://h/r", "kv.password": "hidden"}, "takes no password"),
         ({"kv": "etcd://u@h/r?password_file=/p", "kv.password": "hidden"}, "takes no password"),
         ({"kv": "meta.sqlite3", "kv.password": "hidden"}, "takes no password"),
-    ],
-)
-def test_password_stands_where_spark_redacts_it(options: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says) as caught:
-        SourceOptions.of({"service.url": "pulsar://h/t/n", **options}, streaming=True)
-    assert "hidden" not in str(caught.value)
+    ]
+    for options, says in cases:
+        with subtests.test(repr(options)):
+            with pytest.raises(InvalidArgumentError, match=says) as caught:
+                SourceOptions.of({"service.url": "pulsar://h/t/n", **options}, streaming=True)
+            assert "hidden" not in str(caught.value)
 
 
 def test_error_of_an_unknown_option_lists_them_all() -> None:

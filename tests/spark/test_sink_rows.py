@@ -90,9 +90,8 @@ def test_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
         assert stored >= len(payload) + len(encoded) + ROW_OVERHEAD
 
 
-@pytest.mark.parametrize(
-    ("batch", "text"),
-    [
+def test_wrong_row_is_named(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[pa.RecordBatch, str]] = [
         (one(payload=pa.array([b"1", None, b"3"])), "row 1 of Spark partition 4: payload is null"),
         (one(vchannel=pa.array(["a", "b", None])), "row 2 of Spark partition 4: vchannel is null"),
         (one(vchannel=["a", "", "b"]), "row 1 of Spark partition 4: vchannel is empty"),
@@ -102,11 +101,10 @@ def test_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
         (one(properties=pa.array([[("a", None)], [], None], PROPERTIES)), "row 0 .*property 'a' is null"),
         (one(payload=[b"", b"x" * (1 << 20), b"x" * ((1 << 20) + 1)]), "row 2 .*1048577 bytes.*message_bytes_max=1048576"),
         (one(payload=[b"", b"x" * (1 << 20), b""], properties=pa.array([None, [("a", "")], None], PROPERTIES)), "row 1 .*1048577"),
-    ],
-)
-def test_wrong_row_is_named(batch: pa.RecordBatch, text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=text):
-        reader().read(batch)
+    ]
+    for batch, text in cases:
+        with subtests.test(repr(batch)), pytest.raises(InvalidArgumentError, match=text):
+            reader().read(batch)
 
 
 def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_removed(tmp_path: Path) -> None:
@@ -132,20 +130,18 @@ def test_option_vchannel_decides_where_all_rows_go() -> None:
     assert rows.table.column(1).to_pylist() == ["ä".encode(), b"b"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+def test_refused_columns_are_named(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[tuple[str, str]], str]] = [
         ([("vchannel", "string")], "no column 'payload'.*accepted are: vchannel string"),
         ([("payload", "binary")], "neither a column 'vchannel' nor the option vchannel"),
         ([("vchannel", "string"), ("payload", "int")], "'payload' is of type int.*cast it to binary or string"),
         ([("vchannel", "string"), ("payload", "binary"), ("time_tick", "bigint")], "'time_tick' cannot be written.*properties"),
         ([("vchannel", "string"), ("payload", "binary"), ("properties", "map<string,int>")], "map<string,int>"),
         ([("vchannel", "string"), ("payload", "binary"), ("payload", "binary")], "'payload' is given 2 times"),
-    ],
-)
-def test_refused_columns_are_named(fields: list[tuple[str, str]], text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=text):
-        check_columns(fields, vchannel=None)
+    ]
+    for fields, text in cases:
+        with subtests.test(repr(fields)), pytest.raises(InvalidArgumentError, match=text):
+            check_columns(fields, vchannel=None)
 
 
 def test_many_vchannels_with_long_names_fit_their_frames(tmp_path: Path) -> None:

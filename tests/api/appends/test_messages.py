@@ -31,9 +31,8 @@ def test_properties_are_a_copy() -> None:
     assert Message("a", b"").properties is not Message("b", b"").properties
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
+def test_wrong_types(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, object]] = [
         {"payload": "text"},
         {"payload": bytearray(b"1")},
         {"payload": None},
@@ -45,11 +44,10 @@ def test_properties_are_a_copy() -> None:
         {"properties": {"k": 1}},
         {"properties": {1: "v"}},
         {"properties": None},
-    ],
-)
-def test_wrong_types(odd: dict[str, object]) -> None:
-    with pytest.raises(TypeError):
-        Message(**({"vchannel": "orders", "payload": b""} | odd))  # type: ignore[arg-type]
+    ]
+    for odd in cases:
+        with subtests.test(repr(odd)), pytest.raises(TypeError):
+            Message(**({"vchannel": "orders", "payload": b""} | odd))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"vchannel": ""}, {"vchannel": "\ud800"}, {"properties": {"_tt": "1"}}, {"properties": {"k": "\ud800"}}])

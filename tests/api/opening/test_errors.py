@@ -44,47 +44,46 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("name", CODES)
-def test_each_class_is_a_wal_error_with_its_number(name: str) -> None:
-    arguments = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
-    kind = getattr(errors, name)
-    assert issubclass(kind, WALError)
-    assert kind.code is StreamingCode(CODES[name])
-    assert isinstance(kind.retryable, bool)
-    error = kind("text", **arguments.get(name, {}))
-    assert str(error) == "text"
-    assert isinstance(error.outcome_unknown, bool)
-    twin = copy.copy(error)
-    assert (type(twin), str(twin), vars(twin)) == (kind, "text", vars(error))
+def test_each_class_is_a_wal_error_with_its_number(subtests: pytest.Subtests) -> None:
+    for name in CODES:
+        with subtests.test(name):
+            arguments = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
+            kind = getattr(errors, name)
+            assert issubclass(kind, WALError)
+            assert kind.code is StreamingCode(CODES[name])
+            assert isinstance(kind.retryable, bool)
+            error = kind("text", **arguments.get(name, {}))
+            assert str(error) == "text"
+            assert isinstance(error.outcome_unknown, bool)
+            twin = copy.copy(error)
+            assert (type(twin), str(twin), vars(twin)) == (kind, "text", vars(error))
 
 
-@pytest.mark.parametrize(
-    "cause",
-    [
+def test_error_of_a_bulk_is_also_of_the_class_of_its_cause(subtests: pytest.Subtests) -> None:
+    cases: list[WALError] = [
         errors.StorageError("the disk is gone", outcome_unknown=True),
         errors.NoSpaceError("full"),
         errors.TruncatedError("gone", earliest="e"),
         errors.ResourceAcquiredError("held", keys=("k",), holder=7),
-    ],
-    ids=lambda cause: type(cause).__name__,
-)
-def test_error_of_a_bulk_is_also_of_the_class_of_its_cause(cause: WALError) -> None:
-    origin = MessageID("p0", 1, 0, 0, 1)
-    durable, late = AppendResult(origin, 5, origin), AppendResult(origin, 7, origin)
-    messages = [Message("orders", b"%d" % number) for number in range(3)]
-    error = errors.BulkAppendError.of(cause, [durable, cause, late], messages)
-    for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert isinstance(same, errors.BulkAppendError)
-        assert isinstance(same, type(cause))
-        assert (same.code, same.retryable, same.outcome_unknown) == (cause.code, cause.retryable, cause.outcome_unknown)
-        assert [result.time_tick for result in same.results] == [5]
-        assert str(same).startswith(f"{cause}; the first 1 messages of this bulk are durable")
-        assert [str(outcome) for outcome in same.outcomes] == [str(durable), str(cause), str(late)]
-        assert [message.payload for message in same.remaining] == [b"1"]
-        own = {"results", "outcomes", "remaining"}
-        assert vars(cause) == {name: value for name, value in vars(same).items() if name not in own}
-        assert str(same.__cause__) == str(cause)
-    assert type(errors.BulkAppendError.of(cause, [])) is type(error)
+    ]
+    for cause in cases:
+        with subtests.test(type(cause).__name__):
+            origin = MessageID("p0", 1, 0, 0, 1)
+            durable, late = AppendResult(origin, 5, origin), AppendResult(origin, 7, origin)
+            messages = [Message("orders", b"%d" % number) for number in range(3)]
+            error = errors.BulkAppendError.of(cause, [durable, cause, late], messages)
+            for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+                assert isinstance(same, errors.BulkAppendError)
+                assert isinstance(same, type(cause))
+                assert (same.code, same.retryable, same.outcome_unknown) == (cause.code, cause.retryable, cause.outcome_unknown)
+                assert [result.time_tick for result in same.results] == [5]
+                assert str(same).startswith(f"{cause}; the first 1 messages of this bulk are durable")
+                assert [str(outcome) for outcome in same.outcomes] == [str(durable), str(cause), str(late)]
+                assert [message.payload for message in same.remaining] == [b"1"]
+                own = {"results", "outcomes", "remaining"}
+                assert vars(cause) == {name: value for name, value in vars(same).items() if name not in own}
+                assert str(same.__cause__) == str(cause)
+            assert type(errors.BulkAppendError.of(cause, [])) is type(error)
 
 
 def test_numbers_are_the_seeds_and_each_once() -> None:
@@ -112,9 +111,9 @@ def test_wrong_value_is_a_value_error_too() -> None:
     assert not issubclass(errors.ClosedError, ValueError)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_error_can_leave_its_process(subtests: pytest.Subtests) -> None:
+    """Worker processes send their errors by pickle."""
+    cases: list[WALError] = [
         errors.TruncatedError("gone", earliest=5),
         errors.LockedError("locked", pid=7),
         errors.StorageError("disk", outcome_unknown=True),
@@ -122,11 +121,9 @@ def test_wrong_value_is_a_value_error_too() -> None:
         errors.ResourceAcquiredError("held", keys=("k",), holder=7),
         errors.UnknownOutcomeError("lost"),
         errors.KeyNotExistError("k", "no k"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_error_can_leave_its_process(error: WALError) -> None:
-    """Worker processes send their errors by pickle."""
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
-    assert found.outcome_unknown == error.outcome_unknown
+    ]
+    for error in cases:
+        with subtests.test(type(error).__name__):
+            found = pickle.loads(pickle.dumps(error))
+            assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+            assert found.outcome_unknown == error.outcome_unknown

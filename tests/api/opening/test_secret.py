@@ -45,9 +45,8 @@ def test_it_cannot_be_changed_and_can_be_copied() -> None:
         Secret(b"hunter2")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "plain",
-    [
+def test_text_without_a_secret_is_shown_as_it_is(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "data/",
         "memory:",
@@ -58,15 +57,14 @@ def test_it_cannot_be_changed_and_can_be_copied() -> None:
         "etcd://root@a/r?password_file=/p&timeout_s=2.5",
         "etcd+ssl://a/r?ca=ca.pem&certificate=c.pem&key=k.pem",
         "pulsar+ssl://h:6651,i:6651/public/default",
-    ],
-)
-def test_text_without_a_secret_is_shown_as_it_is(plain: str) -> None:
-    assert shown(plain) == plain
+    ]
+    for plain in cases:
+        with subtests.test(plain):
+            assert shown(plain) == plain
 
 
-@pytest.mark.parametrize(
-    ("url", "left"),
-    [
+def test_shown_part_of_a_url_with_a_secret(subtests: pytest.Subtests) -> None:
+    cases = [
         ("etcd://u:hunter2@a,b:1/r", "etcd://u:***@a,b:1/r"),
         ("etcd://u:hun/ter?2@a/r", "etcd://u:***@a/r"),
         ("etcd://u:hun@ter2@a/r", "etcd://u:***@a/r"),
@@ -76,7 +74,7 @@ def test_text_without_a_secret_is_shown_as_it_is(plain: str) -> None:
         ("pulsar://hunter2@h/t/n", "pulsar://***@h/t/n"),
         ("pulsar://h:hunter2/t/n#token=hunter2", "pulsar://h:***/t/n#token=***"),
         ("u:hunter2@h/r", "u:***@h/r"),
-    ],
-)
-def test_shown_part_of_a_url_with_a_secret(url: str, left: str) -> None:
-    assert shown(url) == left
+    ]
+    for url, left in cases:
+        with subtests.test(url):
+            assert shown(url) == left

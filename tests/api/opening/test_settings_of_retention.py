@@ -38,17 +38,18 @@ def test_it_is_read_from_everywhere(name: str, tmp_path: Path, monkeypatch: pyte
     assert getattr(Settings.load(file, **{name: 90}), name) == 90  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_wrong_values(name: str) -> None:
-    for wrong in ("1", True, b"1", [1]):
-        with pytest.raises(TypeError, match=name):
-            Settings(**{name: wrong})  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match=name):
-        Settings(**{name: -1})  # type: ignore[arg-type]
-    if name.endswith("_s"):
-        for value in (float("nan"), float("inf")):
+def test_wrong_values(subtests: pytest.Subtests) -> None:
+    for name in DEFAULTS:
+        with subtests.test(name):
+            for wrong in ("1", True, b"1", [1]):
+                with pytest.raises(TypeError, match=name):
+                    Settings(**{name: wrong})  # type: ignore[arg-type]
             with pytest.raises(InvalidArgumentError, match=name):
-                Settings(**{name: value})  # type: ignore[arg-type]
+                Settings(**{name: -1})  # type: ignore[arg-type]
+            if name.endswith("_s"):
+                for value in (float("nan"), float("inf")):
+                    with pytest.raises(InvalidArgumentError, match=name):
+                        Settings(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("window", [{"idempotency_window_count": 0}, {"idempotency_window_s": 0.0}])

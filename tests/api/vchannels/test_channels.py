@@ -185,9 +185,8 @@ async def test_wrong_counts(log: WALAccesser, count: Any, error: type[Exception]
     assert await log.vchannels() == []
 
 
-@pytest.mark.parametrize(
-    ("texts", "error", "text"),
-    [
+def test_wrong_owners(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[Any, ...], type[Exception], str]] = [
         (("",), InvalidArgumentError, "role is empty: name"),
         (("r" * 256,), InvalidArgumentError, "role is 256 bytes long.*at most 255: shorten"),
         (("r", "ü" * 128), InvalidArgumentError, "address is 256 bytes long.*at most 255"),
@@ -197,11 +196,10 @@ async def test_wrong_counts(log: WALAccesser, count: Any, error: type[Exception]
         ((5,), TypeError, "role must be a str, not int"),
         (("r", None), TypeError, "address must be a str, not NoneType"),
         (("r", "a", b"d"), TypeError, "description_text must be a str, not bytes"),
-    ],
-)
-def test_wrong_owners(texts: tuple[Any, ...], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        OwnerDescription(*texts)
+    ]
+    for texts, error, text in cases:
+        with subtests.test(repr(texts)), pytest.raises(error, match=text):
+            OwnerDescription(*texts)
 
 
 @pytest.mark.one_location("wal.api refuses the call before any log has it")

@@ -99,9 +99,8 @@ def test_wrong_setting_names_its_flag(tmp_path: Path) -> None:
         settings_from(parsed("--producers-max", "0"))
 
 
-@pytest.mark.parametrize(
-    ("flag", "text", "value"),
-    [
+def test_sizes_and_times_have_units(subtests: pytest.Subtests) -> None:
+    cases = [
         ("--txn-bytes-max", "8MiB", 8 << 20),
         ("--retention-bytes", "64KiB", 64 << 10),
         ("--retention-bytes", "3 GiB", 3 << 30),
@@ -112,26 +111,24 @@ def test_wrong_setting_names_its_flag(tmp_path: Path) -> None:
         ("--txn-keepalive", "30s", 30.0),
         ("--txn-keepalive", "500ms", 0.5),
         ("--txn-keepalive", "1.5", 1.5),
-    ],
-)
-def test_sizes_and_times_have_units(flag: str, text: str, value: float) -> None:
-    name = flag.removeprefix("--").replace("-", "_")
-    assert getattr(settings_from(parsed(flag, text)), name) == value
+    ]
+    for flag, text, value in cases:
+        with subtests.test(flag):
+            name = flag.removeprefix("--").replace("-", "_")
+            assert getattr(settings_from(parsed(flag, text)), name) == value
 
 
-@pytest.mark.parametrize(
-    ("flag", "text", "words"),
-    [
+def test_wrong_units_name_the_right_ones(subtests: pytest.Subtests) -> None:
+    cases = [
         ("--txn-bytes-max", "8MB", "'8MB' is not a size: write bytes, or a whole number and one of KiB, MiB, GiB, TiB"),
         ("--txn-bytes-max", "1.5GiB", "is not a size"),
         ("--retention-s", "7w", "'7w' is not a time: write seconds, or a number and one of ms, s, m, h, d, for example 7d"),
         ("--retention-s", f"{'9' * 400}d", "out of range"),
         ("--pchannels", "1KiB", "is not a whole number"),
-    ],
-)
-def test_wrong_units_name_the_right_ones(flag: str, text: str, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        settings_from(parsed(flag, text))
+    ]
+    for flag, text, words in cases:
+        with subtests.test(flag), pytest.raises(InvalidArgumentError, match=words):
+            settings_from(parsed(flag, text))
 
 
 def test_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,21 +185,20 @@ async def test_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_di
     assert not (data_dir / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
+async def test_error_at_the_start_is_one_line(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], int, str]] = [
         (("memory:", "--listen", "127.0.0.1:x"), 2, "wal: listen='127.0.0.1:x' is no address: write HOST:PORT"),
         (("memory:", "--pchannels", "0"), 2, "wal: --pchannels: setting pchannels=0"),
         (("memory:", "--config", "/none"), 2, "wal: settings file '/none' cannot be read: No such file"),
         (("wal://127.0.0.1:1",), 2, "wal: the log at wal://127.0.0.1:1 is opened by its server"),
         (("/dev/null",), 1, "wal: FormatError: /dev/null is a file: name a directory"),
         (("memory:", "--listen", "no-such-host.invalid:0", "--insecure"), 1, "wal: StorageError: nothing can listen at"),
-    ],
-)
-async def test_error_at_the_start_is_one_line(arguments: tuple[str, ...], code: int, words: str) -> None:
-    ended, said = await run("standalone", *(("--listen", "127.0.0.1:0") if code == 1 else ()), *arguments)
-    assert (ended, said.count("\n")) == (code, 1)
-    assert said.startswith(words)
+    ]
+    for arguments, code, words in cases:
+        with subtests.test(repr(arguments)):
+            ended, said = await run("standalone", *(("--listen", "127.0.0.1:0") if code == 1 else ()), *arguments)
+            assert (ended, said.count("\n")) == (code, 1)
+            assert said.startswith(words)
 
 
 async def without(package: str, *arguments: str) -> tuple[int | None, str, str]:

@@ -26,25 +26,26 @@ SUFFIXES: Final = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucke
 SAMPLES: Final = {name + suffix: family for name, family in FAMILIES.items() for suffix in SUFFIXES[family.kind]}
 
 
-@pytest.mark.parametrize("where", EXPRESSIONS)
-def test_expression_uses_exported_names(where: str) -> None:
-    functions = {"rate", "sum", "max", "min", "histogram_quantile", "by", "and"}
-    common = {"instance", "job", "le"}
-    expression = EXPRESSIONS[where]
-    for pair in ("()", "{}", "[]"):
-        assert expression.count(pair[0]) == expression.count(pair[1]), expression
-    names = re.findall(r"wal_\w+", expression)
-    assert names
-    assert set(names) <= set(SAMPLES), "a name that is not exported"
-    labels = {label for name in names for label in SAMPLES[name].labels} | common
-    grouped = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
-    matched = set(re.findall(r"[{,]\s*(\w+)\s*[=!]", expression))
-    assert grouped | matched <= labels, "a label that the family does not have"
-    for name in names:
-        if name.endswith(("_total", "_bucket", "_sum", "_count")):
-            assert re.search(rf"rate\({name}(\{{[^}}]*\}})?\[[^\]]+\]\)", expression), "a counter is read by its rate"
-    bare = re.sub(r"wal_\w+|\"[^\"]*\"|\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", expression)
-    assert set(re.findall(r"[a-z_]+", bare)) <= functions
+def test_expression_uses_exported_names(subtests: pytest.Subtests) -> None:
+    for where in EXPRESSIONS:
+        with subtests.test(where):
+            functions = {"rate", "sum", "max", "min", "histogram_quantile", "by", "and"}
+            common = {"instance", "job", "le"}
+            expression = EXPRESSIONS[where]
+            for pair in ("()", "{}", "[]"):
+                assert expression.count(pair[0]) == expression.count(pair[1]), expression
+            names = re.findall(r"wal_\w+", expression)
+            assert names
+            assert set(names) <= set(SAMPLES), "a name that is not exported"
+            labels = {label for name in names for label in SAMPLES[name].labels} | common
+            grouped = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
+            matched = set(re.findall(r"[{,]\s*(\w+)\s*[=!]", expression))
+            assert grouped | matched <= labels, "a label that the family does not have"
+            for name in names:
+                if name.endswith(("_total", "_bucket", "_sum", "_count")):
+                    assert re.search(rf"rate\({name}(\{{[^}}]*\}})?\[[^\]]+\]\)", expression), "a counter is read by its rate"
+            bare = re.sub(r"wal_\w+|\"[^\"]*\"|\{[^}]*\}|\[[^\]]*\]|by \([^)]*\)", "", expression)
+            assert set(re.findall(r"[a-z_]+", bare)) <= functions
 
 
 def test_legends_use_labels_that_are_left() -> None:

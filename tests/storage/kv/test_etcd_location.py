@@ -12,26 +12,25 @@ from wal.location import EtcdLocation, parse_kv
 from wal.runtime.secret import Secret
 
 
-@pytest.mark.parametrize(
-    ("text", "location"),
-    [
+def test_accepted_settings(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, EtcdLocation | Path]] = [
         ("meta.sqlite3", Path.cwd() / "meta.sqlite3"),
         ("etcd://a/root", EtcdLocation(("a:2379",), "root")),
         ("etcd://a:1,b.example:2,[::1]:3,[::1]/by-dev/meta/", EtcdLocation(("a:1", "b.example:2", "[::1]:3", "[::1]:2379"), "by-dev/meta")),
         ("etcd://u:p%40%2F@a/r", EtcdLocation(("a:2379",), "r", user="u", password=Secret("p@/"))),
-        ("etcd://u@a/r?password_file=/p&timeout_s=2.5",
-         EtcdLocation(("a:2379",), "r", user="u", password_file=Path("/p"), timeout_s=2.5)),
-        ("etcd+ssl://a/r?ca=/ca.pem&certificate=/c.pem&key=k.pem",
-         EtcdLocation(("a:2379",), "r", tls=True, ca=Path("/ca.pem"), certificate=Path("/c.pem"), key=Path.cwd() / "k.pem")),
-    ],
-)  # fmt: skip
-def test_accepted_settings(text: str, location: EtcdLocation | Path) -> None:
-    assert parse_kv(text) == location
+        ("etcd://u@a/r?password_file=/p&timeout_s=2.5", EtcdLocation(("a:2379",), "r", user="u", password_file=Path("/p"), timeout_s=2.5)),
+        (
+            "etcd+ssl://a/r?ca=/ca.pem&certificate=/c.pem&key=k.pem",
+            EtcdLocation(("a:2379",), "r", tls=True, ca=Path("/ca.pem"), certificate=Path("/c.pem"), key=Path.cwd() / "k.pem"),
+        ),
+    ]
+    for text, location in cases:
+        with subtests.test(text):
+            assert parse_kv(text) == location
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_wrong_setting_is_refused_without_showing_a_password(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "names no file"),
         ("a\0b", "names no file"),
         ("http://secret@a/r", r"begins with http://.*etcd://"),
@@ -50,12 +49,12 @@ def test_accepted_settings(text: str, location: EtcdLocation | Path) -> None:
         ("etcd://a/r?timeout_s=soon", r"timeout_s=\*\*\* is not a number"),
         ("etcd://a/r?timeout_s=nan", "timeout_s=nan"),
         ("etcd://a/r?timeout_s=-1", "timeout_s=-1"),
-    ],
-)
-def test_wrong_setting_is_refused_without_showing_a_password(text: str, says: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=says) as caught:
-        parse_kv(text)
-    assert "secret" not in str(caught.value)
+    ]
+    for text, says in cases:
+        with subtests.test(text):
+            with pytest.raises(InvalidArgumentError, match=says) as caught:
+                parse_kv(text)
+            assert "secret" not in str(caught.value)
 
 
 def test_no_password_is_shown() -> None:

@@ -82,9 +82,8 @@ def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> No
     assert limit == 1 or limit * size <= PAGE_BYTES * keys
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "refusal", "reading", "writing"),
-    [
+def test_meaning_of_each_status(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[int, str, Refusal, type[Exception], type[Exception]]] = [
         (14, "failed to connect to all addresses", Refusal.AWAY, UnavailableError, UnknownOutcomeError),
         (14, "etcdserver: request timed out, possibly due to connection lost", Refusal.AWAY, UnavailableError, UnknownOutcomeError),
         (14, "etcdserver: leader changed", Refusal.AWAY, UnavailableError, UnknownOutcomeError),
@@ -107,18 +106,18 @@ def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> No
         (3, "etcdserver: authentication failed, invalid user ID or password", Refusal.DENIED, InvalidArgumentError, InvalidArgumentError),
         (3, "etcdserver: too many operations in txn request", Refusal.WRONG, InvalidArgumentError, InvalidArgumentError),
         (12, "unknown service", Refusal.WRONG, InvalidArgumentError, InvalidArgumentError),
-    ],
-)  # fmt: skip
-def test_meaning_of_each_status(code: int, text: str, refusal: Refusal, reading: type[Exception], writing: type[Exception]) -> None:
-    assert classify(code, text) is refusal
-    for error, expected in (
-        (explain(refusal, "etcd at a:1, saving", text, writing=False), reading),
-        (explain(refusal, "etcd at a:1, saving", text, writing=True), writing),
-    ):
-        assert isinstance(error, expected)
-        assert text in str(error)
-        assert "a:1" in str(error)
-        assert error.outcome_unknown == isinstance(error, UnknownOutcomeError)
+    ]
+    for code, text, refusal, reading, writing in cases:
+        with subtests.test(repr(code)):
+            assert classify(code, text) is refusal
+            for error, expected in (
+                (explain(refusal, "etcd at a:1, saving", text, writing=False), reading),
+                (explain(refusal, "etcd at a:1, saving", text, writing=True), writing),
+            ):
+                assert isinstance(error, expected)
+                assert text in str(error)
+                assert "a:1" in str(error)
+                assert error.outcome_unknown == isinstance(error, UnknownOutcomeError)
 
 
 def event(revision: int, key: str) -> WatchEvent:

@@ -80,17 +80,16 @@ async def test_log_is_not_created_again_over_one_that_the_metadata_does_not_know
         await open_wal(location, **{**settings, "kv": str(tmp_path / "other")})
 
 
-@pytest.mark.parametrize(
-    "set_",
-    [
+def test_harmless_policies_are_accepted(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
         {"ttl_s": 0},
         {"quotas": {"destination_storage": {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}}},
         {"quotas": {"message_age": {"limitSize": 5, "limitTime": -1, "policy": "producer_request_hold"}}},
         {"subscription_expiry_min": 0},
         {"inactive": {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": True}},
         {"inactive": {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up", "deleteWhileInactive": False}},
-    ],
-)
-def test_harmless_policies_are_accepted(set_: dict[str, Any]) -> None:
-    nothing: dict[str, Any] = {"ttl_s": None, "quotas": None, "subscription_expiry_min": None, "inactive": None}
-    check_policies("t", "public/n", allowed=Allowances(), **{**nothing, **set_})
+    ]
+    for set_ in cases:
+        with subtests.test(repr(set_)):
+            nothing: dict[str, Any] = {"ttl_s": None, "quotas": None, "subscription_expiry_min": None, "inactive": None}
+            check_policies("t", "public/n", allowed=Allowances(), **{**nothing, **set_})

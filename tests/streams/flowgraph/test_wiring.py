@@ -14,8 +14,6 @@ from tests.streams.flowgraph.graphs import Item
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.streams.flowgraph import BaseNode, Msg, NodeFailedError, Outputs, TimeTickedFlowGraph
 
-Edges = dict[str, tuple[Sequence[str], Sequence[str]]]
-
 
 class Giving(BaseNode):
     """An input node that gives these results one after the other."""
@@ -44,9 +42,9 @@ class Answering(BaseNode):
         return answer
 
 
-@pytest.mark.parametrize(
-    ("edges", "text"),
-    [
+async def test_wrong_edges(subtests: pytest.Subtests) -> None:
+    Edges = dict[str, tuple[Sequence[str], Sequence[str]]]
+    cases: list[tuple[Edges, str]] = [
         ({}, "no nodes"),
         ({"a": ((), ())}, "node 'a' has no edges"),
         ({"a": ((), ["b"])}, "set_edges('a') names 'b' in out, which is no node of the graph ('a')"),
@@ -64,19 +62,19 @@ class Answering(BaseNode):
         ({"a": ((), ["b"]), "b": (["a", "a"], ())}, "names 'a' more than once in in_"),
         ({"a": (["a"], ["a"])}, "the edges 'a' → 'a' are a cycle"),
         ({"a": ((), ["b"]), "b": (["a", "d"], ["c"]), "c": (["b"], ["d"]), "d": (["c"], ["b"])}, "are a cycle"),
-    ],
-)
-async def test_wrong_edges(edges: Edges, text: str) -> None:
-    graph = TimeTickedFlowGraph()
-    nodes = [Giving(name) for name in edges]
-    for node in nodes:
-        graph.add_node(node)
-        graph.set_edges(node.name, *edges[node.name])
-    with pytest.raises(InvalidArgumentError, match=re.escape(text)):
-        await graph.start()
-    assert all(node.calls == 0 and node.graph_states is None for node in nodes)
-    await graph.close()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    ]
+    for edges, text in cases:
+        with subtests.test(repr(edges)):
+            graph = TimeTickedFlowGraph()
+            nodes = [Giving(name) for name in edges]
+            for node in nodes:
+                graph.add_node(node)
+                graph.set_edges(node.name, *edges[node.name])
+            with pytest.raises(InvalidArgumentError, match=re.escape(text)):
+                await graph.start()
+            assert all(node.calls == 0 and node.graph_states is None for node in nodes)
+            await graph.close()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_edges_of_a_node_that_was_not_added() -> None:
@@ -168,9 +166,8 @@ async def test_graph_that_was_closed_before_its_start() -> None:
         await graph.start()
 
 
-@pytest.mark.parametrize(
-    ("results", "tick", "text"),
-    [
+async def test_wrong_results_of_an_input_node(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[Any], int | None, str]] = [
         ([[Item(3)], [Item(3)]], 3, "it gave tick 3 after tick 3"),
         ([[Item(3)], [Item(2)]], 3, "it gave tick 2 after tick 3"),
         ([[Item(1)]], None, "it gave tick 1: the graph starts at tick 2"),
@@ -188,39 +185,38 @@ async def test_graph_that_was_closed_before_its_start() -> None:
         ([[Item(2.5)]], None, "it gave tick 2.5: a tick is an int"),  # type: ignore[arg-type]
         ([[Item(2, down_stream_node_idx="0")]], None, "which is no message of a flow graph"),  # type: ignore[arg-type]
         ([[Item(2, down_stream_node_idx=0.0)]], None, "which is no message of a flow graph"),  # type: ignore[arg-type]
-    ],
-)
-async def test_wrong_results_of_an_input_node(results: list[Any], tick: int | None, text: str) -> None:
-    last = Answering("b")
-    error = await failure(pair(Giving("a", *results), last, start_tick=2))
-    assert (error.node, error.tick) == ("a", tick)
-    assert text in str(error)
-    assert "node 'a'" in str(error)
-    assert last.ticks == ([] if tick is None else [tick])
+    ]
+    for results, tick, text in cases:
+        with subtests.test(repr(results)):
+            last = Answering("b")
+            error = await failure(pair(Giving("a", *results), last, start_tick=2))
+            assert (error.node, error.tick) == ("a", tick)
+            assert text in str(error)
+            assert "node 'a'" in str(error)
+            assert last.ticks == ([] if tick is None else [tick])
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
+async def test_wrong_results_of_a_node(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         ([Item(4)], "it gave a message of tick 4 at tick 5"),
         ([Item(6)], "it gave a message of tick 6 at tick 5"),
         ([Item(5), Item(5, down_stream_node_idx=0)], "it gave two messages for the edge to 'c' at tick 5"),
         ([Item(5, down_stream_node_idx=2)], "for out-edge 2 at tick 5: it has 2 out-edges"),
         (7, "it gave 7: operate() gives a list of messages, or None"),
         ([7], "it gave 7, which is no message of a flow graph ('int' object has no attribute 'time_tick')"),
-    ],
-)
-async def test_wrong_results_of_a_node(answer: Any, text: str) -> None:
-    graph = TimeTickedFlowGraph()
-    for node in (Giving("a", [Item(5)], [Item(6)]), Answering("b", {5: answer}), Answering("c"), Answering("d")):
-        graph.add_node(node)
-    graph.set_edges("a", out=["b"])
-    graph.set_edges("b", in_=["a"], out=["c", "d"])
-    graph.set_edges("c", in_=["b"])
-    graph.set_edges("d", in_=["b"])
-    error = await failure(graph)
-    assert (error.node, error.tick) == ("b", 5)
-    assert text in str(error)
+    ]
+    for answer, text in cases:
+        with subtests.test(repr(answer)):
+            graph = TimeTickedFlowGraph()
+            for node in (Giving("a", [Item(5)], [Item(6)]), Answering("b", {5: answer}), Answering("c"), Answering("d")):
+                graph.add_node(node)
+            graph.set_edges("a", out=["b"])
+            graph.set_edges("b", in_=["a"], out=["c", "d"])
+            graph.set_edges("c", in_=["b"])
+            graph.set_edges("d", in_=["b"])
+            error = await failure(graph)
+            assert (error.node, error.tick) == ("b", 5)
+            assert text in str(error)
 
 
 async def test_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it() -> None:

@@ -109,10 +109,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "good"), GOOD, ids=[kind.__name__ for kind, _ in GOOD])
-def test_good_values_are_accepted(kind: type[TsMsg], good: dict[str, Any]) -> None:
-    message = kind(**good)
-    assert kind.unmarshal(message.marshal()) == message
+def test_good_values_are_accepted(subtests: pytest.Subtests) -> None:
+    for kind, good in GOOD:
+        with subtests.test(kind.__name__):
+            message = kind(**good)
+            assert kind.unmarshal(message.marshal()) == message
 
 
 def test_constructor_refuses_wrong_values_by_name(subtests: pytest.Subtests) -> None:
@@ -149,9 +150,8 @@ def test_set_ts_is_checked(wrong: int) -> None:
     assert message == TimeTickMsg(1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
+def test_position_refuses_wrong_values(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"channel_name": ""}, InvalidArgumentError),
         ({"channel_name": None}, TypeError),
         ({"msg_id": "text"}, TypeError),
@@ -160,12 +160,12 @@ def test_set_ts_is_checked(wrong: int) -> None:
         ({"timestamp": -1}, InvalidArgumentError),
         ({"timestamp": 1 << 64}, InvalidArgumentError),
         ({"timestamp": "1"}, TypeError),
-    ],
-)
-def test_position_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
-    (name,) = fields
-    with pytest.raises(error, match=name):
-        MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
+    ]
+    for fields, error in cases:
+        with subtests.test(repr(fields)):
+            (name,) = fields
+            with pytest.raises(error, match=name):
+                MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
 
 
 def test_positions_are_values() -> None:
@@ -174,20 +174,18 @@ def test_positions_are_values() -> None:
         MsgPosition("a", b"1").timestamp = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("fields", "error"),
-    [
+def test_pack_refuses_wrong_values(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"msgs": None}, TypeError),
         ({"msgs": b"text"}, TypeError),
         ({"msgs": [b"bytes"]}, TypeError),
         ({"begin_ts": 5, "end_ts": 4}, InvalidArgumentError),
         ({"begin_ts": "5"}, TypeError),
         ({"end_ts": 1 << 64}, InvalidArgumentError),
-    ],
-)
-def test_pack_refuses_wrong_values(fields: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error, match="|".join(fields)):
-        MsgPack(**{"msgs": []} | fields)
+    ]
+    for fields, error in cases:
+        with subtests.test(repr(fields)), pytest.raises(error, match="|".join(fields)):
+            MsgPack(**{"msgs": []} | fields)
 
 
 def test_pack_has_the_interval_of_its_messages() -> None:

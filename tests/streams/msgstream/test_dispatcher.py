@@ -150,22 +150,21 @@ def test_numbers_are_one_of_two(wrong: Any) -> None:
         UnmarshalDispatcher(numbers=wrong)
 
 
-@pytest.mark.parametrize(
-    ("msg_type", "function", "error"),
-    [
+def test_wrong_template_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, type[Exception]]] = [
         (0, OpaqueMsg.unmarshal, InvalidArgumentError),
         (-3, OpaqueMsg.unmarshal, InvalidArgumentError),
         (1 << 31, OpaqueMsg.unmarshal, InvalidArgumentError),
         ("400", OpaqueMsg.unmarshal, TypeError),
         (True, OpaqueMsg.unmarshal, TypeError),
         (400, None, TypeError),
-    ],
-)
-def test_wrong_template_is_refused(msg_type: Any, function: Any, error: type[Exception]) -> None:
-    dispatcher = UnmarshalDispatcher()
-    with pytest.raises(error):
-        dispatcher.add_msg_template(msg_type, function)
-    assert dispatcher.unmarshal(InsertMsg([1], [2], [b""]).marshal()) == InsertMsg([1], [2], [b""])
+    ]
+    for msg_type, function, error in cases:
+        with subtests.test(repr(msg_type)):
+            dispatcher = UnmarshalDispatcher()
+            with pytest.raises(error):
+                dispatcher.add_msg_template(msg_type, function)
+            assert dispatcher.unmarshal(InsertMsg([1], [2], [b""]).marshal()) == InsertMsg([1], [2], [b""])
 
 
 def test_names_of_the_seeds_are_one_class() -> None:

@@ -30,25 +30,24 @@ def test_what_is_no_medium() -> None:
         MsgStream("memory")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("channels", "error"),
-    [
+async def test_channels_that_are_no_names(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, type[Exception]]] = [
         ([], InvalidArgumentError),
         ([""], InvalidArgumentError),
         (["a", ""], InvalidArgumentError),
         ("a", TypeError),
         ([1], TypeError),
         (None, TypeError),
-    ],
-)
-async def test_channels_that_are_no_names(channels: Any, error: type[Exception]) -> None:
-    async with MemoryMedium() as medium, MsgStream(medium) as stream:
-        with pytest.raises(error):
-            await stream.as_producer(channels)
-        with pytest.raises(error):
-            await stream.as_consumer(channels, "subscription")
-        with pytest.raises(InvalidArgumentError, match="no producers"):
-            await produce(stream, row(1))
+    ]
+    for channels, error in cases:
+        with subtests.test(repr(channels)):
+            async with MemoryMedium() as medium, MsgStream(medium) as stream:
+                with pytest.raises(error):
+                    await stream.as_producer(channels)
+                with pytest.raises(error):
+                    await stream.as_consumer(channels, "subscription")
+                with pytest.raises(InvalidArgumentError, match="no producers"):
+                    await produce(stream, row(1))
 
 
 @pytest.mark.parametrize(("sub_name", "error"), [("", InvalidArgumentError), (None, TypeError)])

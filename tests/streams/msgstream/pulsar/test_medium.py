@@ -337,9 +337,8 @@ async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process
     assert unanswered.value.outcome_unknown
 
 
-@pytest.mark.parametrize(
-    ("address", "settings"),
-    [
+def test_address_that_is_none_of_pulsar_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, dict[str, Any]]] = [
         ("memory:", {}),
         ("pulsar://", {}),
         ("pulsar://host:6650/tenant", {}),
@@ -347,11 +346,10 @@ async def test_everything_closes_soon_although_the_broker_is_gone(pulsar_process
         ("pulsar://host:6650", {"admin_url": "host:8080"}),
         ("pulsar://host:6650", {"token": "two\nlines"}),
         (PulsarAddress("pulsar://host:6650"), {"token": "a.json.webtoken"}),
-    ],
-)
-def test_address_that_is_none_of_pulsar_is_refused(address: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError):
-        PulsarMedium(address, **settings)
+    ]
+    for address, settings in cases:
+        with subtests.test(repr(address)), pytest.raises(InvalidArgumentError):
+            PulsarMedium(address, **settings)
 
 
 async def test_address_is_a_text_too(kept: PulsarAddress) -> None:
