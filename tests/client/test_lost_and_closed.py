@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import grpc.aio
@@ -16,33 +17,33 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import ClosedError
 from wal.network import Endpoints
 
-ONE_LOOP_AFTER_THE_OTHER = """
-import asyncio
-from tests.serve.servers import serving
-from wal import Message, open_wal
-
-async def main():
-    async with serving() as served:
-        async with open_wal(f"wal://{served.address}") as log:
-            await log.raw_append(Message("orders", b"1"))
-            endpoints = log._lifecycle.engine._connection._endpoints
-            await served.node.close()
-            while endpoints.connected() is not None:
-                await asyncio.sleep(0.001)
-            looking = asyncio.ensure_future(endpoints.look(None))
-            await asyncio.sleep(0.01)
-    await looking
-
-for _ in range(8):
-    asyncio.run(main())
-"""
-
 
 def test_loop_is_told_nothing_of_a_client_of_another_one() -> None:
     """An answer of gRPC for a loop that has ended would be an error, "Event loop is closed", in the next one."""
+    one_loop_after_the_other = """
+        import asyncio
+        from tests.serve.servers import serving
+        from wal import Message, open_wal
+
+        async def main():
+            async with serving() as served:
+                async with open_wal(f"wal://{served.address}") as log:
+                    await log.raw_append(Message("orders", b"1"))
+                    endpoints = log._lifecycle.engine._connection._endpoints
+                    await served.node.close()
+                    while endpoints.connected() is not None:
+                        await asyncio.sleep(0.001)
+                    looking = asyncio.ensure_future(endpoints.look(None))
+                    await asyncio.sleep(0.01)
+            await looking
+
+        for _ in range(8):
+            asyncio.run(main())
+    """
+
     root = Path(__file__).parents[2]
     ran = subprocess.run(
-        [sys.executable, "-c", ONE_LOOP_AFTER_THE_OTHER],
+        [sys.executable, "-c", textwrap.dedent(one_loop_after_the_other)],
         cwd=root, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

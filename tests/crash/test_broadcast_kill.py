@@ -131,12 +131,12 @@ async def finish(directory: Path) -> None:
 @by_loop
 @pytest.mark.usefixtures("write_path")
 async def test_killed_while_it_broadcasts(data_dir: Path, soak: int) -> None:
-    LINES_MAX = 400
+    lines_max = 400
     chance = random.Random(random.getrandbits(32))
     said = Said()
     async with asyncio.timeout(90 * soak):
         await made(data_dir)
-        counts = [LINES_MAX // 8, LINES_MAX // 2] if soak == 1 else [chance.randint(1, LINES_MAX) for _ in range(40)]
+        counts = [lines_max // 8, lines_max // 2] if soak == 1 else [chance.randint(1, lines_max) for _ in range(40)]
         for count in counts:
             await run(said, "load", data_dir, chance.getrandbits(32), lines_max=count)
             await check(data_dir, said)

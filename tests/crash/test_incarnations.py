@@ -86,12 +86,12 @@ async def test_killed_before_the_map_is_replaced(data_dir: Path) -> None:
 @pytest.mark.one_loop
 async def test_killed_at_any_moment(data_dir: Path, soak: int) -> None:
     rounds = 3
-    LINES_MAX = 300
+    lines_max = 300
     seed = random.randrange(1 << 20)
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(1, rounds * soak + 1):
-        said = await killed("load", data_dir, number, lines_max=chance.randrange(2, LINES_MAX))
+        said = await killed("load", data_dir, number, lines_max=chance.randrange(2, lines_max))
         for told in said.values():
             told.over = max(told.over, number * 1_000_000 - 1)  # a child drops everything before it begins
         await look(data_dir, said)

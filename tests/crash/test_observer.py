@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, soak: int) -> None:
     """Many times over, a reader is stopped anywhere, the log is truncated and overwritten, and the reader continues."""
     SEGMENTS = 40
-    SEGMENT_BYTES = 1 << 20
+    segment_bytes = 1 << 20
 
     class Reader(Child):
         """A reading process, and its reports so far."""
@@ -89,12 +89,12 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
 
         @property
         def _segment(self) -> int:
-            return self.results[-1].message_id.position // SEGMENT_BYTES if self.results else 0
+            return self.results[-1].message_id.position // segment_bytes if self.results else 0
 
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    async with open_wal(data_dir, segment_bytes=SEGMENT_BYTES) as log:
+    async with open_wal(data_dir, segment_bytes=segment_bytes) as log:
         numbers = Numbers(log)
         await numbers.append(4)
         async with Reader(how, data_dir) as reader:

@@ -13,36 +13,34 @@ import broadcaster
 import wal
 import wal.errors
 
-PUBLIC = """
-    WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage BroadcastState BroadcastTask
-    ChannelDescription Consumer ConsumerStatistics CursorInfo DeliverFilter DeliverPolicy Delivery
-    ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage
-    InboxStatistics Last Latest Log LogBroadcast
-    LogStatistics Message MessageHandler MessageID MessagePage MessageType MessageTypes OwnerDescription PChannelRetention
-    PChannelStatistics
-    PayloadType ProducerInfo ProducerKey ReadPosition Reject ResourceKey RetentionHolder Retry Scanner ScannerStatistics
-    Schedule ScheduledMessage ScheduledResult Secret Settings SettingsOverrides
-    StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext TypedLog TypedScanner VChannelInfo WALAccesser
-    __version__ init open_wal release
-"""
-
-ERRORS = """
-    AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError
-    CorruptionError EndOfStreamError FormatError HandlerFailedError IgnoredOperationError InnerError InvalidArgumentError
-    InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
-    NoSpaceError NotLeaderError NotLocalError PayloadError ResourceAcquiredError SessionLostError StorageError StreamingCode
-    TransactionExpiredError
-    TruncatedError UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError
-    WouldBlockError
-"""
-
 
 def test_wal_hands_on_these_names() -> None:
-    assert wal.__all__ == PUBLIC.split()
+    public = """
+        WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage
+        BroadcastState BroadcastTask ChannelDescription Consumer ConsumerStatistics CursorInfo DeliverFilter
+        DeliverPolicy Delivery ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage InboxStatistics Last
+        Latest Log LogBroadcast LogStatistics Message MessageHandler MessageID MessagePage MessageType MessageTypes
+        OwnerDescription PChannelRetention PChannelStatistics PayloadType ProducerInfo ProducerKey ReadPosition Reject
+        ResourceKey RetentionHolder Retry Scanner ScannerStatistics Schedule ScheduledMessage ScheduledResult Secret
+        Settings SettingsOverrides StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext
+        TypedLog TypedScanner VChannelInfo WALAccesser __version__ init open_wal release
+    """
+
+    assert wal.__all__ == public.split()
 
 
 def test_errors_are_these() -> None:
-    assert wal.errors.__all__ == ERRORS.split()
+    errors = """
+        AuthenticationError BulkAppendError ChannelExistError ChannelFencedError ChannelNotExistError ClosedError ConflictError
+        CorruptionError EndOfStreamError FormatError HandlerFailedError IgnoredOperationError InnerError InvalidArgumentError
+        InvalidRequestSeqError InvalidTransactionStateError KeyNotExistError LockedError LogWentBackError NoPayloadError
+        NoSpaceError NotLeaderError NotLocalError PayloadError ResourceAcquiredError SessionLostError StorageError StreamingCode
+        TransactionExpiredError
+        TruncatedError UnavailableError UnknownError UnknownOutcomeError UnmatchedChannelTermError UnrecoverableError WALError
+        WouldBlockError
+    """
+
+    assert wal.errors.__all__ == errors.split()
 
 
 def test_all_is_sorted_and_true(subtests: pytest.Subtests) -> None:

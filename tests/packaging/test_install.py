@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from tests.docs.snippets import ROOT
 from tests.packaging.environments import Environment
-
-FIRST_SCREEN = """
-import asyncio
-from wal import Message, bridge, open_wal
-
-async def main():
-    async with open_wal("data/") as log:
-        await log.raw_append(Message("orders", b"created"))
-
-asyncio.run(main())
-print([batch.num_rows for batch in bridge.record_batches("data/", "orders", follow=False)])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +18,20 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def test_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Environment) -> None:
+    first_screen = """
+        import asyncio
+        from wal import Message, bridge, open_wal
+
+        async def main():
+            async with open_wal("data/") as log:
+                await log.raw_append(Message("orders", b"created"))
+
+        asyncio.run(main())
+        print([batch.num_rows for batch in bridge.record_batches("data/", "orders", follow=False)])
+    """
+
     INSTALLED = "from importlib.metadata import distributions; print(sorted(one.name.lower() for one in distributions()))"
-    ran = environment.run(FIRST_SCREEN)
+    ran = environment.run(textwrap.dedent(first_screen))
     assert (ran.stdout, ran.stderr) == ("[1]\n", "")
     installed = environment.run(INSTALLED).stdout
     assert "pyarrow" in installed

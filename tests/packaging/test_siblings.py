@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import zipfile
 from pathlib import Path
 
@@ -15,18 +16,6 @@ from tests.docs.snippets import ROOT
 from tests.packaging.environments import Environment
 
 FOREIGN = '"""Broadcasts over a channel."""\n\n\nclass Broadcast:\n    pass\n'
-PROJECT = """
-[build-system]
-requires = ["hatchling>=1.27"]
-build-backend = "hatchling.build"
-
-[project]
-name = "foreign-{name}"
-version = "0.3.1"
-
-[tool.hatch.build.targets.wheel]
-packages = ["{name}"]
-"""
 USED = "import wal; from wal import open_wal, BroadcastMessage; import broadcaster; broadcaster.Broadcast; import wal.node.local.log"
 
 
@@ -41,11 +30,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works(
     environment: Environment, tmp_path: Path, name: str
 ) -> None:
+    project = """
+        [build-system]
+        requires = ["hatchling>=1.27"]
+        build-backend = "hatchling.build"
+
+        [project]
+        name = "foreign-{name}"
+        version = "0.3.1"
+
+        [tool.hatch.build.targets.wheel]
+        packages = ["{name}"]
+    """
+
     def foreign(directory: Path, name: str) -> Path:
         """The clone of a distribution that installs a package of this name."""
         (directory / name).mkdir(parents=True)
         (directory / name / "__init__.py").write_text(FOREIGN)
-        (directory / "pyproject.toml").write_text(PROJECT.format(name=name))
+        (directory / "pyproject.toml").write_text(textwrap.dedent(project).format(name=name))
         return directory
 
     assert environment.run(USED).stderr == ""

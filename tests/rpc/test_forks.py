@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,43 +13,44 @@ import pytest
 from tests.serve.servers import serving
 
 SETTING = "GRPC_ENABLE_FORK_SUPPORT"
-PROGRAM = """\
-import asyncio, os, sys
-
-import uvloop
-
-
-async def main() -> None:
-    from wal import Message, open_wal
-
-    async def load() -> None:
-        while True:
-            await log.raw_append(Message("orders", bytes(100)))
-
-    async with open_wal(sys.argv[1]) as log:
-        writers = [asyncio.ensure_future(load()) for _ in range(8)]
-        codes = []
-        for _ in range(100):
-            child = await asyncio.create_subprocess_exec("/bin/true")
-            codes.append(await child.wait())
-        for writer in writers:
-            writer.cancel()
-        await asyncio.wait(writers)
-    print(sum(code != 0 for code in codes), "crashed;", os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "unset"))
-
-
-uvloop.run(main())
-"""
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.one_loop
 async def test_client_on_uvloop_starts_subprocesses() -> None:
     """None crashes, and gRPC, which would say so, runs no handler. The setting is not left for the children."""
+    program = """\
+        import asyncio, os, sys
+
+        import uvloop
+
+
+        async def main() -> None:
+            from wal import Message, open_wal
+
+            async def load() -> None:
+                while True:
+                    await log.raw_append(Message("orders", bytes(100)))
+
+            async with open_wal(sys.argv[1]) as log:
+                writers = [asyncio.ensure_future(load()) for _ in range(8)]
+                codes = []
+                for _ in range(100):
+                    child = await asyncio.create_subprocess_exec("/bin/true")
+                    codes.append(await child.wait())
+                for writer in writers:
+                    writer.cancel()
+                await asyncio.wait(writers)
+            print(sum(code != 0 for code in codes), "crashed;", os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "unset"))
+
+
+        uvloop.run(main())
+    """
+
     variables = {name: value for name, value in os.environ.items() if name != SETTING}
     async with serving() as served:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, f"wal://{served.address}",
+            sys.executable, "-c", textwrap.dedent(program), f"wal://{served.address}",
             cwd=ROOT, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, said = await process.communicate()

@@ -6,28 +6,30 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 
 import pytest
-
-PROGRAM = """
-import sys
-import wal.network
-import grpc
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    try:
-        channel.unary_unary("/any")(b"", timeout=10)
-    except grpc.RpcError as error:
-        print(error.code().name)
-"""
 
 
 @pytest.mark.parametrize(("verbosity", "shown"), [(None, False), ("ERROR", True)])
 def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None:
     """A server that refuses a connection by GOAWAY, as one above its bounds does."""
+    program = """
+        import sys
+import textwrap
+        import wal.network
+        import grpc
+        with grpc.insecure_channel(sys.argv[1]) as channel:
+            try:
+                channel.unary_unary("/any")(b"", timeout=10)
+            except grpc.RpcError as error:
+                print(error.code().name)
+    """
+
     settings_frame = bytes(3) + b"\x04" + bytes(5)
-    TEXT = b"too_many_pings"
-    goaway_frame = bytes((0, 0, 8 + len(TEXT), 7)) + bytes(9) + (11).to_bytes(4, "big") + TEXT
+    text = b"too_many_pings"
+    goaway_frame = bytes((0, 0, 8 + len(text), 7)) + bytes(9) + (11).to_bytes(4, "big") + text
 
     def refuse() -> None:
         connection, _ = listening.accept()
@@ -45,7 +47,7 @@ def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None
         refusing = threading.Thread(target=refuse, daemon=True)
         refusing.start()
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        command = [sys.executable, "-c", PROGRAM, address]
+        command = [sys.executable, "-c", textwrap.dedent(program), address]
         child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         refusing.join(10)
     assert child.stdout == "UNAVAILABLE\n"

@@ -212,9 +212,9 @@ async def test_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
 
 async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Serving, client: Client) -> None:
     """The second is executed before the first has had its turn: with a key it gets the first result, without one it is an error."""
-    OWNER = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
+    owner = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
     (pchannel,) = served.log.node.pchannels.values()
-    txns, futures = ProduceTxns(served.log.node, pchannel, OWNER, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
+    txns, futures = ProduceTxns(served.log.node, pchannel, owner, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
     bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
     for key in (key_ext("once"), b""):
         begun = await client.begin("a", key_bytes=len(key))

@@ -14,20 +14,6 @@ import pytest
 from tests.servers.cache import MissingServerError, installed
 from tests.servers.process import ServerProcess, free_ports
 
-PARENT = """
-import sys, threading, time
-from pathlib import Path
-from tests.servers.process import ServerProcess
-log = Path(sys.argv[1])
-server = ServerProcess("sleeper", [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"], log=log,
-                       is_ready=lambda: log.exists() and b"up" in log.read_bytes())
-starter = threading.Thread(target=server.start)
-starter.start()
-starter.join()
-print(server.pid, flush=True)
-time.sleep(600)
-"""
-
 
 def is_alive(pid: int) -> bool:
     try:
@@ -37,6 +23,20 @@ def is_alive(pid: int) -> bool:
 
 
 def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
+    PARENT = """
+        import sys, threading, time
+        from pathlib import Path
+        from tests.servers.process import ServerProcess
+        log = Path(sys.argv[1])
+        server = ServerProcess("sleeper", [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"], log=log,
+                               is_ready=lambda: log.exists() and b"up" in log.read_bytes())
+        starter = threading.Thread(target=server.start)
+        starter.start()
+        starter.join()
+        print(server.pid, flush=True)
+        time.sleep(600)
+    """
+
     wait_s = 20.0
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -17,7 +17,7 @@ async def test_keys_never_overlap_and_memory_stays_flat(data_dir: Path, soak: in
     callers = 32
     KEYS = 64
     # The share of messages at which a consumer crashes, after handling and before it acknowledges.
-    CRASHES = 0.05
+    crashes = 0.05
     broadcasts = 1_000
     page_bytes = 4096
     growth_bytes_max = 32 << 20
@@ -56,7 +56,7 @@ async def test_keys_never_overlap_and_memory_stays_flat(data_dir: Path, soak: in
             async with log.read(name, resume=position) as scanner:
                 async for message in scanner:
                     keys.seen(message)
-                    if dice.random() < CRASHES:
+                    if dice.random() < crashes:
                         keys.crashes += 1
                         break  # handled but not acknowledged: the copy is redelivered after the restart
                     keys.acking(message)
@@ -96,5 +96,5 @@ async def test_keys_never_overlap_and_memory_stays_flat(data_dir: Path, soak: in
         await asyncio.wait(consumers)
     assert done == broadcasts * soak
     assert not keys.overlaps, keys.overlaps[:3]
-    assert keys.crashes > broadcasts * soak * len(NAMES) * CRASHES / 2
+    assert keys.crashes > broadcasts * soak * len(NAMES) * crashes / 2
     assert grown < growth_bytes_max, f"memory grew by {grown >> 20} MiB"

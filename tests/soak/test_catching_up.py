@@ -5,48 +5,50 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
 from pathlib import Path
-from typing import Final
 
 from tests.conftest import SOAK
 
-CHILD: Final = """
-import asyncio, json, sys
-from wal import Message, open_wal
-
-def memory(name):
-    with open("/proc/self/status") as status:
-        (line,) = [line for line in status if line.startswith(name)]
-    return int(line.split()[1]) * 1024
-
-async def main(data, count):
-    names = [f"vchannel-{number}" for number in range(count)]
-    async with open_wal(data) as log:
-        await log.append_bulk([Message(name, name.encode() + bytes(100)) for name in names])
-    async with open_wal(data) as log:
-        scanners = [log.read(name) for name in names]
-        for scanner in scanners:
-            await scanner.__aenter__()
-        async def first(scanner):
-            async for message in scanner:
-                return message.payload.rstrip(b"\\0").decode()
-        before = memory("VmRSS")
-        found = await asyncio.gather(*map(first, scanners))
-        assert found == names
-        del found
-        print(json.dumps(memory("VmHWM") - before))
-        for scanner in scanners:
-            await scanner.close()
-
-asyncio.run(main(sys.argv[1], int(sys.argv[2])))
-"""
-
 
 async def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
+    CHILD = """
+        import asyncio, json, sys
+        from wal import Message, open_wal
+
+        def memory(name):
+            with open("/proc/self/status") as status:
+                (line,) = [line for line in status if line.startswith(name)]
+            return int(line.split()[1]) * 1024
+
+        async def main(data, count):
+            names = [f"vchannel-{number}" for number in range(count)]
+            async with open_wal(data) as log:
+                await log.append_bulk([Message(name, name.encode() + bytes(100)) for name in names])
+            async with open_wal(data) as log:
+                scanners = [log.read(name) for name in names]
+                for scanner in scanners:
+                    await scanner.__aenter__()
+                async def first(scanner):
+                    async for message in scanner:
+                        return message.payload.rstrip(b"\\0").decode()
+                before = memory("VmRSS")
+                found = await asyncio.gather(*map(first, scanners))
+                assert found == names
+                del found
+                print(json.dumps(memory("VmHWM") - before))
+                for scanner in scanners:
+                    await scanner.close()
+
+        asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    """
+
     scanners = 10_000 if SOAK else 2_000
     # Above the scanners' own state; each with a page of its own they would take 600 MiB, and 10,000 of them 5.7 GiB.
     peak_bytes_max = 64 << 20
-    child = await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(data_dir), str(scanners), stdout=asyncio.subprocess.PIPE)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(CHILD), str(data_dir), str(scanners), stdout=asyncio.subprocess.PIPE
+    )
     said, _ = await child.communicate()
     assert child.returncode == 0
     assert json.loads(said) < peak_bytes_max

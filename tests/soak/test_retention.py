@@ -19,7 +19,7 @@ def test_disk_stays_within_its_bound_and_memory_flat(tmp_path: Path) -> None:
     retention_bytes = 64 * mib
     # The rest of the active segment, two spares, and one that fills up during a turn.
     segments_beyond = 4
-    DURATION_S = 300.0 if SOAK else 5.0
+    duration_s = 300.0 if SOAK else 5.0
     settled_s = 60.0
     rss_growth_max = 32 * mib
 
@@ -30,7 +30,7 @@ def test_disk_stays_within_its_bound_and_memory_flat(tmp_path: Path) -> None:
         decode = msgspec.json.Decoder(Measure).decode
         return [decode(line) for line in ran.stdout.splitlines()]
 
-    load = Load(str(tmp_path / "data"), DURATION_S, segment_bytes, retention_bytes)
+    load = Load(str(tmp_path / "data"), duration_s, segment_bytes, retention_bytes)
     load.messages_min = 5 * retention_bytes // (2 * load.message_bytes)
     measures = run(load)
     last = measures[-1]

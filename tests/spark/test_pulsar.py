@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -87,24 +88,23 @@ def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> 
         assert texts(batch(place.options, startingOffsets=json.dumps(begin))) == wanted[at:]
 
 
-WRITER = """
-import json, sys
-from wal import Message, Secret, bridge
-
-with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
-    log.create_vchannel("a", pchannel="p0")
-    log.raw_append(Message("a", b"durable"))
-    print("written", flush=True)
-    sys.stdout.close()
-    while True:
-        log.allocate_time_tick()
-"""
-
-
 def test_killed_writer_promises_no_more_ticks(place: Place) -> None:
     """A snapshot shows the writer's last promised tick; everything in the log can still be read."""
+    WRITER = """
+        import json, sys
+        from wal import Message, Secret, bridge
+
+        with bridge.blocking(sys.argv[1], pchannels=2, **json.load(sys.stdin)) as log:
+            log.create_vchannel("a", pchannel="p0")
+            log.raw_append(Message("a", b"durable"))
+            print("written", flush=True)
+            sys.stdout.close()
+            while True:
+                log.allocate_time_tick()
+    """
+
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER, place.location],
+        [sys.executable, "-c", textwrap.dedent(WRITER), place.location],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -189,26 +189,25 @@ async def test_context_of_a_caller_is_kept(spans: Spans) -> None:
     assert isinstance(log, TracedLog)
 
 
-CHILD = """\
-import asyncio, json, sys
-from opentelemetry.sdk.trace import TracerProvider
-from wal import open_wal
-from wal.tracing import handling
-
-async def main():
-    async with open_wal(sys.argv[1], read_only=True) as log, log.read("orders", follow=False) as scanner:
-        async for message in scanner:
-            with handling(message, tracer_provider=TracerProvider()) as span:
-                print(json.dumps(f"{span.get_span_context().trace_id:032x}"))
-
-asyncio.run(main())
-"""
-
-
 async def test_another_process_continues_the_trace(data_dir: Path, spans: Spans) -> None:
+    child = """\
+        import asyncio, json, sys
+        from opentelemetry.sdk.trace import TracerProvider
+        from wal import open_wal
+        from wal.tracing import handling
+
+        async def main():
+            async with open_wal(sys.argv[1], read_only=True) as log, log.read("orders", follow=False) as scanner:
+                async for message in scanner:
+                    with handling(message, tracer_provider=TracerProvider()) as span:
+                        print(json.dumps(f"{span.get_span_context().trace_id:032x}"))
+
+        asyncio.run(main())
+    """
+
     async with open_wal(f"journal:{data_dir}") as plain:
         await traced(plain, tracer_provider=spans.provider).append("orders", b"x")
-        ended = await asyncio.to_thread(run_python, "-c", CHILD, data_dir)
+        ended = await asyncio.to_thread(run_python, "-c", child, data_dir)
     assert json.loads(ended.out) == f"{spans.named('append orders').context.trace_id:032x}"
 
 

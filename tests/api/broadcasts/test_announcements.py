@@ -16,20 +16,6 @@ from wal.errors import StorageError, WALError
 from wal.storage.journal import layout
 from wal.storage.journal.control import CONTROL_NAME, ControlView
 
-WRITER = """
-import asyncio, sys
-from wal import Message, open_wal
-
-async def main():
-    log = await open_wal(sys.argv[1], pchannels=2)
-    for number in range(7):
-        await log.raw_append(Message(f"orders{number}", b"%d" % number), idempotency_key=f"key-{number}")
-    print("acknowledged", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-
-asyncio.run(main())
-"""
-
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Returns the lines of the logger `wal` at INFO."""
@@ -72,6 +58,20 @@ async def test_new_log_and_one_that_was_closed(data: str, caplog: pytest.LogCapt
 
 
 async def test_log_whose_writer_was_killed(data: str, caplog: pytest.LogCaptureFixture) -> None:
+    WRITER = """
+        import asyncio, sys
+        from wal import Message, open_wal
+
+        async def main():
+            log = await open_wal(sys.argv[1], pchannels=2)
+            for number in range(7):
+                await log.raw_append(Message(f"orders{number}", b"%d" % number), idempotency_key=f"key-{number}")
+            print("acknowledged", flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+
+        asyncio.run(main())
+    """
+
     torn_bytes = 10_000
 
     async def killed(data: str) -> None:

@@ -67,64 +67,63 @@ async def test_memory_of_two_openings_is_apart() -> None:
         assert await read_all(other, "orders") == []
 
 
-FORKED = """
-    import asyncio, os, sys, warnings
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import wal
-    from wal import Message, open_wal
-    from wal.errors import InvalidArgumentError
-
-    async def child(log, scanner, txn):
-        for call in (
-            lambda: log.raw_append(Message("orders", b"child")),
-            lambda: log.append_bulk([Message("orders", b"child")]),
-            lambda: log.txn("orders").__aenter__(),
-            lambda: txn.append(b"child"),
-            lambda: txn.commit(),
-            lambda: scanner.__aenter__(),
-            lambda: log.close(),
-        ):
-            try:
-                await call()
-            except InvalidArgumentError as error:
-                assert "fork" in str(error), error
-            else:
-                os._exit(3)
-        try:
-            log.append_nowait(Message("orders", b"child"))
-        except InvalidArgumentError:
-            pass
-        else:
-            os._exit(4)
-        async with open_wal("memory:") as own:
-            await own.raw_append(Message("orders", b"mine"))
-
-    async def main():
-        log = await open_wal(sys.argv[1])
-        await log.raw_append(Message("orders", b"1"))
-        scanner, txn = log.read("orders"), await log.txn("orders")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                asyncio._set_running_loop(None)
-                asyncio.set_event_loop(None)
-                asyncio.run(child(log, scanner, txn))
-            except BaseException as error:
-                print(repr(error), file=sys.stderr)
-                os._exit(5)
-            os._exit(0)
-        _, status = await asyncio.to_thread(os.waitpid, pid, 0)
-        await log.raw_append(Message("orders", b"2"))
-        async with log.read("orders", follow=False) as scanner:
-            print(os.waitstatus_to_exitcode(status), [m.payload async for m in scanner])
-        await log.close()
-
-    asyncio.run(main())
-"""
-
-
 def test_forked_child_is_refused_and_the_parent_goes_on(location: str) -> None:
-    assert run_python(FORKED, elsewhere(location)).strip() == "0 [b'1', b'2']"
+    forked = """
+        import asyncio, os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import wal
+        from wal import Message, open_wal
+        from wal.errors import InvalidArgumentError
+
+        async def child(log, scanner, txn):
+            for call in (
+                lambda: log.raw_append(Message("orders", b"child")),
+                lambda: log.append_bulk([Message("orders", b"child")]),
+                lambda: log.txn("orders").__aenter__(),
+                lambda: txn.append(b"child"),
+                lambda: txn.commit(),
+                lambda: scanner.__aenter__(),
+                lambda: log.close(),
+            ):
+                try:
+                    await call()
+                except InvalidArgumentError as error:
+                    assert "fork" in str(error), error
+                else:
+                    os._exit(3)
+            try:
+                log.append_nowait(Message("orders", b"child"))
+            except InvalidArgumentError:
+                pass
+            else:
+                os._exit(4)
+            async with open_wal("memory:") as own:
+                await own.raw_append(Message("orders", b"mine"))
+
+        async def main():
+            log = await open_wal(sys.argv[1])
+            await log.raw_append(Message("orders", b"1"))
+            scanner, txn = log.read("orders"), await log.txn("orders")
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    asyncio._set_running_loop(None)
+                    asyncio.set_event_loop(None)
+                    asyncio.run(child(log, scanner, txn))
+                except BaseException as error:
+                    print(repr(error), file=sys.stderr)
+                    os._exit(5)
+                os._exit(0)
+            _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+            await log.raw_append(Message("orders", b"2"))
+            async with log.read("orders", follow=False) as scanner:
+                print(os.waitstatus_to_exitcode(status), [m.payload async for m in scanner])
+            await log.close()
+
+        asyncio.run(main())
+    """
+
+    assert run_python(forked, elsewhere(location)).strip() == "0 [b'1', b'2']"
 
 
 def test_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> None:

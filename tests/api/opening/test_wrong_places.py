@@ -21,49 +21,6 @@ PLAIN_CALLS: Final[dict[str, Callable[[WALAccesser], Any]]] = {
     "statistics": lambda log: log.statistics(),
     "wal_name": lambda log: log.wal_name,
 }
-FORKED: Final = """
-import asyncio, os, sys
-from tests.api.opening.test_wrong_places import PLAIN_CALLS
-from wal import open_wal
-from wal.errors import InvalidArgumentError
-
-async def main():
-    async with open_wal(sys.argv[1]) as log:
-        child = os.fork()
-        if not child:
-            for name, call in PLAIN_CALLS.items():
-                try:
-                    call(log)
-                except InvalidArgumentError as error:
-                    print(name, "before this process was forked" in str(error), flush=True)
-            os._exit(0)
-        os.waitpid(child, 0)
-
-asyncio.run(main())
-"""
-NO_DESCRIPTOR: Final = """
-import asyncio, os, resource, sys
-from wal import open_wal
-from wal.errors import WALError
-
-async def main():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-    taken = []
-    while True:
-        try:
-            taken.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            break
-    while taken:
-        try:
-            async with open_wal(sys.argv[1], read_only=True):
-                break
-        except WALError as error:
-            print("descriptor" in str(error) or "open files" in str(error), flush=True)
-        os.close(taken.pop())
-
-asyncio.run(main())
-"""
 
 
 @pytest.mark.parametrize("name", PLAIN_CALLS)
@@ -79,13 +36,58 @@ def run(code: str, data: Path) -> list[str]:
 
 
 def test_plain_call_of_a_forked_child_is_refused(data_dir: Path) -> None:
-    assert run(FORKED, data_dir) == [f"{name} True" for name in PLAIN_CALLS]
+    forked = """
+        import asyncio, os, sys
+        from tests.api.opening.test_wrong_places import PLAIN_CALLS
+        from wal import open_wal
+        from wal.errors import InvalidArgumentError
+
+        async def main():
+            async with open_wal(sys.argv[1]) as log:
+                child = os.fork()
+                if not child:
+                    for name, call in PLAIN_CALLS.items():
+                        try:
+                            call(log)
+                        except InvalidArgumentError as error:
+                            print(name, "before this process was forked" in str(error), flush=True)
+                    os._exit(0)
+                os.waitpid(child, 0)
+
+        asyncio.run(main())
+    """
+
+    assert run(forked, data_dir) == [f"{name} True" for name in PLAIN_CALLS]
 
 
 async def test_opening_without_a_descriptor_is_a_typed_error(data_dir: Path) -> None:
+    no_descriptor = """
+        import asyncio, os, resource, sys
+        from wal import open_wal
+        from wal.errors import WALError
+
+        async def main():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+            taken = []
+            while True:
+                try:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    break
+            while taken:
+                try:
+                    async with open_wal(sys.argv[1], read_only=True):
+                        break
+                except WALError as error:
+                    print("descriptor" in str(error) or "open files" in str(error), flush=True)
+                os.close(taken.pop())
+
+        asyncio.run(main())
+    """
+
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("orders", b""))
-    reports = await asyncio.to_thread(run, NO_DESCRIPTOR, data_dir)
+    reports = await asyncio.to_thread(run, no_descriptor, data_dir)
     assert reports != []
     assert set(reports) == {"True"}
 

@@ -18,14 +18,14 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 @pytest.mark.parametrize("backend", ["memory", "journal"])
 def test_it_answers_as_the_model_does(backend: str) -> None:
-    VCHANNELS_MAX = 12
+    vchannels_max = 12
     OWNERS = [OwnerDescription("ingest"), OwnerDescription("billing", "10.0.0.8", "\0 \U0001f600")]
-    SOME = st.sets(st.integers(0, VCHANNELS_MAX + 4), max_size=4)
+    SOME = st.sets(st.integers(0, vchannels_max + 4), max_size=4)
     calls = st.one_of(
         st.tuples(st.just("create"), st.sampled_from(OWNERS), st.integers(1, 6)),
         st.tuples(st.just("destroy"), SOME),
-        st.tuples(st.just("drop"), st.integers(0, VCHANNELS_MAX)),
-        st.tuples(st.just("append"), st.integers(0, VCHANNELS_MAX + 4)),
+        st.tuples(st.just("drop"), st.integers(0, vchannels_max)),
+        st.tuples(st.just("append"), st.integers(0, vchannels_max + 4)),
         st.tuples(st.just("describe"), SOME),
         st.tuples(st.just("reopen")),
     )
@@ -55,7 +55,7 @@ def test_it_answers_as_the_model_does(backend: str) -> None:
     async def step(log: WALAccesser, model: Model, call: str, *arguments: Any) -> None:
         match call, *arguments:
             case "create", owner, count:
-                if len(model.owners) + count > VCHANNELS_MAX:
+                if len(model.owners) + count > vchannels_max:
                     with pytest.raises(InvalidArgumentError, match="vchannels_max"):
                         await log.create_channels(owner, count)
                     return
@@ -85,7 +85,7 @@ def test_it_answers_as_the_model_does(backend: str) -> None:
                     model.remove(name)
             case "append", at:
                 name = model.ever[at % len(model.ever)]
-                if name in model.owners or len(model.owners) < VCHANNELS_MAX:
+                if name in model.owners or len(model.owners) < vchannels_max:
                     await log.raw_append(Message(name, name.encode()))
                     if name not in model.owners:
                         model.add(name, None)
@@ -98,13 +98,13 @@ def test_it_answers_as_the_model_does(backend: str) -> None:
     def run(steps: list[tuple[Any, ...]]) -> None:
         async def main(location: str) -> None:
             model = Model()
-            log = await open_wal(location, vchannels_max=VCHANNELS_MAX, pchannels=2)
+            log = await open_wal(location, vchannels_max=vchannels_max, pchannels=2)
             for call, *arguments in steps:
                 if call != "reopen":
                     await step(log, model, call, *arguments)
                 elif backend == "journal":
                     await log.close()
-                    log = await open_wal(location, vchannels_max=VCHANNELS_MAX)
+                    log = await open_wal(location, vchannels_max=vchannels_max)
             for name, messages in model.messages.items():
                 assert await payloads(log, name) == messages
             await log.close()

@@ -60,10 +60,10 @@ def test_body_within_a_sector_is_not_compressed(size: int, codec: int) -> None:
 
 
 def test_only_the_blocks_of_a_reader_are_fetched() -> None:
-    TEXT = b'{"order": 7, "state": "created"}'
+    text = b'{"order": 7, "state": "created"}'
     draft = FrameDraft()
-    draft.append(A, [Record(TEXT * 1000) for _ in range(3)])
-    draft.append(B, [Record(TEXT[::-1] * 1000)])
+    draft.append(A, [Record(text * 1000) for _ in range(3)])
+    draft.append(B, [Record(text[::-1] * 1000)])
     data = data_of(compressed(draft))
     fetched: list[tuple[int, int]] = []
     view = view_of(data)
@@ -78,7 +78,7 @@ def test_only_the_blocks_of_a_reader_are_fetched() -> None:
     ends = reading.runs.stored_ends
     assert fetched == [(ends[-2], ends[-1])] == wanted_extents(reading, frozenset(("stock",)))
     assert wanted_extents(reading, None) == [(0, ends[-1])] == wanted_extents(reading, frozenset(("orders", "stock")))
-    assert reading.columns(run).payloads == [TEXT[::-1] * 1000]
+    assert reading.columns(run).payloads == [text[::-1] * 1000]
     assert reading.stored(*fetched[0]) == body(*fetched[0])
 
 

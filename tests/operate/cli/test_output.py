@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,6 @@ import pytest
 from wal import bridge
 from wal.operate.cli.main import main
 
-SIGNALLED = """
-import os, sys
-from wal.operate.cli.main import main
-from wal.operate.processes.standalone import ServedLog
-opening = ServedLog.open
-async def opened(*arguments):
-    os.kill(os.getpid(), int(sys.argv[1]))
-    return await opening(*arguments)
-ServedLog.open = opened
-sys.exit(main(["standalone", sys.argv[2], "--listen", "127.0.0.1:0"]))
-"""
-"""A server that gets a signal while it opens its log."""
 LISTINGS = ("ls", "cursors", "broadcasts", "consumers")
 
 
@@ -87,7 +76,20 @@ def test_usage_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_before_serving_is_the_exit_status(number: int, data_dir: Path) -> None:
-    command = [sys.executable, "-c", SIGNALLED, str(int(number)), str(data_dir)]
+    # A server that gets a signal while it opens its log.
+    signalled = """
+        import os, sys
+        from wal.operate.cli.main import main
+        from wal.operate.processes.standalone import ServedLog
+        opening = ServedLog.open
+        async def opened(*arguments):
+            os.kill(os.getpid(), int(sys.argv[1]))
+            return await opening(*arguments)
+        ServedLog.open = opened
+        sys.exit(main(["standalone", sys.argv[2], "--listen", "127.0.0.1:0"]))
+    """
+
+    command = [sys.executable, "-c", textwrap.dedent(signalled), str(int(number)), str(data_dir)]
     child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (child.returncode, child.stdout) == (128 + number, ""), child.stderr
     assert "it is closed again" in child.stderr

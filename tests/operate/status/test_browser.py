@@ -20,14 +20,6 @@ from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, __version__
 
 CHROMIUM: Final = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 VCHANNELS: Final = 1_000
-NAMES: Final = """[...document.querySelectorAll('a, button, input, [role=img], [role=region]')]
-    .filter((e) => e.offsetParent !== null || e.tagName === 'svg')
-    .map((e) => (e.ariaLabel || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent
-        || e.textContent || e.labels?.[0]?.textContent || '').trim())"""
-"""The names that a screen reader says of everything that can be reached."""
-CLIPPED: Final = """[...document.querySelectorAll('td, th, .scroll')]
-    .filter((e) => e.offsetParent !== null && e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 40))"""
-"""The cells and tables that are wider than they are drawn."""
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: the status page is not drawn; install Debian's chromium")
 
 
@@ -95,13 +87,22 @@ async def test_page_is_drawn_under_load(log: WALAccesser) -> None:
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
 async def test_no_column_is_clipped(log: WALAccesser, width: int) -> None:
+    # The cells and tables that are wider than they are drawn.
+    clipped = """[...document.querySelectorAll('td, th, .scroll')]
+        .filter((e) => e.offsetParent !== null && e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 40))"""
     async with log.serve_status() as status, drawn(log, status.address, viewport={"width": width, "height": 740}) as page:
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
-        assert await page.evaluate(CLIPPED) == []
+        assert await page.evaluate(clipped) == []
         assert (await page.locator("#ls td[data-label='last message']").first.text_content() or "").startswith("2")
 
 
 async def test_keyboard_and_screen_readers_find_everything(log: WALAccesser) -> None:
+    # The names that a screen reader says of everything that can be reached.
+    NAMES = """[...document.querySelectorAll('a, button, input, [role=img], [role=region]')]
+        .filter((e) => e.offsetParent !== null || e.tagName === 'svg')
+        .map((e) => (e.ariaLabel || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent
+            || e.textContent || e.labels?.[0]?.textContent || '').trim())"""
+
     async with log.serve_status() as status, drawn(log, status.address) as page:
         await page.keyboard.press("Tab")
         assert await page.evaluate("document.activeElement.className") == "skip"

@@ -22,56 +22,57 @@ async def main(path, messages):
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
-READER: Final = """
-import asyncio, resource, sys
-from wal import open_wal
-
-async def read(log):
-    async with log.read("v", follow=False) as scanner:
-        return sum([len(page) async for page in scanner.batches()])
-
-async def main(path, messages, passes):
-    async with open_wal(path, read_only=True) as log:
-        await read(log)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(passes):
-            assert await read(log) == messages
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
-"""
-
-OPENER: Final = """
-import asyncio, resource, sys
-from wal import open_wal
-
-async def main(path):
-    faults = []
-    for _ in range(8):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        async with open_wal(path, read_only=True):
-            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    print(max(faults[1:]))
-
-asyncio.run(main(sys.argv[1]))
-"""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has this limit")
 def test_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
     """The reader is a process of its own: a large block that was freed there before would hide what this is about."""
+    reader = """
+        import asyncio, resource, sys
+        from wal import open_wal
+
+        async def read(log):
+            async with log.read("v", follow=False) as scanner:
+                return sum([len(page) async for page in scanner.batches()])
+
+        async def main(path, messages, passes):
+            async with open_wal(path, read_only=True) as log:
+                await read(log)
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                for _ in range(passes):
+                    assert await read(log) == messages
+                print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+        asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    """
+
     passes = 4
     messages = 16_384
     place = str(tmp_path / "log")
     run(WRITER, place, str(messages))
-    faults = int(run(READER, place, str(messages), str(passes)))
+    faults = int(run(reader, place, str(messages), str(passes)))
     assert faults < passes * messages * 1024 // resource.getpagesize() // 4
 
 
 def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:
+    opener = """
+        import asyncio, resource, sys
+        from wal import open_wal
+
+        async def main(path):
+            faults = []
+            for _ in range(8):
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                async with open_wal(path, read_only=True):
+                    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+            print(max(faults[1:]))
+
+        asyncio.run(main(sys.argv[1]))
+    """
+
     place = str(tmp_path / "log")
     run(WRITER, place, "256")
-    assert int(run(OPENER, place)) < (1 << 20) // resource.getpagesize()
+    assert int(run(opener, place)) < (1 << 20) // resource.getpagesize()
 
 
 def run(program: str, *arguments: str) -> str:

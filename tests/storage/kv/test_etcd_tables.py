@@ -17,46 +17,46 @@ from wal.storage.kv.etcd.refusals import Refusal, classify, explain
 from wal.storage.kv.etcd.requests import PAGE_BYTES, page_limit, range_of
 from wal.storage.kv.etcd.watcher import WatchPosition
 
-FIELDS = """
-ResponseHeader cluster_id=1 member_id=2 revision=3 raft_term=4
-KeyValue key=1 create_revision=2 mod_revision=3 version=4 value=5 lease=6
-Event type=1 kv=2
-RangeRequest key=1 range_end=2 limit=3 revision=4 serializable=7 keys_only=8 count_only=9
-RangeResponse header=1 kvs=2 more=3 count=4
-PutRequest key=1 value=2 lease=3
-PutResponse header=1
-DeleteRangeRequest key=1 range_end=2
-DeleteRangeResponse header=1 deleted=2
-RequestOp request_range=1 request_put=2 request_delete_range=3
-ResponseOp response_range=1 response_put=2 response_delete_range=3
-Compare result=1 target=2 key=3 version=4 create_revision=5 mod_revision=6 value=7 lease=8
-TxnRequest compare=1 success=2 failure=3
-TxnResponse header=1 succeeded=2 responses=3
-WatchRequest create_request=1
-WatchCreateRequest key=1 range_end=2 start_revision=3 progress_notify=4 fragment=8
-WatchResponse header=1 watch_id=2 created=3 canceled=4 compact_revision=5 cancel_reason=6 fragment=7 events=11
-LeaseGrantRequest TTL=1 ID=2
-LeaseGrantResponse header=1 ID=2 TTL=3 error=4
-LeaseRevokeRequest ID=1
-LeaseRevokeResponse header=1
-LeaseKeepAliveRequest ID=1
-LeaseKeepAliveResponse header=1 ID=2 TTL=3
-LeaseTimeToLiveRequest ID=1
-LeaseTimeToLiveResponse header=1 ID=2 TTL=3 grantedTTL=4
-AuthenticateRequest name=1 password=2
-AuthenticateResponse header=1 token=2
-"""
-"""From etcd's own api/etcdserverpb/rpc.proto and api/mvccpb/kv.proto (3.6.6; the same numbers in 3.4)."""
-
 texts = st.text(st.sampled_from(["a", "b", "\x7f", "\x80", "\ud7ff", "\ue000", "\uffff", "\U0010ffff"]), max_size=4)
 
 
 def test_field_numbers_are_those_of_etcd() -> None:
+    # From etcd's own api/etcdserverpb/rpc.proto and api/mvccpb/kv.proto (3.6.6; the same numbers in 3.4).
+    fields = """
+        ResponseHeader cluster_id=1 member_id=2 revision=3 raft_term=4
+        KeyValue key=1 create_revision=2 mod_revision=3 version=4 value=5 lease=6
+        Event type=1 kv=2
+        RangeRequest key=1 range_end=2 limit=3 revision=4 serializable=7 keys_only=8 count_only=9
+        RangeResponse header=1 kvs=2 more=3 count=4
+        PutRequest key=1 value=2 lease=3
+        PutResponse header=1
+        DeleteRangeRequest key=1 range_end=2
+        DeleteRangeResponse header=1 deleted=2
+        RequestOp request_range=1 request_put=2 request_delete_range=3
+        ResponseOp response_range=1 response_put=2 response_delete_range=3
+        Compare result=1 target=2 key=3 version=4 create_revision=5 mod_revision=6 value=7 lease=8
+        TxnRequest compare=1 success=2 failure=3
+        TxnResponse header=1 succeeded=2 responses=3
+        WatchRequest create_request=1
+        WatchCreateRequest key=1 range_end=2 start_revision=3 progress_notify=4 fragment=8
+        WatchResponse header=1 watch_id=2 created=3 canceled=4 compact_revision=5 cancel_reason=6 fragment=7 events=11
+        LeaseGrantRequest TTL=1 ID=2
+        LeaseGrantResponse header=1 ID=2 TTL=3 error=4
+        LeaseRevokeRequest ID=1
+        LeaseRevokeResponse header=1
+        LeaseKeepAliveRequest ID=1
+        LeaseKeepAliveResponse header=1 ID=2 TTL=3
+        LeaseTimeToLiveRequest ID=1
+        LeaseTimeToLiveResponse header=1 ID=2 TTL=3 grantedTTL=4
+        AuthenticateRequest name=1 password=2
+        AuthenticateResponse header=1 token=2
+    """
+
     ours = {
         f"{name} {' '.join(f'{field.name}={field.number}' for field in message.fields)}"
         for name, message in rpc_pb2.DESCRIPTOR.message_types_by_name.items()
     }
-    assert ours == set(FIELDS.strip().splitlines())
+    assert ours == set(map(str.strip, fields.strip().splitlines()))
     assert rpc_pb2.DESCRIPTOR.package == "wal.kv.etcd"
 
 

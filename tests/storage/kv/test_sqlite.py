@@ -127,30 +127,29 @@ async def test_without_room_nothing_is_written_and_the_kv_goes_on(path: Path) ->
         await kv.save("d", "1")
 
 
-LIMITED_WRITER = """
-import asyncio, resource, sys
-from wal.errors import StorageError
-from wal.storage.kv import SqliteKV
-from wal.storage.kv.sqlite_store import SqliteStore
-
-async def main():
-    kv = await SqliteKV.open(sys.argv[1])
-    await kv.multi_save({"a": "1", "b": "1"})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-    answers = await asyncio.gather(
-        kv.multi_save({"a": "2", "big": "x" * 4_000_000, "b": "2"}), kv.save("c", "1"), return_exceptions=True
-    )
-    answers += await asyncio.gather(kv.load("a"), kv.save("d", "1"), return_exceptions=True)
-    for answer in answers:
-        print(type(answer).__name__, getattr(answer, "outcome_unknown", None), answer)
-    await kv.close()
-
-asyncio.run(main())
-"""
-
-
 def test_failed_write_is_final_for_this_opening(path: Path) -> None:
-    first, second, third, fourth = run_python("-c", LIMITED_WRITER, path).out.splitlines()
+    limited_writer = """
+        import asyncio, resource, sys
+        from wal.errors import StorageError
+        from wal.storage.kv import SqliteKV
+        from wal.storage.kv.sqlite_store import SqliteStore
+
+        async def main():
+            kv = await SqliteKV.open(sys.argv[1])
+            await kv.multi_save({"a": "1", "b": "1"})
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+            answers = await asyncio.gather(
+                kv.multi_save({"a": "2", "big": "x" * 4_000_000, "b": "2"}), kv.save("c", "1"), return_exceptions=True
+            )
+            answers += await asyncio.gather(kv.load("a"), kv.save("d", "1"), return_exceptions=True)
+            for answer in answers:
+                print(type(answer).__name__, getattr(answer, "outcome_unknown", None), answer)
+            await kv.close()
+
+        asyncio.run(main())
+    """
+
+    first, second, third, fourth = run_python("-c", limited_writer, path).out.splitlines()
     assert first.startswith("StorageError")
     assert "disk I/O error" in first
     assert second.startswith("StorageError")

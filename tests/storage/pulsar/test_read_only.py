@@ -70,9 +70,9 @@ async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str,
 
 
 async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(log_at: tuple[str, dict[str, Any]]) -> None:
-    PCHANNELS = ["p0", "p1", "p2", "p3"]
+    pchannels = ["p0", "p1", "p2", "p3"]
     location, settings = log_at
-    elsewhere = next(pchannel for pchannel in PCHANNELS if pchannel != place("moved", PCHANNELS))
+    elsewhere = next(pchannel for pchannel in pchannels if pchannel != place("moved", pchannels))
     async with open_wal(location, pchannels=4, **settings) as writer, open_wal(location, read_only=True, **settings) as reader:
         await writer.raw_append(Message("early", b"1"))
         async with reader.read("early") as early, reader.read("moved") as moved:
