@@ -14,21 +14,7 @@ from broadcaster import BroadcastAppendResult, BroadcasterLimits, BroadcastMessa
 from broadcaster.records import encode_task, task_key
 from broadcaster.single_frame import FRAMES_MAX
 from tests.broadcaster.world import Life, World, until
-from wal.errors import (
-    ChannelFencedError,
-    ChannelNotExistError,
-    ClosedError,
-    CorruptionError,
-    InvalidArgumentError,
-    NoSpaceError,
-    ResourceAcquiredError,
-    StorageError,
-    UnavailableError,
-    UnknownOutcomeError,
-    UnrecoverableError,
-    WALError,
-    WouldBlockError,
-)
+from wal import errors
 from wal.message import BroadcastHeader, ResourceKey
 from wal.storage.kv import KVBatch
 
@@ -64,24 +50,24 @@ async def test_pchannel_without_room_is_retried_while_the_others_go_on() -> None
         full = True
         tried: list[float] = []
 
-        def refuse(pchannel: str, vchannels: Sequence[str]) -> WALError | None:
+        def refuse(pchannel: str, vchannels: Sequence[str]) -> errors.WALError | None:
             if pchannel != "p1" or not full:
                 return None
             tried.append(clock.monotonic())
-            return NoSpaceError("the disk is full")
+            return errors.NoSpaceError("the disk is full")
 
         life.refuse = refuse
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0", "b1", "c0")))
         await until(lambda: tried and life.frames == 2)
-        with pytest.raises(UnknownOutcomeError, match=r"2 of its vchannels.*'b0'.*the disk is full.*do not repeat it") as caught:
+        with pytest.raises(errors.UnknownOutcomeError, match=r"2 of its vchannels.*'b0'.*the disk is full.*do not repeat it") as caught:
             await append
-        assert isinstance(caught.value.__cause__, NoSpaceError)
+        assert isinstance(caught.value.__cause__, errors.NoSpaceError)
         await clock.run(25.0)
         task = await the_task(life)
         assert task.state is BroadcastState.PENDING
         assert task.missing_appends == ("b0", "b1")
         assert task.last_error == "NoSpaceError: the disk is full"
-        with pytest.raises(ResourceAcquiredError):
+        with pytest.raises(errors.ResourceAcquiredError):
             await life.broadcast.append(message("a1"))
         delays = [later - earlier for earlier, later in itertools.pairwise(tried)]
         assert delays[:3] == pytest.approx([0.01, 0.02, 0.04])
@@ -102,9 +88,9 @@ async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str)
     async with Life(world, clock=clock) as life, asyncio.timeout(60):
         tried: list[str] = []
 
-        def refuse(pchannel: str, vchannels: Sequence[str]) -> WALError | None:
+        def refuse(pchannel: str, vchannels: Sequence[str]) -> errors.WALError | None:
             tried.append(pchannel)
-            return NoSpaceError("the disk is full")
+            return errors.NoSpaceError("the disk is full")
 
         life.refuse = refuse
         life.gates[slow] = asyncio.Event()
@@ -114,7 +100,7 @@ async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str)
         assert len(tried) == 2
         assert not append.done()
         life.gates[slow].set()
-        with pytest.raises(NoSpaceError, match="the disk is full"):
+        with pytest.raises(errors.NoSpaceError, match="the disk is full"):
             await append
         assert sorted(tried) == ["p0", "p1", "p2"]
         assert await life.broadcast.tasks() == []
@@ -129,15 +115,15 @@ async def test_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() ->
     world = World(vchannels=PLACES)
     async with Life(world, clock=VirtualClock()) as life, asyncio.timeout(60):  # no time passes: an abort waits for no backoff
         life.refused.add("a1")
-        with pytest.raises(UnrecoverableError, match=r"is stuck: 1 of its vchannels.*'a1'.*abort") as caught:
+        with pytest.raises(errors.UnrecoverableError, match=r"is stuck: 1 of its vchannels.*'a1'.*abort") as caught:
             await life.broadcast.append(message("a0", "a1", "b0"))
-        assert isinstance(caught.value.__cause__, ChannelNotExistError)
+        assert isinstance(caught.value.__cause__, errors.ChannelNotExistError)
         task = await the_task(life)
         assert task.state is BroadcastState.STUCK
         assert task.missing_appends == ("a1",)
         assert task.missing_acks == ("a0", "a1", "b0")
         assert "ChannelNotExistError" in str(task.last_error)
-        with pytest.raises(ResourceAcquiredError):
+        with pytest.raises(errors.ResourceAcquiredError):
             await life.broadcast.append(message("c0"))
         await life.broadcast.ack(task.broadcast_id, "a0")
         assert (await the_task(life)).missing_acks == ("a1", "b0")
@@ -160,7 +146,7 @@ async def test_drop_counts_once_the_pchannels_can_answer(monkeypatch: pytest.Mon
             nonlocal asked
             asked += 1
             if asked < 3:
-                raise UnavailableError("p0 is on no node")
+                raise errors.UnavailableError("p0 is on no node")
             return await answer(broadcast_ids)
 
         monkeypatch.setattr(life, "dropped", away)
@@ -178,7 +164,7 @@ async def test_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
         life.refused.add("a1")
-        with pytest.raises(UnrecoverableError):
+        with pytest.raises(errors.UnrecoverableError):
             await life.broadcast.append(message("a0", "a1"))
         life.refused.clear()
         await clock.run(10.0)
@@ -190,7 +176,7 @@ async def test_stuck_broadcast_is_stuck_after_a_restart() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refused.add("a1")
-        with pytest.raises(UnrecoverableError):
+        with pytest.raises(errors.UnrecoverableError):
             await life.broadcast.append(message("a0", "a1"))
     life = Life(world, clock=VirtualClock())
     life.refused.add("a1")
@@ -205,16 +191,16 @@ async def test_stuck_broadcast_is_stuck_after_a_restart() -> None:
 async def test_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
-        life.refuse = lambda pchannel, vchannels: InvalidArgumentError("too large for a frame")
+        life.refuse = lambda pchannel, vchannels: errors.InvalidArgumentError("too large for a frame")
         for vchannels in (("a0", "a1"), ("a0", "b0", "c0")):
-            with pytest.raises(InvalidArgumentError, match="too large for a frame"):
+            with pytest.raises(errors.InvalidArgumentError, match="too large for a frame"):
                 await life.broadcast.append(message(*vchannels))
         assert await life.broadcast.tasks() == []
         assert await world.contents() == {}
         life.refuse = lambda pchannel, vchannels: None
         await life.broadcast.append(message("a0", "b0"))
         life.create_vchannels = False
-        with pytest.raises(ChannelNotExistError, match="new"):
+        with pytest.raises(errors.ChannelNotExistError, match="new"):
             await life.broadcast.append(message("a1", "new", key=None))
         assert len(await life.broadcast.tasks()) == 1
 
@@ -234,7 +220,7 @@ async def test_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool) -
             abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
             await clock.run(1.0)
             await abort
-            with pytest.raises(UnrecoverableError, match="aborted: no"):
+            with pytest.raises(errors.UnrecoverableError, match="aborted: no"):
                 await append
             assert world.in_logs().aborts == world.in_logs().copies
             assert len(world.in_logs().aborts) == 3
@@ -257,17 +243,17 @@ async def test_abort_waits_for_the_frame_under_way() -> None:
         task = await in_state(life, BroadcastState.ABORTING)
         await life.broadcast.ack(task.broadcast_id, "a0")  # has no effect any more, and is no error
         assert not abort.done()
-        with pytest.raises(ResourceAcquiredError):
+        with pytest.raises(errors.ResourceAcquiredError):
             await life.broadcast.append(message("c0"))
         life.gates["p1"].set()
         await asyncio.gather(abort, again)
-        with pytest.raises(UnrecoverableError, match=r"was aborted: no$"):
+        with pytest.raises(errors.UnrecoverableError, match=r"was aborted: no$"):
             await append
         assert world.in_logs().aborts == {(task.broadcast_id, name): 1 for name in ("a0", "b0")}
-        with pytest.raises(InvalidArgumentError, match="not known"):
+        with pytest.raises(errors.InvalidArgumentError, match="not known"):
             await life.broadcast.abort(1, "no")
         done = await life.broadcast.append(message("a0", needs_ack=False))
-        with pytest.raises(InvalidArgumentError, match=r"is over already \(DONE\)"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"is over already \(DONE\)"):
             await life.broadcast.abort(done.broadcast_id, "late")
 
 
@@ -285,7 +271,7 @@ async def test_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> No
         async with asyncio.timeout(60):
             await abort
         assert clock.monotonic() == before
-        with pytest.raises(UnrecoverableError, match=r"was aborted: no$"):
+        with pytest.raises(errors.UnrecoverableError, match=r"was aborted: no$"):
             await append
 
 
@@ -301,7 +287,7 @@ async def test_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None
             await life.broadcast.ack(held, "a0")
             held = (await one).broadcast_id
         assert len({(await one).broadcast_id for one in waiting} | {first.broadcast_id}) == 3
-        with pytest.raises(WouldBlockError):
+        with pytest.raises(errors.WouldBlockError):
             await life.broadcast.append(message("b0", key=None))
 
 
@@ -310,18 +296,18 @@ async def test_thousands_of_waiting_calls_are_refused_one_after_the_other() -> N
         first = await life.broadcast.append(message("a0"))
         waiting = [asyncio.create_task(life.broadcast.append(message("a0"), wait=True)) for _ in range(2000)]
         await until(lambda: life.broadcast.statistics().waiting == 2000)
-        without_ids(life, ClosedError("another writer gives the ticks"))
+        without_ids(life, errors.ClosedError("another writer gives the ticks"))
         await life.broadcast.ack(first.broadcast_id, "a0")
         for one in waiting:
-            with pytest.raises(ClosedError):
+            with pytest.raises(errors.ClosedError):
                 await one
         assert life.broadcast.statistics().bytes_held == 0
         assert await life.broadcast.tasks() == []
 
 
-def without_ids(life: Life, error: WALError | None = None) -> None:
+def without_ids(life: Life, error: errors.WALError | None = None) -> None:
     def allocate_id() -> int:
-        raise error or WouldBlockError("no tick is saved ahead")
+        raise error or errors.WouldBlockError("no tick is saved ahead")
 
     life.allocate_id = allocate_id  # type: ignore[method-assign]
 
@@ -330,8 +316,8 @@ def without_ids(life: Life, error: WALError | None = None) -> None:
 async def test_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
-        life.refuse = lambda pchannel, names: StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
-        with pytest.raises(StorageError, match=r"may or may not be in the log .*: open the log again") as refused:
+        life.refuse = lambda pchannel, names: errors.StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
+        with pytest.raises(errors.StorageError, match=r"may or may not be in the log .*: open the log again") as refused:
             await life.broadcast.append(message(*vchannels))
         assert refused.value.outcome_unknown
         assert (await the_task(life)).state is BroadcastState.STUCK
@@ -341,7 +327,7 @@ async def test_acks_of_unknown_broadcasts_and_repeated_acks_do_nothing() -> None
     async with Life(World(vchannels=PLACES)) as life:
         await life.broadcast.ack(123, "a0")
         result = await life.broadcast.append(message("a0", "b0"))
-        with pytest.raises(InvalidArgumentError, match="'c0' is not in broadcast"):
+        with pytest.raises(errors.InvalidArgumentError, match="'c0' is not in broadcast"):
             await life.broadcast.ack(result.broadcast_id, "c0")
         await life.broadcast.ack(result.broadcast_id, "a0")
         written = life.kv.bytes_written
@@ -367,7 +353,7 @@ async def test_ack_may_come_before_the_last_copy_is_durable() -> None:
 
         def fail(batch: KVBatch) -> None:
             if is_full:
-                raise NoSpaceError("the KV is full")
+                raise errors.NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail  # the mark of its end cannot be saved now
         life.gates["p1"].set()
@@ -463,19 +449,19 @@ async def test_calls_over_a_bound_are_refused_before_anything_is_done() -> None:
     limits = BroadcasterLimits(tasks_max=2, vchannels_max=3, bytes_max=600, done_marks_max=4)
     world = World(vchannels=PLACES)
     async with Life(world, limits=limits) as life:
-        with pytest.raises(InvalidArgumentError, match="4 vchannels is over broadcast_vchannels_max=3"):
+        with pytest.raises(errors.InvalidArgumentError, match="4 vchannels is over broadcast_vchannels_max=3"):
             await life.broadcast.append(message("a0", "a1", "b0", "b1"))
         life.gates["p0"] = asyncio.Event()
         large = BroadcastMessage(vchannels=["a0"], payload=bytes(500))
         first = asyncio.create_task(life.broadcast.append(large))
         await until(lambda: life.broadcast.statistics().bytes_held > 500)
-        with pytest.raises(WouldBlockError, match="of 600 bytes"):
+        with pytest.raises(errors.WouldBlockError, match="of 600 bytes"):
             await life.broadcast.append(large)
         life.gates["p0"].set()
         one = await first
         two = await life.broadcast.append(large)
         assert life.broadcast.statistics().bytes_held == 0
-        with pytest.raises(WouldBlockError, match="broadcast_tasks_max"):
+        with pytest.raises(errors.WouldBlockError, match="broadcast_tasks_max"):
             await life.broadcast.append(message("a1"))
         for result in (one, two):
             await life.broadcast.ack(result.broadcast_id, "a0")
@@ -483,7 +469,7 @@ async def test_calls_over_a_bound_are_refused_before_anything_is_done() -> None:
         for _ in range(2):
             result = await life.broadcast.append(large)
             await life.broadcast.ack(result.broadcast_id, "a0")
-        with pytest.raises(WouldBlockError, match="4 finished broadcasts await a checkpoint \\(limit 4\\)"):
+        with pytest.raises(errors.WouldBlockError, match="4 finished broadcasts await a checkpoint \\(limit 4\\)"):
             await life.broadcast.append(large)
         assert life.requests == 1
         await life.checkpoint("p0")
@@ -502,13 +488,13 @@ async def test_broadcast_whose_record_has_no_room_is_refused() -> None:
 
         def fail(batch: KVBatch) -> None:
             if full:
-                raise NoSpaceError("the KV is full")
+                raise errors.NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail
         first, second = (asyncio.create_task(life.broadcast.append(message("a0", name, key=None))) for name in ("b0", "b1"))
         ack = asyncio.create_task(life.broadcast.ack(there.broadcast_id, "a1"))
         for refused in (first, second):
-            with pytest.raises(NoSpaceError, match="the KV is full"):
+            with pytest.raises(errors.NoSpaceError, match="the KV is full"):
                 await refused
         assert [task.broadcast_id for task in await life.broadcast.tasks()] == [there.broadcast_id]
         assert not ack.done()
@@ -530,10 +516,10 @@ async def test_end_without_room_is_saved_later() -> None:
             nonlocal saved
             saved += 1
             if 1 < saved < 5:
-                raise NoSpaceError("the KV is full")
+                raise errors.NoSpaceError("the KV is full")
 
         life.kv.on_commit = fail
-        with pytest.raises(UnknownOutcomeError, match=r"the end of .* \(DONE\) could not be saved.*the KV is full.*do not repeat"):
+        with pytest.raises(errors.UnknownOutcomeError, match=r"the end of .* \(DONE\) could not be saved.*the KV is full.*do not repeat"):
             await life.broadcast.append(message("a0", "b0", needs_ack=False))
         assert (await the_task(life)).last_error == "NoSpaceError: the KV is full"
         await clock.run(10.0)
@@ -551,7 +537,7 @@ async def test_save_is_retried_while_the_metadata_is_unavailable() -> None:
             nonlocal failures
             if failures:
                 failures -= 1
-                raise UnavailableError("the KV is away")
+                raise errors.UnavailableError("the KV is away")
 
         life.kv.on_commit = fail
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
@@ -572,14 +558,14 @@ async def test_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() 
         await waits
 
         def fail(batch: KVBatch) -> None:
-            raise StorageError("the disk is broken")
+            raise errors.StorageError("the disk is broken")
 
         life.kv.on_commit = fail
-        with pytest.raises(StorageError, match=r"broadcaster failed.*the disk is broken") as caught:
+        with pytest.raises(errors.StorageError, match=r"broadcaster failed.*the disk is broken") as caught:
             await life.broadcast.ack(whole.broadcast_id, "a0")
         assert caught.value.outcome_unknown
         for call in (life.broadcast.append(message("a0")), life.broadcast.tasks(), life.broadcast.abort(1, "")):
-            with pytest.raises(StorageError, match="reopen the log"):
+            with pytest.raises(errors.StorageError, match="reopen the log"):
                 await call
     async with Life(world) as life:
         assert [task.missing_acks for task in await life.broadcast.tasks()] == [("a0", "b0")]
@@ -592,13 +578,13 @@ async def test_broadcaster_that_another_process_fenced_hands_calls_on() -> None:
         whole = await life.broadcast.append(message("a0", "b0", key=None))
 
         def fail(batch: KVBatch) -> None:
-            raise ChannelFencedError("another process leads")
+            raise errors.ChannelFencedError("another process leads")
 
         life.kv.on_commit = fail
-        with pytest.raises(UnknownOutcomeError, match="has taken over"):
+        with pytest.raises(errors.UnknownOutcomeError, match="has taken over"):
             await life.broadcast.append(message("a0", "b0"))
         for call in (life.broadcast.ack(whole.broadcast_id, "a0"), life.broadcast.append(message("a0")), life.broadcast.tasks()):
-            with pytest.raises(ChannelFencedError, match="another process leads"):
+            with pytest.raises(errors.ChannelFencedError, match="another process leads"):
                 await call
 
 
@@ -609,7 +595,7 @@ async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() ->
     broadcast = life.broadcast
     life.gates["p0"] = asyncio.Event()
     lands = asyncio.create_task(broadcast.append(message("a0", key=None)))
-    life.refuse = lambda pchannel, vchannels: UnavailableError("away") if pchannel == "p2" else None
+    life.refuse = lambda pchannel, vchannels: errors.UnavailableError("away") if pchannel == "p2" else None
     backs_off = asyncio.create_task(broadcast.append(message("b0", "c0")))
     await until(lambda: life.frames == 1)
     waits = asyncio.create_task(broadcast.append(message("b1"), wait=True))
@@ -623,15 +609,15 @@ async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() ->
     life.gates["p0"].set()
     await close
     assert len((await lands).append_results) == 1
-    with pytest.raises(ClosedError, match="before anything of this broadcast was in it"):
+    with pytest.raises(errors.ClosedError, match="before anything of this broadcast was in it"):
         await nowhere
     answers = await asyncio.gather(*crowd, return_exceptions=True)
     landed = [answer for answer in answers if not isinstance(answer, BaseException)]
-    assert {type(answer) for answer in answers} == {BroadcastAppendResult, ClosedError}
-    with pytest.raises(UnknownOutcomeError, match="the next opening completes it"):
+    assert {type(answer) for answer in answers} == {BroadcastAppendResult, errors.ClosedError}
+    with pytest.raises(errors.UnknownOutcomeError, match="the next opening completes it"):
         await backs_off
     for call in (waits, watches, broadcast.append(message("a0")), broadcast.tasks(), broadcast.ack(1, "a0")):
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await call
     await broadcast.close()
     await life.close()
@@ -659,9 +645,9 @@ async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> 
         ):
             with pytest.raises(TypeError):
                 await wrong()
-        with pytest.raises(InvalidArgumentError, match="at most 4096"):
+        with pytest.raises(errors.InvalidArgumentError, match="at most 4096"):
             await broadcast.abort(1, "x" * 5000)
-        with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
+        with pytest.raises(errors.InvalidArgumentError, match="vchannel is empty"):
             await broadcast.append(message(""))
         assert await broadcast.tasks() == []
 
@@ -670,7 +656,7 @@ async def test_broadcaster_does_not_start_over_unreadable_records() -> None:
     world = World(vchannels=PLACES)
     await world.kv.save("task/0000000000000005", "junk")
     life = Life(world)
-    with pytest.raises(CorruptionError, match="task/0000000000000005"):
+    with pytest.raises(errors.CorruptionError, match="task/0000000000000005"):
         await life.open()
     await life.close()
     await world.kv.remove("task/0000000000000005")
@@ -686,7 +672,7 @@ async def test_two_holders_of_a_key_are_damage() -> None:
         record = encode_task(header, Content(b"", 2), {"p0": ["a0"], "p1": ["b0"]})
         await world.kv.save(task_key(broadcast_id), record)
     life = Life(world)
-    with pytest.raises(CorruptionError, match="broadcasts 5 and 6 both hold"):
+    with pytest.raises(errors.CorruptionError, match="broadcasts 5 and 6 both hold"):
         await life.open()
     await life.close()
     assert not world.in_logs().copies
@@ -705,5 +691,5 @@ async def test_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() 
 
 
 async def test_too_many_vchannels_for_one_save_are_refused_as_a_limit() -> None:
-    with pytest.raises(InvalidArgumentError, match="at most 65536"):
+    with pytest.raises(errors.InvalidArgumentError, match="at most 65536"):
         BroadcasterLimits(vchannels_max=65_537)

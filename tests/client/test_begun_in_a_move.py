@@ -16,22 +16,9 @@ from wal import BroadcastMessage, Message, WALAccesser, bridge, open_wal
 from wal.errors import ChannelNotExistError, NotLeaderError, UnavailableError, WALError
 from wal.network import Method
 from wal.operate.processes.standalone import all_handlers
+from wal.rpc import methods
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.methods import (
-    APPEND_BROADCAST,
-    ASSIGNMENT_DISCOVER,
-    CONSUME,
-    CREATE_VCHANNEL,
-    GET_LATEST_TICK,
-    GET_MOMENT,
-    LIST_BROADCASTS,
-    LIST_CURSORS,
-    LIST_VCHANNELS,
-    LOAD_CURSOR,
-    PRODUCE,
-    WATCH_VCHANNELS,
-)
 from wal.rpc.serving import Draining
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
@@ -134,14 +121,14 @@ async def plan_a_batch(_log: WALAccesser, address: str) -> object:
 
 Call = Callable[[WALAccesser, str], Awaitable[object]]
 CALLS: dict[Call, tuple[Method[Any, Any], ...]] = {
-    read: (GET_MOMENT, LOAD_CURSOR),
-    append: (PRODUCE,),
-    commit: (PRODUCE,),
-    ask: (GET_LATEST_TICK,),
-    list_cursors: (LIST_CURSORS,),
-    iterate: (GET_MOMENT,),
-    append_blocking: (PRODUCE,),
-    plan_a_batch: (GET_MOMENT,),
+    read: (methods.GET_MOMENT, methods.LOAD_CURSOR),
+    append: (methods.PRODUCE,),
+    commit: (methods.PRODUCE,),
+    ask: (methods.GET_LATEST_TICK,),
+    list_cursors: (methods.LIST_CURSORS,),
+    iterate: (methods.GET_MOMENT,),
+    append_blocking: (methods.PRODUCE,),
+    plan_a_batch: (methods.GET_MOMENT,),
 }
 
 
@@ -160,7 +147,7 @@ async def call_in_a_move(
             served |= {method: empty(served[method]) for method in CALLS[call]}
             places["p1"] = await opened.enter_async_context(server(served))
         coordinator.tell(1, places)
-        served = {**without_pchannels(node), **(nowhere or {}), ASSIGNMENT_DISCOVER: coordinator.discover}
+        served = {**without_pchannels(node), **(nowhere or {}), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(served) as address, open_wal(f"wal://{address}") as log:
             calling = asyncio.ensure_future(call(log, address))
             await until(lambda: asked() >= TRIES or calling.done())
@@ -173,7 +160,7 @@ async def call_in_a_move(
 async def test_call_for_a_pchannel_that_no_server_has_waits(call: Call) -> None:
     """The coordinator, which is asked as long as none has it, has no pchannels."""
     refusing = Refusing(on_no_node, over=lambda: False)
-    nowhere = dict.fromkeys((*CALLS[call], CONSUME), refusing.answer)
+    nowhere = dict.fromkeys((*CALLS[call], methods.CONSUME), refusing.answer)
     await call_in_a_move(call, lambda: refusing.refused, nowhere=nowhere)
 
 
@@ -197,23 +184,23 @@ async def test_vchannel_that_does_not_exist_is_refused_where_its_pchannel_is() -
     async with serving(pchannels=1, create_vchannels=False) as node:
         coordinator = Coordinator()
         coordinator.tell(1, {"p0": node.address})
-        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
+        handlers = {**without_pchannels(node), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             engine: Any = log._lifecycle.engine
             request = pchannel_calls_pb2.VChannelRequest(pchannel=PChannelInfo(name="p0"), vchannel="nothing")
             with pytest.raises(ChannelNotExistError, match="'nothing' does not exist"):
-                await engine._nodes.read("p0", GET_LATEST_TICK, request, "asking")
+                await engine._nodes.read("p0", methods.GET_LATEST_TICK, request, "asking")
 
 
 async def test_call_waits_for_a_leader_longer_than_its_deadline() -> None:
     async with serving(pchannels=1) as node:
         handlers = without_pchannels(node)
-        reading = Refusing(no_leader, handlers[LIST_VCHANNELS], over=lambda: reading.refused >= TRIES)
-        writing = Refusing(no_leader, handlers[CREATE_VCHANNEL], over=lambda: writing.refused >= TRIES)
-        handlers |= {LIST_VCHANNELS: reading.answer, CREATE_VCHANNEL: writing.answer}
+        reading = Refusing(no_leader, handlers[methods.LIST_VCHANNELS], over=lambda: reading.refused >= TRIES)
+        writing = Refusing(no_leader, handlers[methods.CREATE_VCHANNEL], over=lambda: writing.refused >= TRIES)
+        handlers |= {methods.LIST_VCHANNELS: reading.answer, methods.CREATE_VCHANNEL: writing.answer}
         async with server(handlers) as address, connected(address, timeout_s=0.1) as connection:
-            await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
-            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="v"), "creating")
+            await connection.read(methods.LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
+            await connection.write(methods.CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="v"), "creating")
         assert (reading.refused, writing.refused) == (TRIES, TRIES)
 
 
@@ -222,9 +209,9 @@ async def test_log_is_opened_while_the_leader_changes() -> None:
     async with serving(pchannels=1) as node:
         coordinator = Coordinator()
         coordinator.tell(1, {"p0": node.address})
-        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
-        watching = Refusing(no_leader, handlers[WATCH_VCHANNELS], over=lambda: watching.refused >= 2)
-        handlers[WATCH_VCHANNELS] = watching.responses
+        handlers = {**without_pchannels(node), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
+        watching = Refusing(no_leader, handlers[methods.WATCH_VCHANNELS], over=lambda: watching.refused >= 2)
+        handlers[methods.WATCH_VCHANNELS] = watching.responses
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             await log.raw_append(Message("v", b"1"))
         assert watching.refused == 2
@@ -234,10 +221,10 @@ async def test_broadcast_waits_for_the_broadcaster_of_a_new_leader() -> None:
     async with serving(pchannels=1) as node:
         coordinator = Coordinator()
         coordinator.tell(1, {"p0": node.address})
-        handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
-        refusing = Refusing(on_no_node, handlers[APPEND_BROADCAST], over=lambda: refusing.refused >= 2)
-        listing = Refusing(on_no_node, handlers[LIST_BROADCASTS], over=lambda: listing.refused >= 2)
-        handlers |= {APPEND_BROADCAST: refusing.answer, LIST_BROADCASTS: listing.answer}
+        handlers = {**without_pchannels(node), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
+        refusing = Refusing(on_no_node, handlers[methods.APPEND_BROADCAST], over=lambda: refusing.refused >= 2)
+        listing = Refusing(on_no_node, handlers[methods.LIST_BROADCASTS], over=lambda: listing.refused >= 2)
+        handlers |= {methods.APPEND_BROADCAST: refusing.answer, methods.LIST_BROADCASTS: listing.answer}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             sent = await log.broadcast().append(BroadcastMessage(vchannels=["a", "b"], payload=b"1", needs_ack=False))
             assert set(sent.append_results) == {"a", "b"}

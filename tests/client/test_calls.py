@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import Serving, serving
-from wal import BroadcastMessage, Message, OwnerDescription, ProducerKey, ResourceKey, StartFrom, WALAccesser, bridge, open_wal
-from wal.errors import (
-    BulkAppendError,
-    ChannelExistError,
-    ChannelNotExistError,
-    InvalidArgumentError,
-    ResourceAcquiredError,
-    TruncatedError,
-    WALError,
-)
+from wal import BroadcastMessage, Message, OwnerDescription, ProducerKey, ResourceKey, StartFrom, WALAccesser, bridge, errors, open_wal
 from wal.rpc.connection import Connection
 
 
@@ -35,7 +26,7 @@ async def test_transactions_in_one_call(log: WALAccesser) -> None:
     async with log.read("orders", follow=False) as scanner:
         assert [len(message.bodies()) async for message in scanner] == [2]
     responses = await log.append_messages(Message("a", b"1"), Message("a", b"2"), Message("b", b"3"))
-    assert not any(isinstance(response, WALError) for response in responses)
+    assert not any(isinstance(response, errors.WALError) for response in responses)
     assert responses[0] == responses[1] != responses[2]
 
 
@@ -47,9 +38,9 @@ async def test_bulks(log: WALAccesser) -> None:
 
 async def test_bulk_to_a_vchannel_that_must_exist() -> None:
     async with serving(create_vchannels=False) as one, open_wal(f"wal://{one.address}") as log:
-        with pytest.raises(BulkAppendError, match="create_vchannel"):
+        with pytest.raises(errors.BulkAppendError, match="create_vchannel"):
             await log.append_bulk([Message("orders", b"1")])
-        with pytest.raises(ChannelNotExistError):
+        with pytest.raises(errors.ChannelNotExistError):
             await log.raw_append(Message("orders", b"1"))
         await log.create_vchannel("orders")
         await log.raw_append(Message("orders", b"2"))
@@ -60,7 +51,7 @@ async def test_vchannels(log: WALAccesser) -> None:
     created = await log.create_vchannel("orders", pchannel="p1")
     assert created.pchannel == "p1"
     assert await log.vchannels() == [created]
-    with pytest.raises(ChannelExistError):
+    with pytest.raises(errors.ChannelExistError):
         await log.create_vchannel("orders")
     await log.raw_append(Message("orders", b"old"))
     before = [log.append_nowait(Message("orders", b"before")) for _ in range(5)]
@@ -70,7 +61,7 @@ async def test_vchannels(log: WALAccesser) -> None:
     await dropping
     await asyncio.gather(*before, *after)
     assert await payloads(log, "orders") == [b"after"] * 5
-    with pytest.raises(ChannelNotExistError):
+    with pytest.raises(errors.ChannelNotExistError):
         await log.drop_vchannel("nothing")
 
 
@@ -81,7 +72,7 @@ async def test_channels(log: WALAccesser) -> None:
     await log.raw_append(Message(names[0], b"1"))
     await log.destroy_channels(names[:2])
     assert [channel.channel_name for channel in await log.describe_channels()] == names[2:]
-    with pytest.raises(ChannelNotExistError):
+    with pytest.raises(errors.ChannelNotExistError):
         await log.describe_channels(names)
 
 
@@ -93,10 +84,10 @@ async def test_cursors_and_truncation(log: WALAccesser) -> None:
         await scanner.save()
     (info,) = await log.cursors()
     assert (info.name, info.vchannels) == ("billing", ("orders",))
-    with pytest.raises(InvalidArgumentError, match="billing"):
+    with pytest.raises(errors.InvalidArgumentError, match="billing"):
         await log.truncate(up_to=results[4].message_id)
     await log.truncate(up_to=results[1].message_id)
-    with pytest.raises(TruncatedError) as caught:
+    with pytest.raises(errors.TruncatedError) as caught:
         async with log.read("orders", deliver_policy=StartFrom(results[0].message_id)) as gone:
             await anext(gone)
     assert caught.value.earliest == results[2].message_id
@@ -122,7 +113,7 @@ async def test_producers(log: WALAccesser) -> None:
     assert (producer.name, producer.last_sequence) == ("p", 5)
     await log.forget_producer("p")
     assert await log.producers() == []
-    with pytest.raises(InvalidArgumentError, match="not known"):
+    with pytest.raises(errors.InvalidArgumentError, match="not known"):
         await log.forget_producer("p")
 
 
@@ -137,7 +128,7 @@ async def test_broadcasts(log: WALAccesser) -> None:
     names = [f"v{number}" for number in range(5)]
     result = await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"b", resource_keys=[key]))
     assert list(result.append_results) == names
-    with pytest.raises(ResourceAcquiredError) as caught:
+    with pytest.raises(errors.ResourceAcquiredError) as caught:
         await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"c", resource_keys=[key]))
     assert caught.value.holder == result.broadcast_id
     (task,) = await log.broadcast().tasks()

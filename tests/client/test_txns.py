@@ -10,17 +10,9 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import Child, Serving, serving
-from wal import Message, MessageType, WALAccesser, open_wal
+from wal import Message, MessageType, WALAccesser, errors, open_wal
 from wal.client import producer as unknown
 from wal.client.producer import Producer
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    TransactionExpiredError,
-    UnavailableError,
-    UnknownOutcomeError,
-    WouldBlockError,
-)
 from wal.message import MessageID
 
 PATIENCE_S = 20.0
@@ -67,7 +59,7 @@ async def test_transaction_over_two_vchannels(log: WALAccesser) -> None:
     await txn.append(Message("b", b"2"))
     assert (await txn.commit()).time_tick > after
     assert (await stored(log, "a"), await stored(log, "b")) == ([[b"1"]], [[b"2"]])
-    with pytest.raises(InvalidArgumentError, match="cannot span pchannels"):
+    with pytest.raises(errors.InvalidArgumentError, match="cannot span pchannels"):
         await log.txn(vchannels=["a", "c"])
 
 
@@ -125,9 +117,9 @@ async def test_transaction_expires_with_its_lease() -> None:
     async with serving(time_tick_interval_s=0.01) as served, open_wal(f"wal://{served.address}") as log:
         silent, noticing = await log.txn("orders", keepalive=0.02), await log.txn("orders", keepalive=0.02)
         await until(lambda: on_server(served)[0] == 0)
-        with pytest.raises(TransactionExpiredError, match="expired"):
+        with pytest.raises(errors.TransactionExpiredError, match="expired"):
             await silent.commit()
-        with pytest.raises(TransactionExpiredError, match="expired"):
+        with pytest.raises(errors.TransactionExpiredError, match="expired"):
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     await noticing.append(b"1")
@@ -140,7 +132,7 @@ async def test_exclusive_message_ends_it(log: WALAccesser) -> None:
     txn = await log.txn("orders")
     await txn.append(b"1")
     await log.raw_append(Message("orders", b"", message_type=MessageType.DROP_PARTITION))
-    with pytest.raises(TransactionExpiredError, match="DROP_PARTITION"):
+    with pytest.raises(errors.TransactionExpiredError, match="DROP_PARTITION"):
         await txn.commit()
 
 
@@ -149,9 +141,9 @@ async def test_dropped_vchannel_ends_it(log: WALAccesser) -> None:
     await committing.append(b"1")
     await log.drop_vchannel("orders")
     await log.raw_append(Message("orders", b"new"))
-    with pytest.raises(ChannelNotExistError, match="dropped"):
+    with pytest.raises(errors.ChannelNotExistError, match="dropped"):
         await committing.commit()
-    with pytest.raises(ChannelNotExistError, match="dropped"):
+    with pytest.raises(errors.ChannelNotExistError, match="dropped"):
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 await appending.append(b"1")
@@ -164,13 +156,13 @@ async def test_bounds_are_kept_before_anything_is_sent() -> None:
     async with serving(txn_bytes_max=1000, txn_bodies_max=5, open_txn_bytes_max=1500) as served, open_wal(f"wal://{served.address}") as log:
         first, second = await log.txn("orders"), await log.txn("orders")
         await first.append(b"x" * 900)
-        with pytest.raises(InvalidArgumentError, match="txn_bytes_max=1000"):
+        with pytest.raises(errors.InvalidArgumentError, match="txn_bytes_max=1000"):
             await first.append(b"x" * 100)
-        with pytest.raises(InvalidArgumentError, match="txn_bodies_max=5"):
+        with pytest.raises(errors.InvalidArgumentError, match="txn_bodies_max=5"):
             await second.append_many([b""] * 6)
-        with pytest.raises(WouldBlockError, match="open_txn_bytes_max=1500"):
+        with pytest.raises(errors.WouldBlockError, match="open_txn_bytes_max=1500"):
             await second.append(b"x" * 700)
-        with pytest.raises(InvalidArgumentError, match="name every vchannel"):
+        with pytest.raises(errors.InvalidArgumentError, match="name every vchannel"):
             await second.append(Message("other", b"1"))
         await first.commit()
         await second.append(b"x" * 700)  # both stayed open, and there is room again
@@ -194,7 +186,7 @@ async def test_outcome_of_an_unanswered_commit_is_unknown(server: Child, monkeyp
         txn = await log.txn("orders")
         await txn.append(b"1")
         commit = await committing_to_a_stopped_server(server, txn)
-        with pytest.raises(UnknownOutcomeError, match="idempotency key"):
+        with pytest.raises(errors.UnknownOutcomeError, match="idempotency key"):
             await commit
         assert log.statistics().bytes_in_flight == 0
 
@@ -223,7 +215,7 @@ async def test_commit_whose_answer_is_lost_gets_its_result_by_the_key(log: WALAc
     def lose(producer: Producer, outcomes: Any) -> None:
         if outcomes.appended and not lost:
             lost.append(outcomes)
-            raise UnavailableError("the connection is gone")
+            raise errors.UnavailableError("the connection is gone")
         take(producer, outcomes)
 
     monkeypatch.setattr(Producer, "_take", lose)

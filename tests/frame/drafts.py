@@ -11,22 +11,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from wal.frame import (
-    BLOCK_BYTES_MIN,
-    FLAG_BODY,
-    FLAG_COMMIT,
-    FLAG_COPY,
-    EncodedFrame,
-    ExtTag,
-    FrameDraft,
-    FrameView,
-    Record,
-    RunKind,
-    RunName,
-    SystemRecord,
-    encode_ext,
-    encode_frame,
-)
+from wal import frame
 
 Row = tuple[int, bytes, int, int, bytes, bytes]
 """index, payload, type, flags, properties, ext"""
@@ -38,8 +23,8 @@ class Call(msgspec.Struct, frozen=True):
     """One call of a draft: the method, its vchannels, and its records, each with its vchannel if the method needs it."""
 
     method: str
-    names: tuple[RunName, ...]
-    records: tuple[tuple[RunName, tuple[bytes, int, bytes, bytes]], ...]
+    names: tuple[frame.RunName, ...]
+    records: tuple[tuple[frame.RunName, tuple[bytes, int, bytes, bytes]], ...]
 
 
 class Model:
@@ -48,29 +33,29 @@ class Model:
     def __init__(self) -> None:
         self.indices = 0
         self.runs: dict[Any, list[Row]] = {}
-        self.copies: list[tuple[RunName, int, Row]] = []
+        self.copies: list[tuple[frame.RunName, int, Row]] = []
 
     def apply(self, call: Call) -> None:
         for name, (payload, message_type, properties, ext) in call.records:
             if call.method == "append":
                 self._add(name, (self._next(), payload, message_type, 0, properties, ext))
             elif call.method == "commit":
-                self._add(name, (self._next(), payload, message_type, FLAG_BODY, properties, ext))
+                self._add(name, (self._next(), payload, message_type, frame.FLAG_BODY, properties, ext))
             elif call.method == "pchannel":
-                self._add(RunKind.PCHANNEL, (self._next(), payload, message_type, 0, properties, ext))
+                self._add(frame.RunKind.PCHANNEL, (self._next(), payload, message_type, 0, properties, ext))
             elif call.method == "system":
-                self._add(RunKind.SYSTEM, (0, payload, int(SystemRecord.CHECKPOINT_CHUNK), 0, b"", b""))
+                self._add(frame.RunKind.SYSTEM, (0, payload, int(frame.SystemRecord.CHECKPOINT_CHUNK), 0, b"", b""))
             else:
-                header = struct.pack("<HI", ExtTag.BROADCAST, 3) + b"hdr"
-                row = (self.indices, payload, message_type, FLAG_COPY, properties, header)
+                header = struct.pack("<HI", frame.ExtTag.BROADCAST, 3) + b"hdr"
+                row = (self.indices, payload, message_type, frame.FLAG_COPY, properties, header)
                 self._add(("shared", self.indices), row)
                 self.copies += [(copy, self._next(), row) for copy in call.names]
         if call.method == "commit":
             index = self._next()
             for name in call.names:
                 count = sum(1 for other, _ in call.records if other == name)
-                ext = struct.pack("<HIQQII", ExtTag.TXN, 24, 5, 1500, count, len(call.records))
-                self._add(name, (index, b"", 2, FLAG_COMMIT, b"", ext))
+                ext = struct.pack("<HIQQII", frame.ExtTag.TXN, 24, 5, 1500, count, len(call.records))
+                self._add(name, (index, b"", 2, frame.FLAG_COMMIT, b"", ext))
 
     def _next(self) -> int:
         self.indices += 1
@@ -80,12 +65,12 @@ class Model:
         self.runs.setdefault(run, []).append(row)
 
 
-def build(plan: list[Call]) -> tuple[FrameDraft, Model]:
+def build(plan: list[Call]) -> tuple[frame.FrameDraft, Model]:
     """Returns the draft of these calls, and its model."""
-    draft, model = FrameDraft(), Model()
+    draft, model = frame.FrameDraft(), Model()
     for call in plan:
         before = draft.indices
-        records = [(name, Record(payload, kind, 0, stored, ext)) for name, (payload, kind, stored, ext) in call.records]
+        records = [(name, frame.Record(payload, kind, 0, stored, ext)) for name, (payload, kind, stored, ext) in call.records]
         if call.method == "append":
             assert draft.append(call.names[0], [record for _, record in records]) == before
         elif call.method == "commit":
@@ -96,28 +81,28 @@ def build(plan: list[Call]) -> tuple[FrameDraft, Model]:
         elif call.method == "pchannel":
             assert draft.pchannel(records[0][1]) == before
         else:
-            draft.system(SystemRecord.CHECKPOINT_CHUNK, records[0][1].payload)
+            draft.system(frame.SystemRecord.CHECKPOINT_CHUNK, records[0][1].payload)
         model.apply(call)
         assert draft.indices == model.indices
     return draft, model
 
 
-def encode(draft: FrameDraft) -> EncodedFrame:
-    return encode_frame(draft, **HEADER, promised_tick=None if draft.indices else 99)
+def encode(draft: frame.FrameDraft) -> frame.EncodedFrame:
+    return frame.encode_frame(draft, **HEADER, promised_tick=None if draft.indices else 99)
 
 
-def view_of(data: bytes) -> FrameView:
+def view_of(data: bytes) -> frame.FrameView:
     """Returns the view of a frame whose bytes are contiguous."""
-    base = FrameView.decode(data, lambda start, end: b"").header.head_bytes
-    return FrameView.decode(data, lambda start, end: data[base + start : base + end])
+    base = frame.FrameView.decode(data, lambda start, end: b"").header.head_bytes
+    return frame.FrameView.decode(data, lambda start, end: data[base + start : base + end])
 
 
-def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName, int, Row]]]:
+def contents(view: frame.FrameView) -> tuple[dict[Any, list[Row]], list[tuple[frame.RunName, int, Row]]]:
     """Returns everything in a frame, as the model has it."""
     runs: dict[Any, list[Row]] = {}
-    copies: list[tuple[RunName, int, Row]] = []
+    copies: list[tuple[frame.RunName, int, Row]] = []
     for run in view.runs:
-        if run.kind == RunKind.COPY:
+        if run.kind == frame.RunKind.COPY:
             shared = view.runs[run.shared]
             copies.append(((run.name, run.incarnation), run.index, runs["shared", shared.index][0]))
             continue
@@ -134,13 +119,13 @@ def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName,
                 strict=True,
             )
         )
-        if run.kind == RunKind.VCHANNEL:
+        if run.kind == frame.RunKind.VCHANNEL:
             key: Any = (run.name, run.incarnation)
-        elif run.kind == RunKind.SHARED:
+        elif run.kind == frame.RunKind.SHARED:
             key = ("shared", run.index)
         else:
-            key = RunKind(run.kind)
-        if run.kind == RunKind.SYSTEM:
+            key = frame.RunKind(run.kind)
+        if run.kind == frame.RunKind.SYSTEM:
             rows = [(0, *row[1:]) for row in rows]  # system records take no index; the value in the column has no meaning
         assert key not in runs
         runs[key] = rows
@@ -148,13 +133,15 @@ def contents(view: FrameView) -> tuple[dict[Any, list[Row]], list[tuple[RunName,
 
 
 names = st.sampled_from([("a", 1), ("a", 2), ("orders", 1), ("zwölf", 3), ("by-dev-rootcoord-dml_0_4v1", 9)])
-sizes = st.one_of(st.integers(0, 40), st.sampled_from([0, 1, 1024, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK_BYTES_MIN + 1, 40_000]))
+sizes = st.one_of(
+    st.integers(0, 40), st.sampled_from([0, 1, 1024, frame.BLOCK_BYTES_MIN - 1, frame.BLOCK_BYTES_MIN, frame.BLOCK_BYTES_MIN + 1, 40_000])
+)
 payloads = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0, 255))
 fields = st.tuples(
     payloads,
     st.sampled_from([2, 2, 2, 3, 37, 910]),
     st.sampled_from([b"", b"", b"\x81\xa1a\xa1b", b"p" * 5000]),
-    st.sampled_from([b"", b"", encode_ext({ExtTag.IDEMPOTENCY_KEY: b"key", ExtTag.TRACE: b"t"})]),
+    st.sampled_from([b"", b"", frame.encode_ext({frame.ExtTag.IDEMPOTENCY_KEY: b"key", frame.ExtTag.TRACE: b"t"})]),
 )
 
 

@@ -10,21 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from wal.frame import (
-    Compressor,
-    EncodedFrame,
-    ExtTag,
-    FrameDraft,
-    FrameView,
-    Payloads,
-    Record,
-    RunKind,
-    SystemRecord,
-    decode_ext,
-    encode_ext,
-    encode_frame,
-    encode_key,
-)
+from wal import frame
 from wal.message import BroadcastHeader, MessageType, ResourceKey, encode_properties
 from wal.write.schedule import Scheduled, encode_numbers
 
@@ -32,102 +18,106 @@ FOLDER: Final = Path(__file__).parent
 TICK: Final = 1_700_000_000_000 << 18
 A, B, C = ("orders", 1), ("stock", 2), ("zwölf", 3)
 
-Case = tuple[FrameDraft, dict[str, int]]
+Case = tuple[frame.FrameDraft, dict[str, int]]
 
 
 def plain() -> Case:
-    draft = FrameDraft()
-    draft.append(A, [Record(b"created")])
+    draft = frame.FrameDraft()
+    draft.append(A, [frame.Record(b"created")])
     return draft, {"sequence": 1, "first_tick": TICK}
 
 
 def three_vchannels() -> Case:
-    draft = FrameDraft()
-    draft.append(A, [Record(b"created", properties=encode_properties({"customer": "7"})), Record(b"")])
-    draft.append(B, [Record(b"reserved", int(MessageType.DELETE))])
-    draft.append(C, [Record("zwölf".encode(), int(MessageType.SCHEMA_CHANGE), 0, encode_properties({"ключ": "é"}))])
+    draft = frame.FrameDraft()
+    draft.append(A, [frame.Record(b"created", properties=encode_properties({"customer": "7"})), frame.Record(b"")])
+    draft.append(B, [frame.Record(b"reserved", int(MessageType.DELETE))])
+    draft.append(C, [frame.Record("zwölf".encode(), int(MessageType.SCHEMA_CHANGE), 0, encode_properties({"ключ": "é"}))])
     producer = (9).to_bytes(8, "little") + b"till"
-    draft.append(A, [Record(b"paid", ext=encode_ext({ExtTag.IDEMPOTENCY_KEY: b"order-7"}))])
-    draft.append(B, [Record(b"shipped", ext=encode_ext({ExtTag.PRODUCER_KEY: producer, ExtTag.TRACE: b"00-ab"}))])
+    draft.append(A, [frame.Record(b"paid", ext=frame.encode_ext({frame.ExtTag.IDEMPOTENCY_KEY: b"order-7"}))])
+    draft.append(B, [frame.Record(b"shipped", ext=frame.encode_ext({frame.ExtTag.PRODUCER_KEY: producer, frame.ExtTag.TRACE: b"00-ab"}))])
     return draft, {"sequence": 2, "first_tick": TICK + 1}
 
 
 def wide_transaction() -> Case:
-    draft = FrameDraft()
-    draft.append(B, [Record(b"before")])
-    bodies = [(A, Record(b"paid")), (B, Record(b"taken", int(MessageType.DELETE))), (A, Record(b"shipped"))]
+    draft = frame.FrameDraft()
+    draft.append(B, [frame.Record(b"before")])
+    bodies = [(A, frame.Record(b"paid")), (B, frame.Record(b"taken", int(MessageType.DELETE))), (A, frame.Record(b"shipped"))]
     draft.commit(bodies, names=[A, B], txn_id=77, keepalive_ms=10_000)
-    draft.append(A, [Record(b"after")])
+    draft.append(A, [frame.Record(b"after")])
     return draft, {"sequence": 3, "first_tick": TICK + 7}
 
 
 def empty_transaction() -> Case:
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     draft.commit([], names=[A], txn_id=78, keepalive_ms=10_000)
     return draft, {"sequence": 4, "first_tick": TICK + 13}
 
 
 def broadcast() -> Case:
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     header = BroadcastHeader(5, ("orders", "stock", "zwölf"), (ResourceKey("collection", "orders"),))
-    record = Record(b"drop", int(MessageType.DROP_COLLECTION), 0, encode_properties({"by": "admin"}))
+    record = frame.Record(b"drop", int(MessageType.DROP_COLLECTION), 0, encode_properties({"by": "admin"}))
     draft.broadcast([A, B, C], record, header=header.to_bytes(["orders", "stock", "zwölf"]))
-    draft.pchannel(Record(b"switch", int(MessageType.ALTER_WAL)))
+    draft.pchannel(frame.Record(b"switch", int(MessageType.ALTER_WAL)))
     return draft, {"sequence": 5, "first_tick": TICK + 14}
 
 
 def broadcasts_beside_each_other() -> Case:
     """Two broadcasts, one with vchannels without a copy in this frame; a keyed message; a vchannel that also has its own run."""
-    draft = FrameDraft()
-    draft.append(A, [Record(b"before", ext=encode_key("order-8"))], keyed=True)
+    draft = frame.FrameDraft()
+    draft.append(A, [frame.Record(b"before", ext=frame.encode_key("order-8"))], keyed=True)
     keys = (ResourceKey("collection", "orders"), ResourceKey("database", "shop", shared=True))
     wide = BroadcastHeader(6, ("far", "orders", "далеко", "zwölf", "last"), keys)
-    draft.broadcast([A, C], Record(b"alter"), header=wide.to_bytes(["orders", "zwölf"]))
-    draft.broadcast([B], Record(b"note"), header=BroadcastHeader(7, ("stock",), (), False).to_bytes(["stock"]))
-    draft.append(A, [Record(b"after")])
+    draft.broadcast([A, C], frame.Record(b"alter"), header=wide.to_bytes(["orders", "zwölf"]))
+    draft.broadcast([B], frame.Record(b"note"), header=BroadcastHeader(7, ("stock",), (), False).to_bytes(["stock"]))
+    draft.append(A, [frame.Record(b"after")])
     return draft, {"sequence": 9, "first_tick": TICK + 50}
 
 
 def abort() -> Case:
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     header = BroadcastHeader(6, ("far", "orders", "далеко", "zwölf", "last"), (ResourceKey("collection", "orders"),))
-    record = Record(b"vchannel far is gone", int(MessageType.ABORT_BROADCAST))
+    record = frame.Record(b"vchannel far is gone", int(MessageType.ABORT_BROADCAST))
     draft.broadcast([A, C], record, header=header.to_bytes(["orders", "zwölf"]))
     return draft, {"sequence": 10, "first_tick": TICK + 60}
 
 
 def term_start() -> Case:
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     draft.term_start(previous_term=3, previous_last_sequence=5)
     return draft, {"sequence": 0, "first_tick": TICK + 20, "promised_tick": TICK + 19}
 
 
 def time_tick() -> Case:
-    return FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promised_tick": TICK + 30}
+    return frame.FrameDraft(), {"sequence": 6, "first_tick": TICK + 30, "promised_tick": TICK + 30}
 
 
 def keyed() -> Case:
-    draft = FrameDraft()
-    draft.append(A, [Record(b"created", ext=encode_key("order-7"))], keyed=True)
+    draft = frame.FrameDraft()
+    draft.append(A, [frame.Record(b"created", ext=frame.encode_key("order-7"))], keyed=True)
     draft.commit(
-        [(A, Record(b"paid")), (B, Record(b"taken"))], names=[A, B], txn_id=79, keepalive_ms=10_000, key=encode_key("till", sequence=9)
+        [(A, frame.Record(b"paid")), (B, frame.Record(b"taken"))],
+        names=[A, B],
+        txn_id=79,
+        keepalive_ms=10_000,
+        key=frame.encode_key("till", sequence=9),
     )
-    draft.append(C, [Record(b"plain")])
+    draft.append(C, [frame.Record(b"plain")])
     draft.producer_forgotten("zwölf")
     return draft, {"sequence": 8, "first_tick": TICK + 40}
 
 
 def several_blocks() -> Case:
-    draft = FrameDraft()
-    draft.append(A, [Record(bytes([at]) * 6_000) for at in range(5)])
-    draft.append(B, [Record(b"large" * 8_000, properties=encode_properties({"a": "b"})), Record(b"small")])
-    draft.append(C, [Record(b"\xff" * 16_384), Record(b"last")])
+    draft = frame.FrameDraft()
+    draft.append(A, [frame.Record(bytes([at]) * 6_000) for at in range(5)])
+    draft.append(B, [frame.Record(b"large" * 8_000, properties=encode_properties({"a": "b"})), frame.Record(b"small")])
+    draft.append(C, [frame.Record(b"\xff" * 16_384), frame.Record(b"last")])
     return draft, {"sequence": 7, "first_tick": TICK + 31}
 
 
 def cursors() -> Case:
-    draft = FrameDraft()
-    draft.commit_one(A, Payloads([b"shipped"], [7]), txn_id=TICK - 1, keepalive_ms=10_000)
+    draft = frame.FrameDraft()
+    draft.commit_one(A, frame.Payloads([b"shipped"], [7]), txn_id=TICK - 1, keepalive_ms=10_000)
     draft.cursor("billing", lambda: b"an earlier state")
     draft.cursor("billing", lambda: bytes(range(8)))
     draft.cursor("audit", lambda: b"deleted")
@@ -136,9 +126,9 @@ def cursors() -> Case:
 
 def scheduled() -> Case:
     """A delivery with its record, and another message that is scheduled."""
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     later = Scheduled(8, B, "stock-9", True, (TICK >> 18) + 60_000, int(MessageType.INSERT), encode_properties({"by": "7"}), b"reserve")
-    draft.append(A, [Record(b"remind", ext=encode_key("order-7"))], keyed=True)
+    draft.append(A, [frame.Record(b"remind", ext=frame.encode_key("order-7"))], keyed=True)
     draft.unscheduled(encode_numbers([Scheduled(5, A, "order-7", True, TICK >> 18, int(MessageType.INSERT), b"", b"remind")]))
     draft.scheduled(later.encoded())
     return draft, {"sequence": 13, "first_tick": TICK + 70}
@@ -166,10 +156,10 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
 
 def compressed() -> Case:
     """Two blocks, of which the second does not shrink."""
-    draft = FrameDraft()
+    draft = frame.FrameDraft()
     noise = b"".join(hashlib.sha256(number.to_bytes(4, "little")).digest() for number in range(600))
-    draft.append(A, [Record(b'{"order": 7, "state": "created"}' * 600, properties=encode_properties({"customer": "7"}))])
-    draft.append(B, [Record(noise)])
+    draft.append(A, [frame.Record(b'{"order": 7, "state": "created"}' * 600, properties=encode_properties({"customer": "7"}))])
+    draft.append(B, [frame.Record(noise)])
     return draft, {"sequence": 5, "first_tick": TICK + 11}
 
 
@@ -178,11 +168,11 @@ COMPRESSED: Final[dict[str, Callable[[], Case]]] = {"compressed": compressed}
 GOLDEN: Final = (*CASES, *COMPRESSED)
 
 
-def encode_case(name: str) -> EncodedFrame:
+def encode_case(name: str) -> frame.EncodedFrame:
     """Returns the frame of this case as the encoder writes it now."""
     draft, header = (CASES | COMPRESSED)[name]()
-    compressor = Compressor() if name in COMPRESSED else None
-    return encode_frame(draft, incarnation=0xC0FFEE, term=4, **header, compressor=compressor, tables=None)
+    compressor = frame.Compressor() if name in COMPRESSED else None
+    return frame.encode_frame(draft, incarnation=0xC0FFEE, term=4, **header, compressor=compressor, tables=None)
 
 
 def path_of(name: str) -> Path:
@@ -192,8 +182,8 @@ def path_of(name: str) -> Path:
 
 def describe(data: bytes) -> dict[str, Any]:
     """Returns the decoded content of these bytes, in types of JSON."""
-    head_bytes = FrameView.decode(data, lambda start, end: b"").header.head_bytes
-    view = FrameView.decode(data, lambda start, end: data[head_bytes + start : head_bytes + end])
+    head_bytes = frame.FrameView.decode(data, lambda start, end: b"").header.head_bytes
+    view = frame.FrameView.decode(data, lambda start, end: data[head_bytes + start : head_bytes + end])
     term = view.term_start()
     header = {name: getattr(view.header, name) for name in view.header.__struct_fields__}
     return {
@@ -203,24 +193,24 @@ def describe(data: bytes) -> dict[str, Any]:
     }
 
 
-def _run(view: FrameView, ordinal: int) -> dict[str, Any]:
+def _run(view: frame.FrameView, ordinal: int) -> dict[str, Any]:
     run = view.runs[ordinal]
     described: dict[str, Any] = {
-        "kind": RunKind(run.kind).name,
+        "kind": frame.RunKind(run.kind).name,
         "name": run.name,
         "incarnation": run.incarnation,
         "body": [run.body_start, run.body_end],
     }
-    if run.kind == RunKind.COPY:
+    if run.kind == frame.RunKind.COPY:
         return described | {"shared": run.shared, "index": run.index}
     columns = view.columns(run)
-    names = SystemRecord if run.kind == RunKind.SYSTEM else MessageType
+    names = frame.SystemRecord if run.kind == frame.RunKind.SYSTEM else MessageType
     described["indices"] = columns.indices
     described["payloads"] = [_bytes(payload) for payload in columns.payloads]
     described["types"] = columns.types and [names(number).name for number in columns.types]
     described["flags"] = columns.flags
     described["properties"] = columns.properties and [_bytes(stored) for stored in columns.properties]
-    described["exts"] = columns.exts and [{tag.name: _bytes(value) for tag, value in decode_ext(ext).items()} for ext in columns.exts]
+    described["exts"] = columns.exts and [{tag.name: _bytes(value) for tag, value in frame.decode_ext(ext).items()} for ext in columns.exts]
     return described
 
 

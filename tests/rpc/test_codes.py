@@ -9,26 +9,6 @@ from hypothesis import strategies as st
 
 from tests.conftest import SOAK
 from wal import errors
-from wal.errors import (
-    BulkAppendError,
-    ChannelFencedError,
-    ConflictError,
-    CorruptionError,
-    HandlerFailedError,
-    InvalidArgumentError,
-    KeyNotExistError,
-    LockedError,
-    LogWentBackError,
-    NoPayloadError,
-    NoSpaceError,
-    PayloadError,
-    ResourceAcquiredError,
-    StorageError,
-    TruncatedError,
-    UnknownError,
-    UnmatchedChannelTermError,
-    WALError,
-)
 from wal.message import AppendResult, MessageID, ResourceKey
 from wal.rpc.api import error_pb2
 from wal.rpc.codes import DETAILS_BYTES_MAX, STATUSES, error_from_proto, error_in, error_to_proto, status_of
@@ -38,7 +18,9 @@ CLASSES = sorted(
     (
         one
         for one in vars(errors).values()
-        if isinstance(one, type) and issubclass(one, WALError) and one not in (WALError, HandlerFailedError, NoPayloadError, PayloadError)
+        if isinstance(one, type)
+        and issubclass(one, errors.WALError)
+        and one not in (errors.WALError, errors.HandlerFailedError, errors.NoPayloadError, errors.PayloadError)
     ),
     key=lambda kind: kind.__name__,
 )
@@ -54,36 +36,36 @@ results = st.lists(
 )
 
 
-def made(kind: type[WALError]) -> st.SearchStrategy[WALError]:
+def made(kind: type[errors.WALError]) -> st.SearchStrategy[errors.WALError]:
     """Returns errors of this class, with any attributes."""
-    if kind is KeyNotExistError:
-        return st.builds(KeyNotExistError, texts.filter(bool))
-    if kind is ResourceAcquiredError:
-        return st.builds(ResourceAcquiredError, texts, keys=st.lists(keys, max_size=3), holder=st.integers(0, 2**64 - 1))
-    if kind is TruncatedError:
-        return st.builds(TruncatedError, texts, earliest=st.none() | ids)
-    if kind is ConflictError:
-        return st.builds(ConflictError, texts, vchannel=texts, last=st.none() | ids)
-    if kind is LogWentBackError:
-        return st.builds(LogWentBackError, texts, last_common=st.none() | ids)
-    if kind is CorruptionError:
-        return st.builds(CorruptionError, texts, path=texts, offset=st.integers(-1, 2**62), expected=texts)
-    if kind is StorageError:
-        return st.builds(StorageError, texts, outcome_unknown=st.booleans())
-    if kind in (ChannelFencedError, UnmatchedChannelTermError):
+    if kind is errors.KeyNotExistError:
+        return st.builds(errors.KeyNotExistError, texts.filter(bool))
+    if kind is errors.ResourceAcquiredError:
+        return st.builds(errors.ResourceAcquiredError, texts, keys=st.lists(keys, max_size=3), holder=st.integers(0, 2**64 - 1))
+    if kind is errors.TruncatedError:
+        return st.builds(errors.TruncatedError, texts, earliest=st.none() | ids)
+    if kind is errors.ConflictError:
+        return st.builds(errors.ConflictError, texts, vchannel=texts, last=st.none() | ids)
+    if kind is errors.LogWentBackError:
+        return st.builds(errors.LogWentBackError, texts, last_common=st.none() | ids)
+    if kind is errors.CorruptionError:
+        return st.builds(errors.CorruptionError, texts, path=texts, offset=st.integers(-1, 2**62), expected=texts)
+    if kind is errors.StorageError:
+        return st.builds(errors.StorageError, texts, outcome_unknown=st.booleans())
+    if kind in (errors.ChannelFencedError, errors.UnmatchedChannelTermError):
         return st.builds(kind, texts, term=st.integers(0, 2**63))
-    if kind is LockedError:
-        return st.builds(LockedError, texts, pid=st.none() | st.integers(0, 2**31))
-    if kind is BulkAppendError:
-        plain = st.sampled_from([one for one in CLASSES if one is not BulkAppendError])
+    if kind is errors.LockedError:
+        return st.builds(errors.LockedError, texts, pid=st.none() | st.integers(0, 2**31))
+    if kind is errors.BulkAppendError:
+        plain = st.sampled_from([one for one in CLASSES if one is not errors.BulkAppendError])
         # No call of the protocol is a bulk: the results before the cause travel, and not the outcomes after it.
-        return st.builds(lambda cause, before: BulkAppendError.of(cause, [*before, cause]), plain.flatmap(made), results)
+        return st.builds(lambda cause, before: errors.BulkAppendError.of(cause, [*before, cause]), plain.flatmap(made), results)
     return st.builds(kind, texts)
 
 
 def alike(one: BaseException | None, other: BaseException | None) -> bool:
     """Returns whether two errors say the same to a caller: class, text, attributes, and the cause of a bulk."""
-    if isinstance(one, BulkAppendError) and not alike(one.__cause__, other.__cause__ if other else None):
+    if isinstance(one, errors.BulkAppendError) and not alike(one.__cause__, other.__cause__ if other else None):
         return False
     same = {"outcome_unknown": 0, "outcomes": ()}
     return (
@@ -98,14 +80,14 @@ def test_every_class_has_a_row_of_its_own() -> None:
     assert [kind.__name__ for kind in CLASSES if kind not in STATUSES] == []
 
 
-def of_each_class() -> st.SearchStrategy[tuple[WALError, ...]]:
+def of_each_class() -> st.SearchStrategy[tuple[errors.WALError, ...]]:
     """Returns tuples with an error of each class."""
     return st.tuples(*map(made, CLASSES))
 
 
 @settings(max_examples=EXAMPLES)
 @given(of_each_class())
-def test_every_class_arrives_as_itself(errors_of_classes: tuple[WALError, ...]) -> None:
+def test_every_class_arrives_as_itself(errors_of_classes: tuple[errors.WALError, ...]) -> None:
     for error in errors_of_classes:
         message = error_pb2.StreamingError.FromString(error_to_proto(error).SerializeToString())
         assert int(message.code) == error.code
@@ -115,25 +97,25 @@ def test_every_class_arrives_as_itself(errors_of_classes: tuple[WALError, ...]) 
 
 
 def test_outcome_that_is_unknown_stays_unknown() -> None:
-    error = NoSpaceError("full")
+    error = errors.NoSpaceError("full")
     error.outcome_unknown = True
     assert error_from_proto(error_to_proto(error)).outcome_unknown
-    assert not error_from_proto(error_to_proto(NoSpaceError("full"))).outcome_unknown
+    assert not error_from_proto(error_to_proto(errors.NoSpaceError("full"))).outcome_unknown
 
 
 def test_class_of_a_caller_arrives_as_its_base() -> None:
-    class Mine(TruncatedError):
+    class Mine(errors.TruncatedError):
         pass
 
     error = Mine("gone", earliest=ID)
     arrived = error_from_proto(error_to_proto(error))
-    assert (type(arrived), vars(arrived), str(arrived)) == (TruncatedError, {"earliest": ID}, "gone")
+    assert (type(arrived), vars(arrived), str(arrived)) == (errors.TruncatedError, {"earliest": ID}, "gone")
     assert status_of(error)[0] is grpc.StatusCode.OUT_OF_RANGE
 
 
 def test_defect_of_the_server_is_an_unknown_error_that_says_so() -> None:
     arrived = error_from_proto(error_to_proto(ZeroDivisionError("division by zero")))
-    assert type(arrived) is UnknownError
+    assert type(arrived) is errors.UnknownError
     assert "the server failed: ZeroDivisionError('division by zero'); please report it" in str(arrived)
 
 
@@ -142,7 +124,7 @@ def test_code_of_a_later_version_is_an_unknown_error_that_names_it() -> None:
     message.MergeFromString(b"\x08\xba\x06")  # field 1, 826
     message.cause = "no such thing yet"
     arrived = error_from_proto(message)
-    assert type(arrived) is UnknownError
+    assert type(arrived) is errors.UnknownError
     assert "826" in str(arrived)
     assert "no such thing yet" in str(arrived)
 
@@ -155,7 +137,7 @@ def as_raised(error: BaseException) -> grpc.aio.AioRpcError:
 
 @settings(max_examples=EXAMPLES)
 @given(of_each_class())
-def test_every_class_ends_a_call(errors_of_classes: tuple[WALError, ...]) -> None:
+def test_every_class_ends_a_call(errors_of_classes: tuple[errors.WALError, ...]) -> None:
     for error in errors_of_classes:
         raised = as_raised(error)
         assert raised.code() is not grpc.StatusCode.OK
@@ -166,16 +148,16 @@ def test_status_is_bounded_whatever_the_error_says() -> None:
     result = AppendResult(ID, 99, ID)
     many = [ResourceKey("domain" * 50, f"key {number}") for number in range(1000)]
     for error in (
-        InvalidArgumentError("é" * 1_000_000),
-        ResourceAcquiredError("held", keys=many, holder=5),
-        CorruptionError("damage", path="/x" * 100_000, offset=3, expected="y" * 100_000),
-        BulkAppendError.of(StorageError("broken", outcome_unknown=True), [result] * 100_000),
+        errors.InvalidArgumentError("é" * 1_000_000),
+        errors.ResourceAcquiredError("held", keys=many, holder=5),
+        errors.CorruptionError("damage", path="/x" * 100_000, offset=3, expected="y" * 100_000),
+        errors.BulkAppendError.of(errors.StorageError("broken", outcome_unknown=True), [result] * 100_000),
     ):
         _, text, trailers = status_of(error)
         assert sum(len(key) + len(value) for key, value in trailers) <= DETAILS_BYTES_MAX + 1024
         assert len(text.encode()) <= DETAILS_BYTES_MAX
         arrived = error_in(as_raised(error))
-        assert isinstance(arrived, type(error).__mro__[1] if isinstance(error, BulkAppendError) else type(error))
+        assert isinstance(arrived, type(error).__mro__[1] if isinstance(error, errors.BulkAppendError) else type(error))
         assert arrived is not None
         assert arrived.outcome_unknown == error.outcome_unknown
 
@@ -185,4 +167,4 @@ def test_status_of_grpc_itself_or_a_damaged_one_is_no_error_of_ours() -> None:
     assert error_in(lost) is None
     damaged = grpc.aio.Metadata(("grpc-status-details-bin", b"\xff\xff\xff"))
     arrived = error_in(grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), damaged, details="?"))
-    assert type(arrived) is UnknownError
+    assert type(arrived) is errors.UnknownError

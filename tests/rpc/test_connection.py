@@ -13,16 +13,7 @@ import pytest
 from tests.outages.proxy import Proxy
 from tests.rpc.contract import PACKAGE, Contract
 from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produce, serving
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    FormatError,
-    InvalidArgumentError,
-    TruncatedError,
-    UnavailableError,
-    UnknownError,
-    UnknownOutcomeError,
-)
+from wal import errors
 from wal.network import Method
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, streaming_pb2
 from wal.rpc.frame_pages import EncodedPage
@@ -33,13 +24,13 @@ from wal.rpc.serving import listen, server_options
 async def test_call_is_answered_and_an_error_arrives_as_it_was_raised() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         assert await listed(connection) == ["orders"]
-        with pytest.raises(ChannelNotExistError, match=r"^vchannel 'x' does not exist$"):
+        with pytest.raises(errors.ChannelNotExistError, match=r"^vchannel 'x' does not exist$"):
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
 
 
 async def test_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        with pytest.raises(UnknownError, match="ZeroDivisionError"):
+        with pytest.raises(errors.UnknownError, match="ZeroDivisionError"):
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="defect"), "dropping")
         assert await listed(connection) == ["orders"]
     assert "a handler of /wal.rpc.LogService/DropVChannel failed" in caplog.text
@@ -65,21 +56,21 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
             return {NODE_STATES: self.states, **found}
 
     async with serving(Damaged()) as port, connected(port) as connection:
-        with pytest.raises(FormatError, match="cannot be read"):
+        with pytest.raises(errors.FormatError, match="cannot be read"):
             await listed(connection)
-        with pytest.raises(UnknownOutcomeError, match="cannot be read"):
+        with pytest.raises(errors.UnknownOutcomeError, match="cannot be read"):
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
-        with pytest.raises(FormatError, match="cannot be read"):
+        with pytest.raises(errors.FormatError, match="cannot be read"):
             await anext(connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
-        with pytest.raises(FormatError, match="cannot be read"):
+        with pytest.raises(errors.FormatError, match="cannot be read"):
             await stream.read()
 
 
 async def test_many_responses_come_before_the_error_that_ends_them() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         ticks = []
-        with pytest.raises(TruncatedError) as ended:
+        with pytest.raises(errors.TruncatedError) as ended:
             async for page in connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pages_max=5), "reading"):
                 ticks.append(page.promised_tick)
         assert ticks == [0, 1, 2, 3, 4]
@@ -103,7 +94,7 @@ async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(tur
             await asyncio.sleep(0)
         connection.stop()
         await connection.close()
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await waiting
 
 
@@ -122,7 +113,7 @@ async def test_stream_answers_until_it_is_closed() -> None:
         assert closed is not None
         assert closed.HasField("close")
         assert await stream.read() is None
-        with pytest.raises(ClosedError, match="the stream has ended"):
+        with pytest.raises(errors.ClosedError, match="the stream has ended"):
             await stream.write(produce(11))
 
 
@@ -131,9 +122,9 @@ async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> Non
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         await stream.write(produce(1, b"fail"))
-        with pytest.raises(ChannelNotExistError, match=r"^no such channel$"):
+        with pytest.raises(errors.ChannelNotExistError, match=r"^no such channel$"):
             await stream.read()
-        with pytest.raises(ChannelNotExistError, match=r"^no such channel$"):
+        with pytest.raises(errors.ChannelNotExistError, match=r"^no such channel$"):
             await stream.write(produce(2))
 
 
@@ -142,7 +133,7 @@ async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() ->
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         proxy.cut()
-        with pytest.raises(UnavailableError, match=f"{proxy.address}, producing: ") as caught:
+        with pytest.raises(errors.UnavailableError, match=f"{proxy.address}, producing: ") as caught:
             await stream.read()
         assert "changed" not in str(caught.value)
 
@@ -150,7 +141,7 @@ async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() ->
 async def test_stream_without_its_header_is_refused_with_the_remedy() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         stream = await connection.stream(PRODUCE, "producing")
-        with pytest.raises(InvalidArgumentError, match="has 0 headers 'create-producer': send one"):
+        with pytest.raises(errors.InvalidArgumentError, match="has 0 headers 'create-producer': send one"):
             await stream.read()
 
 
@@ -179,7 +170,7 @@ async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> Non
         assert sent < 64, "of 1 MiB each"
         assert not writing.done()
         slow.cancel()
-        with pytest.raises(ClosedError, match="the stream has ended"):
+        with pytest.raises(errors.ClosedError, match="the stream has ended"):
             await writing
 
 
@@ -190,7 +181,7 @@ async def test_cancelling_a_stream_ends_its_reader_and_cancelling_a_task_is_no_e
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
         stream.cancel()
-        with pytest.raises(ClosedError, match="the stream has ended"):
+        with pytest.raises(errors.ClosedError, match="the stream has ended"):
             await reading
         stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
         await stream.read()
@@ -228,7 +219,7 @@ async def test_client_of_the_contract_talks_to_the_server(contract: Contract) ->
 async def test_request_above_the_servers_limit_is_refused_and_the_next_one_is_answered() -> None:
     fake = Server()
     async with serving(fake, message_bytes_max=64 << 10) as port, connected(port) as connection:
-        with pytest.raises(InvalidArgumentError, match=r"larger than max .*65536.*; nothing was changed"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"larger than max .*65536.*; nothing was changed"):
             await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (80 << 10)), "creating")
         assert fake.calls == 0
         made = await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (60 << 10)), "creating")
@@ -246,9 +237,9 @@ async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_kno
     async with serving(fake) as port, connected(port) as connection:
         assert await listed(connection) == ["orders"]
         fake.hang.clear()
-        with pytest.raises(UnavailableError, match=rf"127.0.0.1:{port}, listing the vchannels: .*nothing was changed"):
+        with pytest.raises(errors.UnavailableError, match=rf"127.0.0.1:{port}, listing the vchannels: .*nothing was changed"):
             await listed(connection, timeout_s=0.3)
-        with pytest.raises(UnknownOutcomeError, match="it may have been carried out"):
+        with pytest.raises(errors.UnknownOutcomeError, match="it may have been carried out"):
             await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating", timeout_s=0.3)
         fake.hang.set()
         assert await listed(connection) == ["orders"]
@@ -260,7 +251,7 @@ async def test_server_that_does_not_know_a_call_says_so() -> None:
     await server.start()
     try:
         async with connected(port) as connection:
-            with pytest.raises(InvalidArgumentError, match="is it a server of this log"):
+            with pytest.raises(errors.InvalidArgumentError, match="is it a server of this log"):
                 await listed(connection)
     finally:
         await server.stop(0)

@@ -12,22 +12,11 @@ from tests.serve.servers import Serving, connected, serving
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, UnknownOutcomeError
 from wal.message import MessageType, ResourceKey
 from wal.network import Method
-from wal.rpc import broadcasts
+from wal.rpc import broadcasts, methods
 from wal.rpc import converters as reports
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.connection import Connection
 from wal.rpc.converters import identity_from_proto
-from wal.rpc.methods import (
-    ABORT_BROADCAST,
-    ACK_BROADCAST,
-    ALLOCATE_IDS,
-    ALLOCATE_TIME_TICKS,
-    APPEND_BROADCAST,
-    AWAIT_RESOURCE_KEY,
-    DESCRIBE_LOG,
-    GET_BROADCAST_STATISTICS,
-    LIST_BROADCASTS,
-)
 
 WAIT_S = 30.0
 KEY = ResourceKey("collection", "7")
@@ -40,19 +29,19 @@ async def ask(connection: Connection, method: Method[Any, Any], request: Any, **
 async def append(connection: Connection, *vchannels: str, payload: bytes = b"x", keys: tuple[ResourceKey, ...] = (), **options: Any) -> Any:
     message = BroadcastMessage(vchannels=vchannels, payload=payload, resource_keys=keys, needs_ack=options.pop("needs_ack", bool(keys)))
     request = broadcasts.broadcast_to_proto(message, wait=options.pop("wait", False), seen_time_tick=options.pop("seen", 0))
-    answer = await ask(connection, APPEND_BROADCAST, request, **options)
+    answer = await ask(connection, methods.APPEND_BROADCAST, request, **options)
     return broadcasts.result_from_proto(message.vchannels, answer)
 
 
 async def tasks(connection: Connection) -> list[Any]:
-    answer = await ask(connection, LIST_BROADCASTS, proto.ListBroadcastsRequest())
+    answer = await ask(connection, methods.LIST_BROADCASTS, proto.ListBroadcastsRequest())
     return list(map(broadcasts.task_from_proto, answer.tasks))
 
 
 async def test_log_describes_itself() -> None:
     async with serving(pchannels=3, retention_bytes=1 << 20, message_bytes_max=5_000) as served, connected(served.address) as connection:
         log = served.log
-        told = await ask(connection, DESCRIBE_LOG, proto.DescribeLogRequest())
+        told = await ask(connection, methods.DESCRIBE_LOG, proto.DescribeLogRequest())
         assert (told.wal_name, told.frame_bytes_max) == (log.name, log.frame_bytes_max)
         assert [identity_from_proto(one) for one in told.pchannels] == [one.origin() for one in log.node.pchannels.values()]
         assert [one.pchannel.term for one in told.pchannels] == [one.log.term for one in log.node.pchannels.values()]
@@ -62,24 +51,24 @@ async def test_log_describes_itself() -> None:
 
 
 async def test_ticks_ascend_and_are_above_what_the_client_has_seen(served: Serving, connection: Connection) -> None:
-    first = await ask(connection, ALLOCATE_TIME_TICKS, proto.AllocateRequest())
-    some = await ask(connection, ALLOCATE_TIME_TICKS, proto.AllocateRequest(count=1000))
+    first = await ask(connection, methods.ALLOCATE_TIME_TICKS, proto.AllocateRequest())
+    some = await ask(connection, methods.ALLOCATE_TIME_TICKS, proto.AllocateRequest(count=1000))
     assert (first.count, some.count) == (1, 1000)
     assert some.first > first.first
     assert await served.log.allocate_time_tick() >= some.first + 1000
     seen = some.first + (1 << 30)  # four seconds
-    assert (await ask(connection, ALLOCATE_TIME_TICKS, proto.AllocateRequest(seen_time_tick=seen))).first > seen
+    assert (await ask(connection, methods.ALLOCATE_TIME_TICKS, proto.AllocateRequest(seen_time_tick=seen))).first > seen
     with pytest.raises(InvalidArgumentError, match=r"ahead of this clock, and 60\.0 s are allowed"):
-        await ask(connection, ALLOCATE_TIME_TICKS, proto.AllocateRequest(seen_time_tick=seen << 1))
+        await ask(connection, methods.ALLOCATE_TIME_TICKS, proto.AllocateRequest(seen_time_tick=seen << 1))
     with pytest.raises(InvalidArgumentError, match="count=262145 is out of bounds"):
-        await ask(connection, ALLOCATE_TIME_TICKS, proto.AllocateRequest(count=262_145))
+        await ask(connection, methods.ALLOCATE_TIME_TICKS, proto.AllocateRequest(count=262_145))
 
 
 async def test_ids_are_given_once_also_across_restarts(data_dir: Any) -> None:
     given: list[int] = []
     for _ in range(2):
         async with serving(data_dir) as served, connected(served.address) as connection:
-            asked = [ask(connection, ALLOCATE_IDS, proto.AllocateRequest(count=count)) for count in (0, 5, 300_000)]
+            asked = [ask(connection, methods.ALLOCATE_IDS, proto.AllocateRequest(count=count)) for count in (0, 5, 300_000)]
             for answer in await asyncio.gather(*asked):
                 given += range(answer.first, answer.first + answer.count)
     assert len(given) == len(set(given)) == 2 * 300_006
@@ -96,16 +85,16 @@ async def test_broadcast_is_appended_acknowledged_and_counted(served: Serving, c
     assert (task.missing_acks, task.resource_keys) == (("a", "b", "c"), (KEY,))
 
     request = proto.AwaitResourceKeyRequest(key=broadcasts.key_to_proto(KEY))
-    once = asyncio.create_task(ask(connection, AWAIT_RESOURCE_KEY, request))
-    everywhere = asyncio.create_task(ask(connection, AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest(key=request.key, all=True)))
-    await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="b"))
+    once = asyncio.create_task(ask(connection, methods.AWAIT_RESOURCE_KEY, request))
+    everywhere = asyncio.create_task(ask(connection, methods.AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest(key=request.key, all=True)))
+    await ask(connection, methods.ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="b"))
     await asyncio.wait_for(once, WAIT_S)
     assert not everywhere.done()
     for name in ("a", "c"):
-        await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel=name))
+        await ask(connection, methods.ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel=name))
     await asyncio.wait_for(everywhere, WAIT_S)
     assert await tasks(connection) == []
-    counts = await ask(connection, GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest())
+    counts = await ask(connection, methods.GET_BROADCAST_STATISTICS, proto.ListBroadcastsRequest())
     assert (counts.appended, counts.finished) == (1, 1)
     assert counts == reports.broadcaster_to_proto(served.log.broadcasts.statistics())
 
@@ -118,10 +107,10 @@ async def test_held_key_refuses_or_lets_wait(connection: Connection) -> None:
     with pytest.raises(UnknownOutcomeError):  # its deadline passes: it leaves the line
         await append(connection, "b", keys=(KEY,), wait=True, timeout_s=0.3)
     waiting = asyncio.create_task(append(connection, "c", keys=(KEY,), wait=True))
-    await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=first.broadcast_id, vchannel="a"))
+    await ask(connection, methods.ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=first.broadcast_id, vchannel="a"))
     second = await asyncio.wait_for(waiting, WAIT_S)
     assert [task.broadcast_id for task in await tasks(connection)] == [second.broadcast_id]
-    await ask(connection, ABORT_BROADCAST, proto.AbortBroadcastRequest(broadcast_id=second.broadcast_id, reason="no"))
+    await ask(connection, methods.ABORT_BROADCAST, proto.AbortBroadcastRequest(broadcast_id=second.broadcast_id, reason="no"))
     assert await tasks(connection) == []
 
 
@@ -166,17 +155,17 @@ async def test_bad_broadcast_is_refused(
     served: Serving, connection: Connection, request_: proto.AppendBroadcastRequest, words: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        await ask(connection, APPEND_BROADCAST, request_)
+        await ask(connection, methods.APPEND_BROADCAST, request_)
     assert not served.log.coordinator.vchannels.records
     assert not await tasks(connection)
 
 
 async def test_unknown_broadcasts_are_refused_or_ignored(connection: Connection) -> None:
-    await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=5, vchannel="a"))
+    await ask(connection, methods.ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=5, vchannel="a"))
     with pytest.raises(InvalidArgumentError, match="5"):
-        await ask(connection, ABORT_BROADCAST, proto.AbortBroadcastRequest(broadcast_id=5, reason="why not"))
+        await ask(connection, methods.ABORT_BROADCAST, proto.AbortBroadcastRequest(broadcast_id=5, reason="why not"))
     result = await append(connection, "a", keys=(KEY,))
     with pytest.raises(InvalidArgumentError, match="'other'"):
-        await ask(connection, ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="other"))
+        await ask(connection, methods.ACK_BROADCAST, proto.AckBroadcastRequest(broadcast_id=result.broadcast_id, vchannel="other"))
     with pytest.raises(InvalidArgumentError):
-        await ask(connection, AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest())
+        await ask(connection, methods.AWAIT_RESOURCE_KEY, proto.AwaitResourceKeyRequest())

@@ -11,15 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from tests.serve.servers import Child, Serving, connected, serving
-from wal.errors import (
-    AuthenticationError,
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    StorageError,
-    UnavailableError,
-    UnmatchedChannelTermError,
-)
+from wal import errors
 from wal.network import Method, TlsFiles
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -49,9 +41,9 @@ async def test_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -
     hosted = Hosted(served.log.node.pchannels)
     (info,) = hosted.infos()
     assert hosted.find(info) is hosted.find(PChannelInfo(name=info.name)) is served.log.node.pchannels[info.name]
-    with pytest.raises(ChannelNotExistError, match="'other' is not on this node, which has"):
+    with pytest.raises(errors.ChannelNotExistError, match="'other' is not on this node, which has"):
         hosted.find(PChannelInfo(name="other", term=info.term))
-    with pytest.raises(UnmatchedChannelTermError, match=rf"in term {info.term}, not {info.term + 1}: ask"):
+    with pytest.raises(errors.UnmatchedChannelTermError, match=rf"in term {info.term}, not {info.term + 1}: ask"):
         hosted.find(PChannelInfo(name=info.name, term=info.term + 1))
 
 
@@ -60,7 +52,7 @@ async def test_token_is_asked_of_everybody_but_probes() -> None:
         async with connected(one.address, token=Secret("open")) as connection:
             assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
         async with connected(one.address) as stranger:
-            with pytest.raises(AuthenticationError, match="with a token only"):
+            with pytest.raises(errors.AuthenticationError, match="with a token only"):
                 await stranger.read(NODE_STATES, ASK, "asking")
             assert (await stranger.read(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
 
@@ -71,13 +63,13 @@ async def test_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
         async with connected(one.address, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
             assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
         async with connected(one.address, timeout_s=1.0) as plain:
-            with pytest.raises(UnavailableError, match="no server is reachable"):
+            with pytest.raises(errors.UnavailableError, match="no server is reachable"):
                 await plain.read(NODE_STATES, ASK, "asking")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:70000", ":1", "a b/c:1", "::1:80"])
 def test_address_is_checked(listen: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no address: write HOST:PORT"):
+    with pytest.raises(errors.InvalidArgumentError, match="is no address: write HOST:PORT"):
         Access(listen=listen, insecure=True)
 
 
@@ -87,7 +79,7 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
         Access(listen=listen)
     for listen in ("0.0.0.0:0", "[::]:0", "log.example:8810", "10.0.0.1:1"):
         for given, missing in (({}, "no TLS and no token"), ({"tls": tls}, "no token"), ({"tokens": [token]}, "no TLS")):
-            with pytest.raises(InvalidArgumentError, match=f"there is {missing}"):
+            with pytest.raises(errors.InvalidArgumentError, match=f"there is {missing}"):
                 Access(listen=listen, advertise="log.example:8810", **given)
         Access(listen=listen, tls=tls, tokens=[token], advertise="log.example:8810")
         Access(listen=listen, insecure=True, advertise="log.example:8810")
@@ -95,12 +87,12 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
 
 def test_clients_are_told_an_address_that_they_can_reach() -> None:
     for listen in ("0.0.0.0:8810", "[::]:8810"):
-        with pytest.raises(InvalidArgumentError, match=r"is every interface.*give it with --advertise"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"is every interface.*give it with --advertise"):
             Access(listen=listen, insecure=True)
         for wrong in ("0.0.0.0:8810", "[::]:1", "log.example:0"):
-            with pytest.raises(InvalidArgumentError, match="cannot be connected to"):
+            with pytest.raises(errors.InvalidArgumentError, match="cannot be connected to"):
                 Access(listen=listen, insecure=True, advertise=wrong)
-        with pytest.raises(InvalidArgumentError, match=r"advertise='log\.example' is no address"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"advertise='log\.example' is no address"):
             Access(listen=listen, insecure=True, advertise="log.example")
     told = Access(listen="0.0.0.0:0", insecure=True, advertise="log.example:7")
     assert (told.address(5), told.advertised(5)) == ("0.0.0.0:5", "log.example:7")
@@ -108,7 +100,7 @@ def test_clients_are_told_an_address_that_they_can_reach() -> None:
 
 
 async def test_port_in_use_is_an_error_and_leaves_nothing_open(served: Serving) -> None:
-    with pytest.raises(StorageError, match="nothing can listen at"):
+    with pytest.raises(errors.StorageError, match="nothing can listen at"):
         async with serving(access=Access(listen=served.address)):
             pass
 
@@ -123,7 +115,7 @@ async def test_stopping_node_refuses_calls_and_says_that_it_is_stopping() -> Non
     draining.begin()
     draining.on_begin(lambda: ended.append("late"))
     assert (ended, draining.begun) == (["told", "late"], True)
-    assert isinstance(draining.error(), ClosedError)
+    assert isinstance(draining.error(), errors.ClosedError)
     assert await draining.wait(1.0)
 
 
@@ -142,7 +134,7 @@ async def test_node_whose_end_is_cancelled_has_stopped(served: Serving, monkeypa
     with pytest.raises(asyncio.CancelledError):
         await closing
     async with connected(served.address, timeout_s=1.0) as late:
-        with pytest.raises(UnavailableError, match="no server is reachable"):
+        with pytest.raises(errors.UnavailableError, match="no server is reachable"):
             await late.read(NODE_STATES, ASK, "asking")
     monkeypatch.undo()
 
@@ -166,7 +158,7 @@ async def test_certificate_and_tokens_are_renewed(certificates: Path) -> None:
     async with serving(access=access(server, old)) as one:
         port = int(one.address.rpartition(":")[2])
         for refused in (access(None, old), access(server), access(mutual, old)):
-            with pytest.raises(InvalidArgumentError, match="start it again"):
+            with pytest.raises(errors.InvalidArgumentError, match="start it again"):
                 await one.node.renew(refused)
         await one.node.renew(access(elsewhere, new))
         shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
@@ -174,7 +166,7 @@ async def test_certificate_and_tokens_are_renewed(certificates: Path) -> None:
         await one.node.renew(access(server, new))
         tls = TlsFiles(ca=certificates / "ca.pem")
         async with connected(one.address, tls=tls, token=Secret("old")) as connection:
-            with pytest.raises(AuthenticationError):
+            with pytest.raises(errors.AuthenticationError):
                 await connection.read(NODE_STATES, ASK, "asking")
         async with connected(one.address, tls=tls, token=Secret("new")) as connection:
             assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy

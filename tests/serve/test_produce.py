@@ -12,16 +12,7 @@ import pytest
 from tests.faults import SavingGate
 from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving, child, connected, serving
-from wal import open_wal
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    InvalidRequestSeqError,
-    StorageError,
-    UnmatchedChannelTermError,
-    WALError,
-)
+from wal import errors, open_wal
 from wal.message import AppendResult, Message, MessageID, MessageType
 from wal.read.options import ReadOptions
 from wal.read.scanner import Scanner
@@ -187,8 +178,8 @@ async def test_errors_of_single_messages_leave_the_others_alone(served: Serving,
     await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=10, messages=columns)))
     found = await outcomes(stream, 4)
     assert isinstance(found[10], AppendResult)
-    assert isinstance(found[11], InvalidArgumentError)
-    assert isinstance(found[12], InvalidArgumentError)
+    assert isinstance(found[11], errors.InvalidArgumentError)
+    assert isinstance(found[12], errors.InvalidArgumentError)
     assert isinstance(found[13], AppendResult)
     assert await stored(served, "orders") == [b"a", b"d"]
 
@@ -218,7 +209,7 @@ async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, conn
     far = request_of(2, [(Message("orders", b"x"), 0, None)], seen_time_tick=(1 << 63))
     await stream.write(proto.ProduceRequest(append=far))
     refused = (await outcomes(stream, 1))[2]
-    assert isinstance(refused, InvalidArgumentError)
+    assert isinstance(refused, errors.InvalidArgumentError)
     await stream.write(append(3, Message("orders", b"y")))  # the stream goes on
     assert isinstance((await outcomes(stream, 1))[3], AppendResult)
 
@@ -234,7 +225,7 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
     far = oracle.last + (30_000 << 18)
     await stream.write(proto.ProduceRequest(append=request_of(70, [(message, far, None)])))
     refused = (await outcomes(stream, 1))[70]
-    assert isinstance(refused, InvalidArgumentError)  # a barrier as far would be waited for as long
+    assert isinstance(refused, errors.InvalidArgumentError)  # a barrier as far would be waited for as long
 
 
 async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
@@ -245,7 +236,7 @@ async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connect
     await stream.write(proto.ProduceRequest(append_txn=txn))
     found = await outcomes(stream, 3)
     for number in (1, 3):
-        assert isinstance(found[number], InvalidArgumentError)
+        assert isinstance(found[number], errors.InvalidArgumentError)
         assert "ahead of this clock, and 60.0 s are allowed" in str(found[number])
     assert await stored(served, "orders") == [b"x"]
 
@@ -263,7 +254,7 @@ async def test_whole_transaction_is_one_event(served: Serving, connection: Conne
     for names, wrong in ((["a"], bodies), ([], bodies[:1]), (["a", "a"], bodies[:1])):
         request = append_pb2.AppendTxnRequest(request_id=6, vchannels=names, bodies=columns_of(wrong))
         await stream.write(proto.ProduceRequest(append_txn=request))
-        assert isinstance((await outcomes(stream, 1))[6], InvalidArgumentError)
+        assert isinstance((await outcomes(stream, 1))[6], errors.InvalidArgumentError)
     assert await stored(served, "a") == [b"1", b"3"]
 
 
@@ -271,7 +262,7 @@ async def test_contradictory_columns_end_the_stream(connection: Connection) -> N
     stream = await opened(connection)
     wrong = append_pb2.MessageColumns(vchannels=["a"], payload_lengths=b"\5\0\0\0", payloads=b"x")
     await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(messages=wrong)))
-    with pytest.raises(InvalidArgumentError, match="contradict each other"):
+    with pytest.raises(errors.InvalidArgumentError, match="contradict each other"):
         await stream.read()
 
 
@@ -284,7 +275,7 @@ async def test_vchannel_of_another_pchannel_is_refused() -> None:
             stream = await opened(connection, info)
             await stream.write(append(1, Message(f"on-{other}", b"x")))
             refused = (await outcomes(stream, 1))[1]
-            assert isinstance(refused, ChannelNotExistError)
+            assert isinstance(refused, errors.ChannelNotExistError)
             assert f"is on pchannel {other}, and this stream writes {info.name}" in str(refused)
         assert not any(pchannel.statistics().events for pchannel in served.log.node.pchannels.values())
 
@@ -318,7 +309,7 @@ async def test_requests_after_the_one_that_closes_are_not_executed(served: Servi
     await stream.write(proto.ProduceRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
-    with pytest.raises(InvalidRequestSeqError, match="follows the one that closes"):
+    with pytest.raises(errors.InvalidRequestSeqError, match="follows the one that closes"):
         while await stream.read() is not None:
             pass
     assert b"late" not in await stored(served, "orders")
@@ -350,7 +341,7 @@ async def test_appends_wait_for_room_in_flight() -> None:
         found = await outcomes(stream, 200)
         assert all(isinstance(outcome, AppendResult) for outcome in found.values())
         await stream.write(append(200, Message("orders", bytes(2 << 20))))
-        assert isinstance((await outcomes(stream, 1))[200], InvalidArgumentError)
+        assert isinstance((await outcomes(stream, 1))[200], errors.InvalidArgumentError)
 
 
 async def test_storage_error_of_one_request_ends_no_stream(
@@ -359,10 +350,10 @@ async def test_storage_error_of_one_request_ends_no_stream(
     """The pchannel is as good as before, so the next request is executed."""
     stream = await opened(connection)
     gate = SavingGate(served.log, monkeypatch)
-    gate.failure = StorageError("the metadata cannot be saved")
+    gate.failure = errors.StorageError("the metadata cannot be saved")
     gate.open.set()
     await stream.write(append(0, Message("orders", b"x")))
-    assert isinstance((await outcomes(stream, 1))[0], StorageError)
+    assert isinstance((await outcomes(stream, 1))[0], errors.StorageError)
     gate.failure = None
     await stream.write(append(1, Message("orders", b"y")))
     assert isinstance((await outcomes(stream, 1))[1], AppendResult)
@@ -371,11 +362,11 @@ async def test_storage_error_of_one_request_ends_no_stream(
 async def test_pchannel_whose_storage_has_failed_refuses_every_later_request(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     (pchannel,) = served.log.node.pchannels.values()
-    pchannel.fail(StorageError("the disk is gone", outcome_unknown=True))
+    pchannel.fail(errors.StorageError("the disk is gone", outcome_unknown=True))
     for number in (1, 2):
         await stream.write(append(number, Message("orders", b"y")))
         refused = (await outcomes(stream, 1))[number]
-        assert isinstance(refused, StorageError)
+        assert isinstance(refused, errors.StorageError)
         assert not refused.outcome_unknown
 
 
@@ -384,19 +375,20 @@ async def test_failed_pchannel_refuses_every_later_request(served: Serving, conn
     await stream.write(append(0, Message("orders", b"x")))
     await outcomes(stream, 1)
     (pchannel,) = served.log.node.pchannels.values()
-    pchannel.fail(ClosedError("this log was closed in the middle"))
+    pchannel.fail(errors.ClosedError("this log was closed in the middle"))
     for number in (1, 2):
         await stream.write(append(number, Message("orders", b"y")))
         refused = (await outcomes(stream, 1))[number]
-        assert isinstance(refused, ClosedError)
+        assert isinstance(refused, errors.ClosedError)
         assert not refused.outcome_unknown
 
 
 @pytest.mark.parametrize(
-    ("info", "error"), [(PChannelInfo(name="no"), ChannelNotExistError), (PChannelInfo(name="wal_0", term=99), UnmatchedChannelTermError)]
+    ("info", "error"),
+    [(PChannelInfo(name="no"), errors.ChannelNotExistError), (PChannelInfo(name="wal_0", term=99), errors.UnmatchedChannelTermError)],
 )
 async def test_wrong_pchannel_or_term_is_an_error(
-    served: Serving, connection: Connection, info: PChannelInfo, error: type[WALError]
+    served: Serving, connection: Connection, info: PChannelInfo, error: type[errors.WALError]
 ) -> None:
     if info.term:
         info = PChannelInfo(name=next(iter(served.log.node.pchannels)), term=99)
@@ -407,7 +399,7 @@ async def test_wrong_pchannel_or_term_is_an_error(
 async def test_request_that_is_too_large_ends_its_stream_only(served: Serving, connection: Connection) -> None:
     stream, other = await opened(connection), await opened(connection)
     await stream.write(append(0, Message("orders", bytes(20 << 20))))
-    with pytest.raises(InvalidArgumentError, match="larger than max"):
+    with pytest.raises(errors.InvalidArgumentError, match="larger than max"):
         await stream.read()
     await other.write(append(0, Message("orders", b"small")))
     assert isinstance((await outcomes(other, 1))[0], AppendResult)
@@ -433,7 +425,7 @@ async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any
 
             writing = asyncio.ensure_future(write())
             before = len(acknowledged)
-            with pytest.raises(WALError):
+            with pytest.raises(errors.WALError):
                 while True:
                     response = await stream.read()
                     for answered, outcome in outcomes_from_proto(response.outcomes):
@@ -444,7 +436,7 @@ async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any
             writing.cancel()
             await asyncio.wait((writing,))
             if not writing.cancelled():
-                assert isinstance(writing.exception(), WALError)
+                assert isinstance(writing.exception(), errors.WALError)
     async with open_wal(data_dir) as log, log.read("orders", follow=False) as scanner:
         found = [message.payload async for message in scanner]
     assert len(found) == len(set(found))
@@ -470,7 +462,7 @@ async def test_append_request_without_messages_is_answered(served: Serving, conn
     await stream.write(append(7))
     await stream.write(append(8, Message("orders", b"x")))
     answers = await outcomes(stream, 2)
-    assert isinstance(answers[7], InvalidArgumentError)
+    assert isinstance(answers[7], errors.InvalidArgumentError)
     assert "has no message" in str(answers[7])
     assert isinstance(answers[8], AppendResult)
     stream.cancel()

@@ -11,15 +11,7 @@ import pytest
 
 from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import append, opened, outcomes, stored
-from wal.errors import (
-    ChannelNotExistError,
-    InvalidArgumentError,
-    InvalidTransactionStateError,
-    TransactionExpiredError,
-    UnmatchedChannelTermError,
-    WALError,
-    WouldBlockError,
-)
+from wal import errors
 from wal.message import AppendResult, Message, MessageType
 from wal.rpc.api import append_pb2
 from wal.rpc.api import streaming_pb2 as proto
@@ -94,7 +86,7 @@ async def test_commit_sends_all_bodies(served: Serving, client: Client) -> None:
     assert result.txn_context.txn_id == txn.context.txn_id
     assert (await stored(served, "a"), await stored(served, "b")) == ([b"1", b"3"], [b"2"])
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0
-    with pytest.raises(InvalidTransactionStateError, match="was committed"):
+    with pytest.raises(errors.InvalidTransactionStateError, match="was committed"):
         await client.commit(txn, ["a", "b"], Message("a", b"1"))
 
 
@@ -105,9 +97,9 @@ async def test_rollback_leaves_nothing(served: Serving, client: Client) -> None:
     await client.roll_back(txn)  # quiet: it is over
     assert served.log.statistics().pchannels[0].open_transactions == 0
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0
-    with pytest.raises(InvalidTransactionStateError, match="rolled back"):
+    with pytest.raises(errors.InvalidTransactionStateError, match="rolled back"):
         await client.commit(txn, ["a"], Message("a", b"1"))
-    with pytest.raises(InvalidTransactionStateError, match="rolled back"):
+    with pytest.raises(errors.InvalidTransactionStateError, match="rolled back"):
         await client.keep(txn, bodies=2, size=10)
     assert await stored(served, "a") == []
 
@@ -116,7 +108,7 @@ async def test_exclusive_message_ends_it(served: Serving, client: Client) -> Non
     txn = await client.begin("a")
     await client.stream.write(append(1, Message("a", b"", message_type=MessageType.DROP_PARTITION)))
     await outcomes(client.stream, 1)
-    with pytest.raises(TransactionExpiredError, match="DROP_PARTITION"):
+    with pytest.raises(errors.TransactionExpiredError, match="DROP_PARTITION"):
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
@@ -129,18 +121,18 @@ async def test_its_lease_and_its_bounds() -> None:
         first, second = await client.begin("a"), await client.begin("a")
         await client.keep(first, bodies=5, size=1000)
         await client.keep(second, bodies=5, size=1000)  # they are not here, so they take no room
-        with pytest.raises(InvalidArgumentError, match="txn_bodies_max=5"):
+        with pytest.raises(errors.InvalidArgumentError, match="txn_bodies_max=5"):
             await client.keep(second, bodies=6, size=100)
-        with pytest.raises(InvalidArgumentError, match="txn_bytes_max=1000"):
+        with pytest.raises(errors.InvalidArgumentError, match="txn_bytes_max=1000"):
             await client.keep(second, bodies=5, size=1001)
-        with pytest.raises(InvalidArgumentError, match="txn_bodies_max=5"):
+        with pytest.raises(errors.InvalidArgumentError, match="txn_bodies_max=5"):
             await client.commit(second, ["a"], *[Message("a", b"") for _ in range(6)])
         await client.commit(second, ["a"], Message("a", b"second"))  # it stayed open
         await client.commit(first, ["a"], Message("a", b"first"))
         brief = await client.begin("a", keepalive_s=0.02)
         while served.log.statistics().pchannels[0].open_transactions:
             await asyncio.sleep(0.01)
-        with pytest.raises(TransactionExpiredError, match="expired"):
+        with pytest.raises(errors.TransactionExpiredError, match="expired"):
             await client.commit(brief, ["a"], Message("a", b"late"))
         assert await stored(served, "a") == [b"second", b"first"]
 
@@ -152,7 +144,7 @@ async def test_transaction_belongs_to_its_client(served: Serving) -> None:
         txn = await owner.begin("a", keepalive_s=30.0)
         for other in others:
             for call in (other.keep(txn, bodies=1, size=1), other.roll_back(txn), other.commit(txn, ["a"], Message("a", b"stolen"))):
-                with pytest.raises(InvalidTransactionStateError, match="belongs to another client"):
+                with pytest.raises(errors.InvalidTransactionStateError, match="belongs to another client"):
                     await call
         owner.stream.cancel()
         again = Client(await opened(elsewhere, session=b"owner"))  # the same client, on another connection
@@ -170,10 +162,10 @@ async def test_client_has_bounds_of_its_own() -> None:
     ):
         client, other = Client(await opened(connection, session=b"1")), Client(await opened(elsewhere, session=b"2"))
         for keepalive_s in (60.1, float("inf"), float("nan"), -1.0):
-            with pytest.raises(InvalidArgumentError, match="txn_keepalive_s_max=60"):
+            with pytest.raises(errors.InvalidArgumentError, match="txn_keepalive_s_max=60"):
                 await client.begin("a", keepalive_s=keepalive_s)
         txns = [await client.begin("a", keepalive_s=60.0) for _ in range(3)]
-        with pytest.raises(WouldBlockError, match="client_open_txns_max=3"):
+        with pytest.raises(errors.WouldBlockError, match="client_open_txns_max=3"):
             await client.begin("a")
         await other.commit(await other.begin("a"), ["a"], Message("a", b"other"))
         await client.roll_back(txns[0])
@@ -199,7 +191,7 @@ async def test_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
         first = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         assert (again.duplicate, again.message_id) == (True, first.message_id)
-        with pytest.raises(InvalidTransactionStateError, match="was committed"):
+        with pytest.raises(errors.InvalidTransactionStateError, match="was committed"):
             await client.commit(txn, ["a"], Message("a", b"1"), key=key_ext("other"))
         await client.stream.write(append(1, Message("a", b"x", message_type=MessageType.DROP_PARTITION)))
         await outcomes(client.stream, 1)
@@ -229,7 +221,7 @@ async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Ser
     assert isinstance(again, AppendResult)
     assert isinstance(plain, AppendResult)
     assert (first.duplicate, again.duplicate, again.message_id) == (False, True, first.message_id)
-    assert isinstance(refused, InvalidTransactionStateError)
+    assert isinstance(refused, errors.InvalidTransactionStateError)
     assert await stored(served, "a") == [b"1", b"2"] * 2
     assert pchannel.in_flight.size == 0
 
@@ -242,7 +234,7 @@ async def test_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, re
         if recreated:
             await served.log.create_vchannel("b", None)
     async with serving(tmp_path) as served, connected(served.address) as connection:
-        with pytest.raises(ChannelNotExistError, match="dropped"):
+        with pytest.raises(errors.ChannelNotExistError, match="dropped"):
             await Client(await opened(connection)).commit(txn, ["a", "b"], Message("a", b"1"))
         assert served.log.statistics().pchannels[0].open_transactions == 0
         assert [info.name for info in await served.log.list_vchannels()] == ["a", "b"][: 1 + recreated]
@@ -251,17 +243,17 @@ async def test_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, re
 @pytest.mark.parametrize("wrong", [{"names": []}, {"names": ["a", "a"]}, {"names": ["a"], "keepalive_s": -1.0}])
 async def test_wrong_begin_is_an_error(client: Client, wrong: dict[str, Any]) -> None:
     names = wrong.pop("names")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         await client.begin(*names, **wrong)
     await client.begin("a")  # the stream goes on
 
 
 async def test_commit_names_the_vchannels_of_its_begin(client: Client) -> None:
     txn = await client.begin("a")
-    with pytest.raises(InvalidArgumentError, match="over a, not b"):
+    with pytest.raises(errors.InvalidArgumentError, match="over a, not b"):
         await client.commit(txn, ["b"], Message("b", b"1"))
     txn.term += 1
-    with pytest.raises(UnmatchedChannelTermError, match="was begun in term"):
+    with pytest.raises(errors.UnmatchedChannelTermError, match="was begun in term"):
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
@@ -271,13 +263,13 @@ async def test_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
         await served.log.create_vchannel("b", "p1")
         client = Client(await opened(connection))
         txn = await client.begin("a")
-        with pytest.raises(ChannelNotExistError, match="this stream writes p0"):
+        with pytest.raises(errors.ChannelNotExistError, match="this stream writes p0"):
             await client.commit(txn, ["b"], Message("b", b"1"))
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
 async def test_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path) -> None:
-    async def restarted(data_dir: Path, between: Message | None) -> WALError | list[bytes]:
+    async def restarted(data_dir: Path, between: Message | None) -> errors.WALError | list[bytes]:
         """Begins a transaction, appends a message, restarts the server, and commits; returns the error or what is stored then."""
         async with serving(data_dir) as served, connected(served.address) as connection:
             client = Client(await opened(connection))
@@ -291,7 +283,7 @@ async def test_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path
             client = Client(await opened(connection))
             try:
                 await client.commit(txn, ["a", "b"], Message("a", b"1"), Message("b", b"2"))
-            except WALError as error:
+            except errors.WALError as error:
                 assert not served.log.statistics().pchannels[0].open_transactions
                 return error
             return await stored(served, "a")
@@ -301,4 +293,4 @@ async def test_commit_after_a_restart_begins_the_transaction_anew(tmp_path: Path
     other = Message("other", b"x", message_type=MessageType.DROP_PARTITION)
     assert await restarted(tmp_path / "3", other) == [b"before", b"1"]
     spanned = await restarted(tmp_path / "4", Message("b", b"x", message_type=MessageType.DROP_PARTITION))
-    assert isinstance(spanned, TransactionExpiredError)
+    assert isinstance(spanned, errors.TransactionExpiredError)

@@ -12,22 +12,13 @@ from tests.serve.servers import Serving, connected, serving
 from wal.channels.vchannels import OwnerDescription, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, NoSpaceError, WouldBlockError
 from wal.network import Method
+from wal.rpc import methods
 from wal.rpc import serving as slices
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
 from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.connection import Connection
 from wal.rpc.converters import owner_from_proto, vchannel_from_proto
-from wal.rpc.methods import (
-    CREATE_CHANNELS,
-    CREATE_VCHANNEL,
-    DESCRIBE_CHANNELS,
-    DESTORY_CHANNELS,
-    DROP_VCHANNEL,
-    LIST_VCHANNELS,
-    LOCATE_VCHANNELS,
-    WATCH_VCHANNELS,
-)
 from wal.serve import log_service as vchannel_calls
 
 WAIT_S = 30.0
@@ -39,16 +30,16 @@ async def ask(connection: Connection, method: Method[Any, Any], request: Any) ->
 
 
 async def create(connection: Connection, name: str, pchannel: str = "") -> VChannelState:
-    state: VChannelState = await ask(connection, CREATE_VCHANNEL, proto.CreateVChannelRequest(name=name, pchannel=pchannel))
+    state: VChannelState = await ask(connection, methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name=name, pchannel=pchannel))
     return state
 
 
 async def locate(connection: Connection, *names: str, **flags: bool) -> list[VChannelState]:
-    return list((await ask(connection, LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=names, **flags))).vchannels)
+    return list((await ask(connection, methods.LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=names, **flags))).vchannels)
 
 
 async def listed(connection: Connection) -> dict[str, VChannelState]:
-    answer = await ask(connection, LIST_VCHANNELS, proto.ListVChannelsRequest())
+    answer = await ask(connection, methods.LIST_VCHANNELS, proto.ListVChannelsRequest())
     return {state.name: state for state in answer.vchannels}
 
 
@@ -60,10 +51,10 @@ async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection
     assert await locate(connection, "orders") == [state]
     with pytest.raises(ChannelExistError, match="'orders' exists already"):
         await create(connection, "orders")
-    await ask(connection, DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
+    await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
     assert await listed(connection) == {}
     with pytest.raises(ChannelNotExistError, match="'orders' does not exist"):
-        await ask(connection, DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
+        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
     (gone,) = await locate(connection, "orders")
     assert (gone.state, gone.incarnation) == (UNKNOWN, state.incarnation + 1)
 
@@ -71,16 +62,16 @@ async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection
 @pytest.mark.parametrize(
     ("method", "request_", "words"),
     [
-        (CREATE_VCHANNEL, proto.CreateVChannelRequest(), "vchannel is empty"),
-        (CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a\n"), "control characters"),
-        (CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a", pchannel="p-99"), "'p-99' does not exist: choose one"),
-        (DROP_VCHANNEL, proto.DropVChannelRequest(name="x" * 256), "256 bytes long: at most 255"),
-        (LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=["a", ""], create=True), "vchannel is empty"),
-        (CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}), "count=0 is not between 1 and 60"),
-        (CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}, count=61), "count=61 is not between"),
-        (CREATE_CHANNELS, proto.CreateChannelsRequest(count=1), "role is empty"),
-        (DESTORY_CHANNELS, proto.ChannelNames(names=["a", "a"]), "'a' more than once"),
-        (DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
+        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(), "vchannel is empty"),
+        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a\n"), "control characters"),
+        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a", pchannel="p-99"), "'p-99' does not exist: choose one"),
+        (methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="x" * 256), "256 bytes long: at most 255"),
+        (methods.LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=["a", ""], create=True), "vchannel is empty"),
+        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}), "count=0 is not between 1 and 60"),
+        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}, count=61), "count=61 is not between"),
+        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(count=1), "role is empty"),
+        (methods.DESTORY_CHANNELS, proto.ChannelNames(names=["a", "a"]), "'a' more than once"),
+        (methods.DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
     ],
 )
 async def test_bad_request_changes_nothing(served: Serving, connection: Connection, method: Any, request_: Any, words: str) -> None:
@@ -160,26 +151,26 @@ async def test_vchannel_that_could_not_be_saved_is_not_shown(
 
 async def test_channels_have_owners(served: Serving, connection: Connection) -> None:
     owner = OwnerProto(role="ingest", address="10.0.0.1:7", description_text="rows")
-    created = await ask(connection, CREATE_CHANNELS, proto.CreateChannelsRequest(owner=owner, count=3))
+    created = await ask(connection, methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner=owner, count=3))
     assert len(set(created.names)) == 3
-    described = await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[1:]))
+    described = await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[1:]))
     assert [one.name for one in described.channels] == list(created.names[1:])
     assert {owner_from_proto(one.owner) for one in described.channels} == {OwnerDescription("ingest", "10.0.0.1:7", "rows")}
     assert (await listed(connection))[created.names[0]].owner == owner
-    everything = await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames())
+    everything = await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames())
     assert [one.name for one in everything.channels] == list(created.names)
     with pytest.raises(ChannelNotExistError, match="'other' does not exist"):
-        await ask(connection, DESTORY_CHANNELS, proto.ChannelNames(names=[created.names[0], "other"]))
+        await ask(connection, methods.DESTORY_CHANNELS, proto.ChannelNames(names=[created.names[0], "other"]))
     assert len(await listed(connection)) == 3
-    await ask(connection, DESTORY_CHANNELS, proto.ChannelNames(names=created.names[:2]))
+    await ask(connection, methods.DESTORY_CHANNELS, proto.ChannelNames(names=created.names[:2]))
     assert list(await listed(connection)) == [created.names[2]]
     with pytest.raises(ChannelNotExistError):
-        await ask(connection, DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[:1]))
+        await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[:1]))
 
 
 async def test_watcher_hears_of_every_change(served: Serving, connection: Connection) -> None:
     await create(connection, "before")
-    async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         first = await anext(told)
         assert [(one.name, one.state) for one in first.vchannels] == [("before", EXISTS)]
         assert dict(first.floors) == dict.fromkeys(served.log.node.pchannels, served.log.coordinator.vchannels.directory.saved_next)
@@ -194,11 +185,11 @@ async def test_watcher_hears_of_every_change(served: Serving, connection: Connec
 
         a = await create(connection, "a")
         await until("a", EXISTS, a.incarnation)
-        await ask(connection, DROP_VCHANNEL, proto.DropVChannelRequest(name="a"))
+        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="a"))
         await until("a", DROPPED, a.incarnation)
         again = await create(connection, "a")
         await until("a", EXISTS, again.incarnation)
-        await ask(connection, DROP_VCHANNEL, proto.DropVChannelRequest(name="before"))
+        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="before"))
         await until("before", DROPPED, first.vchannels[0].incarnation)
         assert len(served.log.coordinator.vchannels.directory.watchers) == 1
     async with asyncio.timeout(WAIT_S):
@@ -210,7 +201,7 @@ async def test_watcher_that_does_not_read_is_told_to_watch_again(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vchannel_calls, "BEHIND_MAX", 10)
-    async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         await anext(told)
         # One operation, so all of them change before the watcher can be told.
         await served.log.create_channels(OwnerDescription("test"), 20)
@@ -219,7 +210,7 @@ async def test_watcher_that_does_not_read_is_told_to_watch_again(
 
 
 async def test_watch_ends_with_the_server(served: Serving, connection: Connection) -> None:
-    async with aclosing(connection.responses(WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         await anext(told)
         waiting = asyncio.ensure_future(anext(told))
         await served.node.close(drain_s=WAIT_S)

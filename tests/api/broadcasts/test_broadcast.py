@@ -10,46 +10,26 @@ from typing import Any
 
 import pytest
 
+import wal
 from actors import VirtualClock
 from tests.locations import open_virtual, open_wal
 from tests.probes import broadcasts, local, payloads, read_all, start, turns
 from tests.storage.journal.faults import FaultyDisk
-from wal import (
-    BroadcastHeader,
-    BroadcastMessage,
-    BroadcastState,
-    ImmutableMessage,
-    Message,
-    MessageType,
-    MessageTypes,
-    ResourceKey,
-    WALAccesser,
-    bridge,
-)
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    ResourceAcquiredError,
-    StorageError,
-    TransactionExpiredError,
-    UnrecoverableError,
-    WouldBlockError,
-)
+from wal import errors
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.kv import KVBase, KVBatch
 
 pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
-ORDERS = ResourceKey("collection", "orders")
+ORDERS = wal.ResourceKey("collection", "orders")
 NAMES = [f"orders-{number}" for number in range(12)]
 
 
-def schema(vchannels: Sequence[str] = NAMES, payload: bytes = b"add column", **changes: Any) -> BroadcastMessage:
-    return BroadcastMessage(vchannels=vchannels, payload=payload, resource_keys=(ORDERS,), **changes)
+def schema(vchannels: Sequence[str] = NAMES, payload: bytes = b"add column", **changes: Any) -> wal.BroadcastMessage:
+    return wal.BroadcastMessage(vchannels=vchannels, payload=payload, resource_keys=(ORDERS,), **changes)
 
 
-async def copies_of(log: WALAccesser, name: str, broadcast_id: int) -> list[ImmutableMessage]:
+async def copies_of(log: wal.WALAccesser, name: str, broadcast_id: int) -> list[wal.ImmutableMessage]:
     found = await read_all(log, name)
     return [message for message in found if message.broadcast and message.broadcast.broadcast_id == broadcast_id]
 
@@ -64,19 +44,19 @@ async def wide(request: pytest.FixtureRequest, location: str) -> Any:
 
 
 @pytest.mark.not_on("cluster", "ticks are unique in a pchannel, not over several nodes")
-async def test_each_vchannel_gets_its_copy_once(wide: WALAccesser) -> None:
-    before = await wide.raw_append(Message(NAMES[3], b"before"))
-    message = schema(properties={"by": "admin"}, message_type=MessageType.SCHEMA_CHANGE)
+async def test_each_vchannel_gets_its_copy_once(wide: wal.WALAccesser) -> None:
+    before = await wide.raw_append(wal.Message(NAMES[3], b"before"))
+    message = schema(properties={"by": "admin"}, message_type=wal.MessageType.SCHEMA_CHANGE)
     result = await wide.broadcast().append(message)
-    after = await wide.raw_append(Message(NAMES[3], b"after"))
+    after = await wide.raw_append(wal.Message(NAMES[3], b"after"))
     assert set(result.append_results) == set(NAMES)
-    header = BroadcastHeader(result.broadcast_id, tuple(NAMES), (ORDERS,), True)
+    header = wal.BroadcastHeader(result.broadcast_id, tuple(NAMES), (ORDERS,), True)
     for name in NAMES:
         (copy,) = await copies_of(wide, name, result.broadcast_id)
         own = result.append_results[name]
         assert (copy.message_id, copy.time_tick, copy.last_confirmed) == (own.message_id, own.time_tick, own.last_confirmed)
         assert (copy.vchannel, copy.payload, copy.properties) == (name, b"add column", {"by": "admin"})
-        assert copy.message_type is MessageType.SCHEMA_CHANGE
+        assert copy.message_type is wal.MessageType.SCHEMA_CHANGE
         assert copy.broadcast == header
         assert result.broadcast_id < copy.time_tick
     assert len({own.message_id for own in result.append_results.values()}) == len(NAMES)
@@ -85,12 +65,12 @@ async def test_each_vchannel_gets_its_copy_once(wide: WALAccesser) -> None:
     assert await payloads(wide, NAMES[3]) == [b"before", b"add column", b"after"]
 
 
-async def test_followers_and_filters_see_copies_as_messages(wide: WALAccesser) -> None:
-    async with wide.read(NAMES[0], filters=MessageTypes(MessageType.SCHEMA_CHANGE)) as scanner:
+async def test_followers_and_filters_see_copies_as_messages(wide: wal.WALAccesser) -> None:
+    async with wide.read(NAMES[0], filters=wal.MessageTypes(wal.MessageType.SCHEMA_CHANGE)) as scanner:
         following = start(anext(scanner))
         await turns()
-        await wide.raw_append(Message(NAMES[0], b"plain"))
-        result = await wide.broadcast().append(schema(message_type=MessageType.SCHEMA_CHANGE))
+        await wide.raw_append(wal.Message(NAMES[0], b"plain"))
+        result = await wide.broadcast().append(schema(message_type=wal.MessageType.SCHEMA_CHANGE))
         assert (await following).message_id == result.append_results[NAMES[0]].message_id
         position = scanner.position
     again = await read_all(wide, NAMES[0], resume=position)
@@ -121,7 +101,7 @@ async def test_sixteen_thousand_vchannels_are_one_broadcast(location: str) -> No
         (copy,) = await copies_of(log, names[-1], result.broadcast_id)
         assert copy.broadcast is not None
         assert copy.broadcast.vchannels == tuple(names)
-        with pytest.raises(InvalidArgumentError, match="over broadcast_vchannels_max=16384"):
+        with pytest.raises(errors.InvalidArgumentError, match="over broadcast_vchannels_max=16384"):
             await log.broadcast().append(schema([*names, "one more"]))
 
 
@@ -130,12 +110,12 @@ async def test_exclusive_broadcast_fails_the_transactions_on_its_vchannels(locat
         hit, spared = await log.txn("a"), await log.txn("b")
         await hit.append(b"body")
         await spared.append(b"body")
-        await log.broadcast().append(schema(["a", "c"], message_type=MessageType.SCHEMA_CHANGE))
-        with pytest.raises(TransactionExpiredError, match="SCHEMA_CHANGE"):
+        await log.broadcast().append(schema(["a", "c"], message_type=wal.MessageType.SCHEMA_CHANGE))
+        with pytest.raises(errors.TransactionExpiredError, match="SCHEMA_CHANGE"):
             await hit.commit()
         await spared.commit()
         plain = await log.txn("a")
-        await log.broadcast().append(BroadcastMessage(vchannels=["a", "c"], payload=b"note"))
+        await log.broadcast().append(wal.BroadcastMessage(vchannels=["a", "c"], payload=b"note"))
         await plain.commit()
         assert await payloads(log, "a") == [b"add column", b"note"]
 
@@ -147,8 +127,8 @@ async def test_files_are_read_with_their_copies(data: str) -> None:
             (copy,) = await copies_of(read_only, NAMES[5], result.broadcast_id)
             assert copy.message_id == result.append_results[NAMES[5]].message_id
 
-    def in_a_thread() -> list[ImmutableMessage]:
-        with bridge.iterate(data, NAMES[6], follow=False) as messages:
+    def in_a_thread() -> list[wal.ImmutableMessage]:
+        with wal.bridge.iterate(data, NAMES[6], follow=False) as messages:
             return list(messages)
 
     (copy,) = await asyncio.to_thread(in_a_thread)
@@ -159,10 +139,10 @@ async def test_files_are_read_with_their_copies(data: str) -> None:
 # -- keys, acks, tasks
 
 
-async def test_keys_are_held_until_every_vchannel_acked(wide: WALAccesser) -> None:
+async def test_keys_are_held_until_every_vchannel_acked(wide: wal.WALAccesser) -> None:
     broadcast = wide.broadcast()
     first = await broadcast.append(schema())
-    with pytest.raises(ResourceAcquiredError) as refused:
+    with pytest.raises(errors.ResourceAcquiredError) as refused:
         await broadcast.append(schema())
     assert (refused.value.holder, refused.value.keys) == (first.broadcast_id, (ORDERS,))
     waiting = start(broadcast.append(schema(payload=b"second"), wait=True))
@@ -173,7 +153,7 @@ async def test_keys_are_held_until_every_vchannel_acked(wide: WALAccesser) -> No
     await broadcast.ack(first.broadcast_id, NAMES[0])
     await once
     (task,) = [task for task in await broadcast.tasks() if task.broadcast_id == first.broadcast_id]
-    assert (task.state, task.missing_appends, task.resource_keys) == (BroadcastState.WAIT_ACK, (), (ORDERS,))
+    assert (task.state, task.missing_appends, task.resource_keys) == (wal.BroadcastState.WAIT_ACK, (), (ORDERS,))
     assert task.missing_acks == tuple(NAMES[1:])
     assert task.last_error is None
     for name in NAMES[1:]:
@@ -188,11 +168,11 @@ async def test_keys_are_held_until_every_vchannel_acked(wide: WALAccesser) -> No
     assert [task.broadcast_id for task in await broadcast.tasks()] == [second.broadcast_id]
     await broadcast.ack(first.broadcast_id, "nobody")  # it is finished
     await broadcast.ack(12345, "nobody")  # it never existed
-    with pytest.raises(InvalidArgumentError, match="'nobody' is not in broadcast"):
+    with pytest.raises(errors.InvalidArgumentError, match="'nobody' is not in broadcast"):
         await broadcast.ack(second.broadcast_id, "nobody")
 
 
-async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide: WALAccesser) -> None:
+async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide: wal.WALAccesser) -> None:
     broadcast = wide.broadcast()
     for number in range(3):
         await broadcast.append(schema(payload=b"%d" % number, needs_ack=False))
@@ -201,7 +181,7 @@ async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide
     assert await payloads(wide, NAMES[7]) == [b"0", b"1", b"2"]
 
 
-async def test_abort_tells_every_vchannel_that_has_its_copy(wide: WALAccesser) -> None:
+async def test_abort_tells_every_vchannel_that_has_its_copy(wide: wal.WALAccesser) -> None:
     broadcast = wide.broadcast()
     first = await broadcast.append(schema())
     await broadcast.ack(first.broadcast_id, NAMES[0])
@@ -209,15 +189,15 @@ async def test_abort_tells_every_vchannel_that_has_its_copy(wide: WALAccesser) -
     assert await broadcast.tasks() == []
     for name in NAMES:
         copy, told = await copies_of(wide, name, first.broadcast_id)
-        assert told.message_type is MessageType.ABORT_BROADCAST
+        assert told.message_type is wal.MessageType.ABORT_BROADCAST
         assert (told.payload, told.broadcast) == (b"never mind", copy.broadcast)
     await broadcast.append(schema())
     await broadcast.abort(first.broadcast_id, "again")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         await broadcast.abort(first.broadcast_id - 1, "unknown")
 
 
-async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> int:
+async def dropped_before_its_copy(log: wal.WALAccesser, monkeypatch: pytest.MonkeyPatch) -> int:
     """Returns the id of a broadcast to a and b, on two pchannels, whose b was dropped while its intent was being saved."""
     await log.create_vchannel("a", pchannel="p0")
     await log.create_vchannel("b", pchannel="p1")
@@ -236,10 +216,10 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
         await began.wait()
         await log.drop_vchannel("b")
         dropped.set()
-        with pytest.raises(UnrecoverableError, match="is stuck"):
+        with pytest.raises(errors.UnrecoverableError, match="is stuck"):
             await call
     (task,) = await log.broadcast().tasks()
-    assert (task.state, task.missing_appends, task.missing_acks) == (BroadcastState.STUCK, ("b",), ("a", "b"))
+    assert (task.state, task.missing_appends, task.missing_acks) == (wal.BroadcastState.STUCK, ("b",), ("a", "b"))
     assert "'b'" in str(task.last_error)
     assert await payloads(log, "a") == [b"add column"]
     return task.broadcast_id
@@ -249,11 +229,11 @@ async def dropped_before_its_copy(log: WALAccesser, monkeypatch: pytest.MonkeyPa
 async def test_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         broadcast_id = await dropped_before_its_copy(log, monkeypatch)
-        with pytest.raises(ResourceAcquiredError):
+        with pytest.raises(errors.ResourceAcquiredError):
             await log.broadcast().append(schema(["a"]))
         await log.broadcast().abort(broadcast_id, "b is gone")
         await log.create_vchannel("b")
-        assert (await read_all(log, "a"))[-1].message_type is MessageType.ABORT_BROADCAST
+        assert (await read_all(log, "a"))[-1].message_type is wal.MessageType.ABORT_BROADCAST
         assert await read_all(log, "b") == []
         await log.broadcast().append(schema(["a"]))
 
@@ -301,7 +281,7 @@ async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str
             await turns()
         await log.drop_vchannel("b")
         await log.broadcast().ack(first.broadcast_id, "a")
-        with pytest.raises(ChannelNotExistError, match="'b' does not exist"):
+        with pytest.raises(errors.ChannelNotExistError, match="'b' does not exist"):
             await second
         assert await log.broadcast().tasks() == []
         await log.broadcast().append(schema(["a"]))
@@ -312,7 +292,7 @@ async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str
 async def test_refused_broadcast_creates_no_vchannels(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a"]))
-        with pytest.raises(ResourceAcquiredError) as refused:
+        with pytest.raises(errors.ResourceAcquiredError) as refused:
             await log.broadcast().append(schema(["a", "new"]))
         assert refused.value.holder == first.broadcast_id
         gone = start(log.broadcast().append(schema(["a", "newer"]), wait=True))
@@ -324,7 +304,7 @@ async def test_refused_broadcast_creates_no_vchannels(location: str) -> None:
         assert [info.name for info in await log.vchannels()] == ["a"]
 
 
-async def test_results_come_in_the_order_of_the_message(wide: WALAccesser) -> None:
+async def test_results_come_in_the_order_of_the_message(wide: wal.WALAccesser) -> None:
     names = [NAMES[at] for at in (7, 2, 11, 0, 5, 9)]
     result = await wide.broadcast().append(schema([*names, NAMES[7]]))
     assert type(result.append_results) is dict
@@ -335,14 +315,14 @@ async def test_results_come_in_the_order_of_the_message(wide: WALAccesser) -> No
 # -- vchannels that are dropped while they owe an ack
 
 
-async def test_dropping_a_vchannel_is_its_ack(wide: WALAccesser) -> None:
+async def test_dropping_a_vchannel_is_its_ack(wide: wal.WALAccesser) -> None:
     broadcast = wide.broadcast()
     result = await broadcast.append(schema(NAMES[:3]))
     await wide.drop_vchannel(NAMES[1])
     async with asyncio.timeout(60):
         await broadcast.block_until_resource_key_ack_once(ORDERS)
     (task,) = await broadcast.tasks()
-    assert (task.state, task.missing_acks, task.last_error) == (BroadcastState.WAIT_ACK, (NAMES[0], NAMES[2]), None)
+    assert (task.state, task.missing_acks, task.last_error) == (wal.BroadcastState.WAIT_ACK, (NAMES[0], NAMES[2]), None)
     await broadcast.ack(result.broadcast_id, NAMES[0])
     await wide.drop_vchannel(NAMES[2])
     async with asyncio.timeout(60):
@@ -366,7 +346,7 @@ async def test_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) ->
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a", "b"]))
         await log.drop_vchannel("b")
-        await log.raw_append(Message("b", b"recreated"))
+        await log.raw_append(wal.Message("b", b"recreated"))
         assert await payloads(log, "b") == [b"recreated"]
         (task,) = await log.broadcast().tasks()
         assert task.missing_acks == ("a",)
@@ -382,22 +362,22 @@ async def test_message_that_no_vchannel_would_take_is_refused_at_once(location: 
     async with open_wal(location, message_bytes_max=10_000, create_vchannels=False) as log:
         broadcast = log.broadcast()
         await log.create_vchannel("there")
-        with pytest.raises(ChannelNotExistError, match="'gone' does not exist"):
+        with pytest.raises(errors.ChannelNotExistError, match="'gone' does not exist"):
             await broadcast.append(schema(["there", "gone"]))
-        with pytest.raises(InvalidArgumentError, match="message_bytes_max=10000"):
+        with pytest.raises(errors.InvalidArgumentError, match="message_bytes_max=10000"):
             await broadcast.append(schema(["there"], payload=bytes(10_001)))
-        with pytest.raises(InvalidArgumentError, match="message_bytes_max=10000"):
+        with pytest.raises(errors.InvalidArgumentError, match="message_bytes_max=10000"):
             await broadcast.check(schema(["there"], payload=bytes(10_001)))
         await broadcast.check(schema(["there"], payload=bytes(5_000)))
         with pytest.raises(TypeError):
-            await broadcast.append(Message("there", b""))  # type: ignore[arg-type]
+            await broadcast.append(wal.Message("there", b""))  # type: ignore[arg-type]
         await broadcast.append(schema(["there"]))
         assert await payloads(log, "there") == [b"add column"]
 
 
 def test_key_is_text_that_can_be_stored() -> None:
-    with pytest.raises(InvalidArgumentError, match="without lone surrogates"):
-        ResourceKey("collection", "\ud800")
+    with pytest.raises(errors.InvalidArgumentError, match="without lone surrogates"):
+        wal.ResourceKey("collection", "\ud800")
 
 
 async def test_disk_that_fails_under_a_broadcast_is_a_storage_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,9 +386,9 @@ async def test_disk_that_fails_under_a_broadcast_is_a_storage_error(data: str, m
     with monkeypatch.context() as patched:
         patched.setattr(JournalBackend, "__init__", lambda self, *args, **more: made(self, *args, disk=disk, **more))
         log = await open_wal(data)
-    await log.raw_append(Message("a", b"before"))
+    await log.raw_append(wal.Message("a", b"before"))
     disk.fail_sync = True
-    with pytest.raises(StorageError, match="may or may not be in the log") as refused:
+    with pytest.raises(errors.StorageError, match="may or may not be in the log") as refused:
         await log.broadcast().append(schema(["a"]))
     assert refused.value.outcome_unknown
     await log.close()
@@ -421,16 +401,16 @@ async def test_disk_that_fails_under_a_broadcast_is_a_storage_error(data: str, m
 async def test_names_that_fit_no_frame(location: str) -> None:
     names = [f"{number:05d}" + "ü" * 125 for number in range(16_384)]
     async with open_wal(location, pchannels=2) as log:
-        with pytest.raises(InvalidArgumentError, match="split it into several"):
+        with pytest.raises(errors.InvalidArgumentError, match="split it into several"):
             await log.broadcast().append(schema(names, payload=bytes(1 << 20)))
         assert await log.vchannels() == []
 
 
 async def test_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(location: str) -> None:
     async with open_wal(location, vchannels_max=3) as log:
-        with pytest.raises(InvalidArgumentError, match="control characters"):
+        with pytest.raises(errors.InvalidArgumentError, match="control characters"):
             await log.broadcast().append(schema(["a", "b\n"]))
-        with pytest.raises(InvalidArgumentError, match="vchannels_max=3"):
+        with pytest.raises(errors.InvalidArgumentError, match="vchannels_max=3"):
             await log.broadcast().append(schema(["a", "b", "c", "d"]))
         assert await log.vchannels() == []
         await log.broadcast().append(schema(["a", "b", "c"]))
@@ -438,13 +418,13 @@ async def test_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(loca
 
 async def test_settings_have_their_effect(location: str) -> None:
     async with open_wal(location, broadcast_tasks_max=2, broadcast_vchannels_max=3) as log:
-        with pytest.raises(InvalidArgumentError, match="broadcast_vchannels_max=3"):
+        with pytest.raises(errors.InvalidArgumentError, match="broadcast_vchannels_max=3"):
             await log.broadcast().append(schema(["a", "b", "c", "d"]))
         for name in "ab":
-            await log.broadcast().append(BroadcastMessage(vchannels=[name], payload=b""))
-        with pytest.raises(WouldBlockError):
-            await log.broadcast().append(BroadcastMessage(vchannels=["c"], payload=b""))
-    with pytest.raises(InvalidArgumentError, match="broadcast_vchannels_max=300000"):
+            await log.broadcast().append(wal.BroadcastMessage(vchannels=[name], payload=b""))
+        with pytest.raises(errors.WouldBlockError):
+            await log.broadcast().append(wal.BroadcastMessage(vchannels=["c"], payload=b""))
+    with pytest.raises(errors.InvalidArgumentError, match="broadcast_vchannels_max=300000"):
         await open_wal("memory:", broadcast_vchannels_max=300_000)
 
 
@@ -452,12 +432,12 @@ async def test_log_that_is_only_read_broadcasts_and_acks_nothing(data: str) -> N
     async with open_wal(data) as log:
         await log.broadcast().append(schema())
     async with open_wal(data, read_only=True) as log:
-        with pytest.raises(InvalidArgumentError, match="read_only"):
+        with pytest.raises(errors.InvalidArgumentError, match="read_only"):
             log.broadcast()
-        with pytest.raises(InvalidArgumentError, match="read_only"):
+        with pytest.raises(errors.InvalidArgumentError, match="read_only"):
             log.read(NAMES[0], auto_ack=True)
-    with pytest.raises(InvalidArgumentError, match="auto_ack"):
-        bridge.iterate(data, NAMES[0], auto_ack=True)
+    with pytest.raises(errors.InvalidArgumentError, match="auto_ack"):
+        wal.bridge.iterate(data, NAMES[0], auto_ack=True)
 
 
 async def test_after_the_close_every_call_is_a_closed_error(location: str) -> None:
@@ -467,12 +447,12 @@ async def test_after_the_close_every_call_is_a_closed_error(location: str) -> No
     waiting = start(broadcast.append(schema(), wait=True))
     await turns()
     await log.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         await waiting
     for call in (broadcast.append(schema()), broadcast.ack(1, "a"), broadcast.tasks(), broadcast.abort(1, "")):
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await call
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         broadcast.statistics()
 
 
@@ -487,9 +467,9 @@ async def test_keys_and_acks_survive_a_close(data: str) -> None:
     for _ in range(2):
         async with open_wal(data) as log:
             (task,) = await log.broadcast().tasks()
-            assert (task.broadcast_id, task.state) == (first.broadcast_id, BroadcastState.WAIT_ACK)
+            assert (task.broadcast_id, task.state) == (first.broadcast_id, wal.BroadcastState.WAIT_ACK)
             assert task.missing_acks == tuple(NAMES[5:])
-            with pytest.raises(ResourceAcquiredError):
+            with pytest.raises(errors.ResourceAcquiredError):
                 await log.broadcast().append(schema())
     async with open_wal(data) as log:
         for name in NAMES[5:]:

@@ -14,18 +14,7 @@ from tests.faults import SavingGate
 from tests.locations import open_wal
 from tests.probes import facts, grouped, local, made_on, payloads, read_all, start, turns
 from tests.write.idempotency.test_write_path import Gate
-from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, timestamp
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    InvalidRequestSeqError,
-    InvalidTransactionStateError,
-    NoSpaceError,
-    StorageError,
-    TransactionExpiredError,
-    WouldBlockError,
-)
+from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, errors, timestamp
 
 Body = Message | bytes
 
@@ -116,12 +105,12 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
             exclusive, reserved = MessageType.CREATE_COLLECTION, MessageType.TXN
             return [
                 ([b"1", "text"], TypeError, "not str"),
-                ([b"1", Message("other", b"2")], InvalidArgumentError, "'other'"),
-                ([b"1", Message(name, b"", message_type=exclusive)], InvalidArgumentError, "CREATE_COLLECTION"),
-                ([b"1", Message(name, b"", message_type=reserved)], InvalidArgumentError, "TXN"),
-                ([b"1", bytes((1 << 20) + 1)], InvalidArgumentError, "message_bytes_max"),
-                ([b"1"] * (bodies_left + 1), InvalidArgumentError, "txn_bodies_max=5"),
-                ([bytes(330)] * 3, InvalidArgumentError, "txn_bytes_max=1000"),
+                ([b"1", Message("other", b"2")], errors.InvalidArgumentError, "'other'"),
+                ([b"1", Message(name, b"", message_type=exclusive)], errors.InvalidArgumentError, "CREATE_COLLECTION"),
+                ([b"1", Message(name, b"", message_type=reserved)], errors.InvalidArgumentError, "TXN"),
+                ([b"1", bytes((1 << 20) + 1)], errors.InvalidArgumentError, "message_bytes_max"),
+                ([b"1"] * (bodies_left + 1), errors.InvalidArgumentError, "txn_bodies_max=5"),
+                ([bytes(330)] * 3, errors.InvalidArgumentError, "txn_bytes_max=1000"),
                 (b"bytes", TypeError, "pass a list"),
                 (Message(name, b"1"), TypeError, "pass a list"),
                 (5, TypeError, "pass a list"),
@@ -137,12 +126,12 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
                     await log.append_txn("new", messages)
         other = await log.txn("orders")
         await other.append_many([bytes(200)] * 4)
-        with pytest.raises(WouldBlockError, match="open_txn_bytes_max=1500"):
+        with pytest.raises(errors.WouldBlockError, match="open_txn_bytes_max=1500"):
             await txn.append_many([bytes(264)] * 2 + [b""])
         await other.rollback()
         await txn.append_many([b"1", b"2", b"3", b"4"], barrier_time_tick=await log.allocate_time_tick())
         await txn.commit()
-        with pytest.raises(InvalidTransactionStateError, match="committed before"):
+        with pytest.raises(errors.InvalidTransactionStateError, match="committed before"):
             await txn.append_many([b"5"])
         assert grouped(await read_all(log, "orders")) == [[b"kept", b"1", b"2", b"3", b"4"]]
         assert [info.name for info in await log.vchannels()] == ["orders"], "a call that is refused creates no vchannel"
@@ -153,17 +142,17 @@ async def test_all_bodies_are_taken_or_none(location: str) -> None:
 async def test_wrong_arguments(log4: WALAccesser) -> None:
     await made_on(log4, "p0", "a", "b")
     await made_on(log4, "p1", "c")
-    with pytest.raises(InvalidArgumentError, match="broadcaster"):
+    with pytest.raises(errors.InvalidArgumentError, match="broadcaster"):
         await log4.append_txn(["a", "c"], [Message("a", b"1")])
-    with pytest.raises(InvalidArgumentError, match="bytes name none"):
+    with pytest.raises(errors.InvalidArgumentError, match="bytes name none"):
         await log4.append_txn(["a", "b"], [b"1"])
-    with pytest.raises(InvalidArgumentError, match="at least one"):
+    with pytest.raises(errors.InvalidArgumentError, match="at least one"):
         await log4.append_txn([], [b"1"])
     with pytest.raises(TypeError, match="append_txn takes"):
         await log4.append_txn(5, [b"1"])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="idempotency_key"):
         await log4.append_txn("a", [b"1"], idempotency_key=5)  # type: ignore[call-overload]
-    with pytest.raises(InvalidArgumentError, match="barrier_time_tick"):
+    with pytest.raises(errors.InvalidArgumentError, match="barrier_time_tick"):
         await log4.append_txn("a", [b"1"], barrier_time_tick=-1)
 
     async def unordered() -> AsyncIterator[bytes]:
@@ -178,12 +167,12 @@ async def test_it_cannot_be_written_where_nothing_can(data: str) -> None:
     async with open_wal(data) as log:
         await log.append_txn("orders", [b"1"])
         async with open_wal(data, read_only=True) as reader:
-            with pytest.raises(InvalidArgumentError, match="read_only"):
+            with pytest.raises(errors.InvalidArgumentError, match="read_only"):
                 await reader.append_txn("orders", [b"2"])
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         await log.append_txn("orders", [b"2"])
     async with open_wal(data, create_vchannels=False) as log:
-        with pytest.raises(ChannelNotExistError):
+        with pytest.raises(errors.ChannelNotExistError):
             await log.append_txn("unknown", [b"2"])
 
 
@@ -218,7 +207,7 @@ async def test_calls_in_flight_share_their_result_and_its_failure(log: WALAccess
         if refused:
             gate.refuse()
             outcomes = await asyncio.gather(*calls[1:], *later, return_exceptions=True)
-            assert [type(outcome) for outcome in outcomes] == [NoSpaceError] * 3 + [InvalidRequestSeqError]
+            assert [type(outcome) for outcome in outcomes] == [errors.NoSpaceError] * 3 + [errors.InvalidRequestSeqError]
         else:
             gate.open()
             one, two, *_ = await asyncio.gather(*calls[1:], *later)
@@ -237,7 +226,7 @@ async def test_it_waits_for_its_barrier_and_spans_nothing_meanwhile(log: WALAcce
     whole = start(log.append_txn(["a", "b"], [Message("a", b"whole"), Message("b", b"whole")], barrier_time_tick=barrier))
     await turns()
     await log.raw_append(Message("a", b"ddl", message_type=MessageType.CREATE_COLLECTION))
-    with pytest.raises(TransactionExpiredError, match="CREATE_COLLECTION"):
+    with pytest.raises(errors.TransactionExpiredError, match="CREATE_COLLECTION"):
         await opened.commit()
     assert (await whole).time_tick > barrier
     assert await payloads(log, ["a", "b"]) == [b"ddl", b"whole", b"whole"]
@@ -252,7 +241,7 @@ async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -
     waiting = start(log.append_txn(["a", "b"], bodies, barrier_time_tick=later, idempotency_key="k"))
     await turns()
     await log.drop_vchannel("b")
-    with pytest.raises(ChannelNotExistError, match="'b'"):
+    with pytest.raises(errors.ChannelNotExistError, match="'b'"):
         await waiting
     assert local(log).node.in_flight.size == 0
 
@@ -265,14 +254,14 @@ async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -
     await dropping
     outcome = (await asyncio.gather(wide, return_exceptions=True))[0]
     written = await payloads(log, "a")
-    assert isinstance(outcome, ChannelNotExistError) == (written == []), outcome
+    assert isinstance(outcome, errors.ChannelNotExistError) == (written == []), outcome
     assert local(log).node.in_flight.size == 0
 
 
 @pytest.mark.inside
 async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
-    for failure in (None, StorageError("the limit cannot be saved")):
+    for failure in (None, errors.StorageError("the limit cannot be saved")):
         gate = SavingGate(local(log), monkeypatch)
         gate.failure = failure
         calls = [start(log.append_txn("orders", [b"%d" % n], idempotency_key=f"k{n // 2}")) for n in range(4)]
@@ -287,7 +276,7 @@ async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monk
             break
         await log.drop_vchannel("orders")
         await log.create_vchannel("orders")
-    assert [type(outcome) for outcome in outcomes] == [StorageError] * 4
+    assert [type(outcome) for outcome in outcomes] == [errors.StorageError] * 4
     assert not (await log.append_txn("orders", [b"again"], idempotency_key="k0")).duplicate
     assert await payloads(log, "orders") == [b"again"]
     assert local(log).node.in_flight.size == 0
@@ -310,6 +299,6 @@ async def test_largest_one(log: WALAccesser) -> None:
     first, second = await read_all(log, "orders")
     assert first.message_id == result.message_id
     assert len(first.bodies()) == len(second.bodies()) == 4096
-    with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
+    with pytest.raises(errors.InvalidArgumentError, match="txn_bodies_max"):
         await log.append_txn("orders", [b""] * 4097)
     assert facts(first)[4] == result.txn_context

@@ -12,15 +12,7 @@ import pytest
 from tests.servers.etcd import EtcdServer
 from tests.storage.kv import etcd_admin
 from tests.storage.kv.test_etcd import new_root
-from wal.errors import (
-    ChannelFencedError,
-    ClosedError,
-    InvalidArgumentError,
-    KeyNotExistError,
-    SessionLostError,
-    UnknownOutcomeError,
-    WALError,
-)
+from wal import errors
 from wal.storage.kv.etcd import EtcdElection, EtcdKV, EtcdSession, Leader, Leadership
 
 WAIT_S = 60.0
@@ -51,11 +43,11 @@ async def test_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, e
         assert await kv.load("nodes/a") == "here"
         assert session.lease in await etcd_admin.leases(etcd_address)
     assert session.lease not in await etcd_admin.leases(etcd_address)
-    with pytest.raises(KeyNotExistError):
+    with pytest.raises(errors.KeyNotExistError):
         await kv.load("nodes/a")
     assert not session.alive
     for call in (session.save("nodes/a", "again"), session.guard(asyncio.sleep(0))):
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await call
     await session.close()
 
@@ -65,8 +57,8 @@ async def test_owner_of_a_revoked_lease_is_told(kv: EtcdKV, etcd_address: str) -
         guarded = asyncio.ensure_future(session.guard(asyncio.Event().wait()))
         await etcd_admin.revoke(etcd_address, session.lease)
         async with asyncio.timeout(WAIT_S):
-            assert isinstance(await session.wait_lost(), SessionLostError)
-            with pytest.raises(SessionLostError, match="expired or was revoked"):
+            assert isinstance(await session.wait_lost(), errors.SessionLostError)
+            with pytest.raises(errors.SessionLostError, match="expired or was revoked"):
                 await guarded
         assert not session.alive
 
@@ -91,7 +83,7 @@ async def test_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
     broken = True
     async with asyncio.timeout(WAIT_S):
         error = await session.wait_lost()
-    assert isinstance(error, SessionLostError)
+    assert isinstance(error, errors.SessionLostError)
     assert "no time" in str(error)
     await session.close()
 
@@ -99,9 +91,9 @@ async def test_defect_in_the_renewal_is_told_at_once(kv: EtcdKV) -> None:
 async def test_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=60) as session:
         await etcd_admin.revoke(etcd_address, session.lease)
-        with pytest.raises(SessionLostError):
+        with pytest.raises(errors.SessionLostError):
             await session.save("a", "1")
-        assert isinstance(session.error, SessionLostError)
+        assert isinstance(session.error, errors.SessionLostError)
 
 
 async def test_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
@@ -113,12 +105,12 @@ async def test_owner_is_told_before_anybody_else_can_see_the_lease_expire(server
         async with asyncio.timeout(WAIT_S):
             error = await session.wait_lost()
         server.cont()
-        assert isinstance(error, SessionLostError)
+        assert isinstance(error, errors.SessionLostError)
         assert "not renewed in time" in str(error)
         left = await etcd_admin.call(server.address, "lease/timetolive", ID=session.lease)
         assert int(left.get("TTL", 0)) >= 0  # -1: it has expired
         assert not session.alive
-        with pytest.raises(SessionLostError):
+        with pytest.raises(errors.SessionLostError):
             await session.save("a", "still mine")
 
 
@@ -176,7 +168,7 @@ async def test_guard_gives_results_and_errors_and_cancels_with_its_caller(kv: Et
 
 async def test_ttl_that_leaves_no_time_is_refused(kv: EtcdKV) -> None:
     for ttl_s in (0, -1, 1.9, float("nan")):
-        with pytest.raises(InvalidArgumentError, match="ttl_s"):
+        with pytest.raises(errors.InvalidArgumentError, match="ttl_s"):
             await kv.session(ttl_s=ttl_s)
 
 
@@ -225,9 +217,9 @@ async def test_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_ad
         async with asyncio.timeout(WAIT_S):
             new = await waiting
         assert new.token > old.token
-        with pytest.raises(ChannelFencedError, match="changed nothing"):
+        with pytest.raises(errors.ChannelFencedError, match="changed nothing"):
             await old.multi_save_and_remove({"assignments/a": "by the old one, late"})
-        with pytest.raises((ChannelFencedError, SessionLostError)):
+        with pytest.raises((errors.ChannelFencedError, errors.SessionLostError)):
             await old.proclaim("old, still here")
         await old.resign()
         await new.multi_save_and_remove({"assignments/a": "by the new one"}, ["b"])
@@ -235,7 +227,7 @@ async def test_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_ad
         leader = await election.leader()
         assert leader is not None
         assert leader.value == "new"
-        with pytest.raises(InvalidArgumentError, match="candidate"):
+        with pytest.raises(errors.InvalidArgumentError, match="candidate"):
             await election.campaign("twice", two)
         assert (await election.leader()) == leader
 
@@ -256,7 +248,7 @@ async def test_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv:
         assert sorted((await kv.load_with_prefix("coordinator/"))[1]) == ["leader", "three"]
         await etcd_admin.revoke(etcd_address, three.lease)
         async with asyncio.timeout(WAIT_S):
-            with pytest.raises(SessionLostError):
+            with pytest.raises(errors.SessionLostError):
                 await queue[1]
         assert (await kv.load_with_prefix("coordinator/"))[1] == ["leader"]
         async with await kv.session(ttl_s=60) as four:
@@ -268,7 +260,7 @@ async def test_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv:
             await kv.remove((await kv.load_with_prefix("coordinator/"))[0][1])
             await leadership.resign()
             async with asyncio.timeout(WAIT_S):
-                with pytest.raises(ChannelFencedError, match="removed by somebody else"):
+                with pytest.raises(errors.ChannelFencedError, match="removed by somebody else"):
                     await waiting
         await leadership.resign()
         assert await election.leader() is None
@@ -310,7 +302,7 @@ async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server
 
     async def stand(kv: EtcdKV) -> None:
         while True:
-            with contextlib.suppress(WALError):
+            with contextlib.suppress(errors.WALError):
                 async with await kv.session(ttl_s=2) as session:
                     leadership = await EtcdElection(kv, "leader").campaign("x", session)
                     wins.append(leadership.token)
@@ -361,12 +353,12 @@ async def test_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> N
             session = await hasty.session(ttl_s=6)
             server.stop()
             try:
-                with pytest.raises(UnknownOutcomeError):
+                with pytest.raises(errors.UnknownOutcomeError):
                     await EtcdElection(hasty, "e").campaign("nobody", session)
             finally:
                 server.cont()
             assert not session.alive
-            with pytest.raises(SessionLostError, match="withdrawn"):
+            with pytest.raises(errors.SessionLostError, match="withdrawn"):
                 session.check_alive()
             async with (
                 asyncio.timeout(WAIT_S),
@@ -398,7 +390,7 @@ async def test_candidate_that_gives_up_while_etcd_does_not_answer_leaves_none(se
                     await campaign
             finally:
                 server.cont()
-            assert isinstance(await session.wait_lost(), SessionLostError)
+            assert isinstance(await session.wait_lost(), errors.SessionLostError)
             while len((await patient.load_with_prefix("e/"))[0]) > 1:
                 await asyncio.sleep(0.05)
         await session.close()

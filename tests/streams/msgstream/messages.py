@@ -6,28 +6,17 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from wal.streams.msgstream import (
-    CreateCollectionMsg,
-    CreatePartitionMsg,
-    DeleteMsg,
-    DropCollectionMsg,
-    DropPartitionMsg,
-    InsertMsg,
-    MsgType,
-    OpaqueMsg,
-    TimeTickMsg,
-    TsMsg,
-)
+from wal.streams import msgstream
 
-TYPES: Final = [named for named in MsgType if named is not MsgType.UNDEFINED]
-CLASSES: Final[dict[MsgType, type[TsMsg]]] = {
-    MsgType.INSERT: InsertMsg,
-    MsgType.DELETE: DeleteMsg,
-    MsgType.TIME_TICK: TimeTickMsg,
-    MsgType.CREATE_COLLECTION: CreateCollectionMsg,
-    MsgType.DROP_COLLECTION: DropCollectionMsg,
-    MsgType.CREATE_PARTITION: CreatePartitionMsg,
-    MsgType.DROP_PARTITION: DropPartitionMsg,
+TYPES: Final = [named for named in msgstream.MsgType if named is not msgstream.MsgType.UNDEFINED]
+CLASSES: Final[dict[msgstream.MsgType, type[msgstream.TsMsg]]] = {
+    msgstream.MsgType.INSERT: msgstream.InsertMsg,
+    msgstream.MsgType.DELETE: msgstream.DeleteMsg,
+    msgstream.MsgType.TIME_TICK: msgstream.TimeTickMsg,
+    msgstream.MsgType.CREATE_COLLECTION: msgstream.CreateCollectionMsg,
+    msgstream.MsgType.DROP_COLLECTION: msgstream.DropCollectionMsg,
+    msgstream.MsgType.CREATE_PARTITION: msgstream.CreatePartitionMsg,
+    msgstream.MsgType.DROP_PARTITION: msgstream.DropPartitionMsg,
 }
 """The types with a class of their own; the others are OpaqueMsg."""
 
@@ -60,59 +49,59 @@ def row_fields(draw: st.DrawFn, rows_max: int = 6) -> tuple[int, dict[str, Any]]
 
 
 @st.composite
-def inserts(draw: st.DrawFn) -> InsertMsg:
+def inserts(draw: st.DrawFn) -> msgstream.InsertMsg:
     count, fields = draw(row_fields())
     ids = draw(st.lists(i64, min_size=count, max_size=count))
     data = draw(st.lists(st.binary(max_size=8), min_size=count, max_size=count))
-    return InsertMsg(row_ids=ids, row_data=data, **fields)
+    return msgstream.InsertMsg(row_ids=ids, row_data=data, **fields)
 
 
 @st.composite
-def deletes(draw: st.DrawFn) -> DeleteMsg:
+def deletes(draw: st.DrawFn) -> msgstream.DeleteMsg:
     count, fields = draw(row_fields())
-    return DeleteMsg(primary_keys=draw(st.lists(i64, min_size=count, max_size=count)), **fields)
+    return msgstream.DeleteMsg(primary_keys=draw(st.lists(i64, min_size=count, max_size=count)), **fields)
 
 
-def of_type(msg_type: MsgType) -> st.SearchStrategy[TsMsg]:
+def of_type(msg_type: msgstream.MsgType) -> st.SearchStrategy[msgstream.TsMsg]:
     """Returns the messages of this type."""
     match msg_type:
-        case MsgType.INSERT:
+        case msgstream.MsgType.INSERT:
             return inserts()
-        case MsgType.DELETE:
+        case msgstream.MsgType.DELETE:
             return deletes()
-        case MsgType.TIME_TICK:
-            return st.builds(lambda base, ts: TimeTickMsg(**{"timestamp": ts} | base), bases, u64)
-        case MsgType.CREATE_COLLECTION:
-            return st.builds(lambda base, *fields: CreateCollectionMsg(*fields, **base), bases, i64, names, st.binary(max_size=8))
-        case MsgType.DROP_COLLECTION:
-            return st.builds(lambda base, *fields: DropCollectionMsg(*fields, **base), bases, i64, names)
-        case MsgType.CREATE_PARTITION:
-            return st.builds(lambda base, *fields: CreatePartitionMsg(*fields, **base), bases, i64, names, i64, names)
-        case MsgType.DROP_PARTITION:
-            return st.builds(lambda base, *fields: DropPartitionMsg(*fields, **base), bases, i64, names, i64, names)
+        case msgstream.MsgType.TIME_TICK:
+            return st.builds(lambda base, ts: msgstream.TimeTickMsg(**{"timestamp": ts} | base), bases, u64)
+        case msgstream.MsgType.CREATE_COLLECTION:
+            return st.builds(lambda base, *fields: msgstream.CreateCollectionMsg(*fields, **base), bases, i64, names, st.binary(max_size=8))
+        case msgstream.MsgType.DROP_COLLECTION:
+            return st.builds(lambda base, *fields: msgstream.DropCollectionMsg(*fields, **base), bases, i64, names)
+        case msgstream.MsgType.CREATE_PARTITION:
+            return st.builds(lambda base, *fields: msgstream.CreatePartitionMsg(*fields, **base), bases, i64, names, i64, names)
+        case msgstream.MsgType.DROP_PARTITION:
+            return st.builds(lambda base, *fields: msgstream.DropPartitionMsg(*fields, **base), bases, i64, names, i64, names)
         case _:
-            return st.builds(lambda base, body: OpaqueMsg(msg_type, body, **base), bases, st.binary(max_size=300))
+            return st.builds(lambda base, body: msgstream.OpaqueMsg(msg_type, body, **base), bases, st.binary(max_size=300))
 
 
 messages = st.sampled_from(TYPES).flatmap(of_type)
 
 
-def plain(msg_type: MsgType, timestamp: int = 7) -> TsMsg:
+def plain(msg_type: msgstream.MsgType, timestamp: int = 7) -> msgstream.TsMsg:
     """Returns a small message of this type."""
     match msg_type:
-        case MsgType.INSERT:
-            return InsertMsg([timestamp], [1], [b"row"])
-        case MsgType.DELETE:
-            return DeleteMsg([timestamp], [1])
-        case MsgType.TIME_TICK:
-            return TimeTickMsg(timestamp)
-        case MsgType.CREATE_COLLECTION:
-            return CreateCollectionMsg(1, "orders", b"schema", timestamp=timestamp)
-        case MsgType.DROP_COLLECTION:
-            return DropCollectionMsg(1, "orders", timestamp=timestamp)
-        case MsgType.CREATE_PARTITION:
-            return CreatePartitionMsg(1, "orders", 2, "eu", timestamp=timestamp)
-        case MsgType.DROP_PARTITION:
-            return DropPartitionMsg(1, "orders", 2, "eu", timestamp=timestamp)
+        case msgstream.MsgType.INSERT:
+            return msgstream.InsertMsg([timestamp], [1], [b"row"])
+        case msgstream.MsgType.DELETE:
+            return msgstream.DeleteMsg([timestamp], [1])
+        case msgstream.MsgType.TIME_TICK:
+            return msgstream.TimeTickMsg(timestamp)
+        case msgstream.MsgType.CREATE_COLLECTION:
+            return msgstream.CreateCollectionMsg(1, "orders", b"schema", timestamp=timestamp)
+        case msgstream.MsgType.DROP_COLLECTION:
+            return msgstream.DropCollectionMsg(1, "orders", timestamp=timestamp)
+        case msgstream.MsgType.CREATE_PARTITION:
+            return msgstream.CreatePartitionMsg(1, "orders", 2, "eu", timestamp=timestamp)
+        case msgstream.MsgType.DROP_PARTITION:
+            return msgstream.DropPartitionMsg(1, "orders", 2, "eu", timestamp=timestamp)
         case _:
-            return OpaqueMsg(msg_type, b"body", timestamp=timestamp)
+            return msgstream.OpaqueMsg(msg_type, b"body", timestamp=timestamp)

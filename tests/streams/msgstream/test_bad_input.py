@@ -7,30 +7,17 @@ from typing import Any
 import pytest
 
 from wal.errors import InvalidArgumentError
-from wal.streams.msgstream import (
-    CreateCollectionMsg,
-    CreatePartitionMsg,
-    DeleteMsg,
-    DropCollectionMsg,
-    DropPartitionMsg,
-    InsertMsg,
-    MsgPack,
-    MsgPosition,
-    MsgType,
-    OpaqueMsg,
-    TimeTickMsg,
-    TsMsg,
-)
+from wal.streams import msgstream
 
-GOOD: list[tuple[type[TsMsg], dict[str, Any]]] = [
-    (InsertMsg, {"timestamps": [1], "row_ids": [2], "row_data": [b""]}),
-    (DeleteMsg, {"timestamps": [1], "primary_keys": [2]}),
-    (TimeTickMsg, {"timestamp": 1}),
-    (CreateCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
-    (DropCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
-    (CreatePartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
-    (DropPartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
-    (OpaqueMsg, {"msg_type": MsgType.FLUSH}),
+GOOD: list[tuple[type[msgstream.TsMsg], dict[str, Any]]] = [
+    (msgstream.InsertMsg, {"timestamps": [1], "row_ids": [2], "row_data": [b""]}),
+    (msgstream.DeleteMsg, {"timestamps": [1], "primary_keys": [2]}),
+    (msgstream.TimeTickMsg, {"timestamp": 1}),
+    (msgstream.CreateCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
+    (msgstream.DropCollectionMsg, {"collection_id": 1, "collection_name": "a"}),
+    (msgstream.CreatePartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
+    (msgstream.DropPartitionMsg, {"collection_id": 1, "collection_name": "a", "partition_id": 2, "partition_name": "b"}),
+    (msgstream.OpaqueMsg, {"msg_type": msgstream.MsgType.FLUSH}),
 ]
 SIGNED = [(1 << 63, InvalidArgumentError), (-(1 << 63) - 1, InvalidArgumentError), (1.5, TypeError), ("1", TypeError)]
 UNSIGNED = [(1 << 64, InvalidArgumentError), (-1, InvalidArgumentError), (1.5, TypeError), (None, TypeError)]
@@ -77,22 +64,22 @@ COLUMN = [([], InvalidArgumentError), ([1, 2], InvalidArgumentError), (None, Typ
 IDS = [*COLUMN, ([1 << 63], InvalidArgumentError)]
 COLLECTION: dict[str, list[tuple[Any, type[Exception]]]] = {"collection_id": SIGNED, "collection_name": NAMES}
 PARTITION = COLLECTION | {"partition_id": SIGNED, "partition_name": NAMES}
-OWN: dict[type[TsMsg], dict[str, list[tuple[Any, type[Exception]]]]] = {
-    InsertMsg: ROWS
+OWN: dict[type[msgstream.TsMsg], dict[str, list[tuple[Any, type[Exception]]]]] = {
+    msgstream.InsertMsg: ROWS
     | {
         "row_ids": IDS,
         "row_data": [([], InvalidArgumentError), ([b"", b""], InvalidArgumentError), (["a"], TypeError), (b"a", TypeError), (3, TypeError)],
     },
-    DeleteMsg: ROWS | {"primary_keys": IDS},
-    TimeTickMsg: {},
-    CreateCollectionMsg: COLLECTION | {"schema": [(None, TypeError), ("a", TypeError)]},
-    DropCollectionMsg: COLLECTION,
-    CreatePartitionMsg: PARTITION,
-    DropPartitionMsg: PARTITION,
-    OpaqueMsg: {
+    msgstream.DeleteMsg: ROWS | {"primary_keys": IDS},
+    msgstream.TimeTickMsg: {},
+    msgstream.CreateCollectionMsg: COLLECTION | {"schema": [(None, TypeError), ("a", TypeError)]},
+    msgstream.DropCollectionMsg: COLLECTION,
+    msgstream.CreatePartitionMsg: PARTITION,
+    msgstream.DropPartitionMsg: PARTITION,
+    msgstream.OpaqueMsg: {
         "msg_type": [
             (0, InvalidArgumentError),
-            (MsgType.UNDEFINED, InvalidArgumentError),
+            (msgstream.MsgType.UNDEFINED, InvalidArgumentError),
             (-1, InvalidArgumentError),
             (1 << 31, InvalidArgumentError),
             ("FLUSH", TypeError),
@@ -137,17 +124,17 @@ def test_marshal_refuses_wrong_values_assigned_later(subtests: pytest.Subtests) 
 
 def test_wrong_number_in_a_long_column_is_named_by_its_index() -> None:
     with pytest.raises(InvalidArgumentError, match=r"row_ids\[99\]"):
-        InsertMsg([1] * 100, [*range(99), 1 << 63], [b""] * 100)
+        msgstream.InsertMsg([1] * 100, [*range(99), 1 << 63], [b""] * 100)
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 64])
 def test_set_ts_is_checked(wrong: int) -> None:
-    message = TimeTickMsg(1)
+    message = msgstream.TimeTickMsg(1)
     with pytest.raises(InvalidArgumentError, match=str(wrong)):
         message.set_ts(wrong)
     with pytest.raises(TypeError):
         message.set_trace_ctx({"a": 1})  # type: ignore[dict-item]
-    assert message == TimeTickMsg(1)
+    assert message == msgstream.TimeTickMsg(1)
 
 
 def test_position_refuses_wrong_values(subtests: pytest.Subtests) -> None:
@@ -165,13 +152,13 @@ def test_position_refuses_wrong_values(subtests: pytest.Subtests) -> None:
         with subtests.test(repr(fields)):
             (name,) = fields
             with pytest.raises(error, match=name):
-                MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
+                msgstream.MsgPosition(**{"channel_name": "a", "msg_id": b"1"} | fields)
 
 
 def test_positions_are_values() -> None:
-    assert {MsgPosition("a", b"1"), MsgPosition("a", b"1")} == {MsgPosition("a", b"1")}
+    assert {msgstream.MsgPosition("a", b"1"), msgstream.MsgPosition("a", b"1")} == {msgstream.MsgPosition("a", b"1")}
     with pytest.raises(AttributeError):
-        MsgPosition("a", b"1").timestamp = 3  # type: ignore[misc]
+        msgstream.MsgPosition("a", b"1").timestamp = 3  # type: ignore[misc]
 
 
 def test_pack_refuses_wrong_values(subtests: pytest.Subtests) -> None:
@@ -185,11 +172,11 @@ def test_pack_refuses_wrong_values(subtests: pytest.Subtests) -> None:
     ]
     for fields, error in cases:
         with subtests.test(repr(fields)), pytest.raises(error, match="|".join(fields)):
-            MsgPack(**{"msgs": []} | fields)
+            msgstream.MsgPack(**{"msgs": []} | fields)
 
 
 def test_pack_has_the_interval_of_its_messages() -> None:
-    pack = MsgPack([InsertMsg([3, 9], [1, 2], [b"", b""]), TimeTickMsg(5)])
+    pack = msgstream.MsgPack([msgstream.InsertMsg([3, 9], [1, 2], [b"", b""]), msgstream.TimeTickMsg(5)])
     assert (pack.begin_ts, pack.end_ts) == (3, 9)
-    assert (MsgPack([]).begin_ts, MsgPack([]).end_ts) == (0, 0)
-    assert (MsgPack([], 3, 4).begin_ts, MsgPack([], 3, 4).end_ts) == (3, 4)
+    assert (msgstream.MsgPack([]).begin_ts, msgstream.MsgPack([]).end_ts) == (0, 0)
+    assert (msgstream.MsgPack([], 3, 4).begin_ts, msgstream.MsgPack([], 3, 4).end_ts) == (3, 4)

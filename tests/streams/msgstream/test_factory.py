@@ -10,21 +10,17 @@ import pytest
 from tests.streams.msgstream.packs import consume, numbers, produce, row, tick
 from wal import open_wal
 from wal.errors import InvalidArgumentError
-from wal.streams.msgstream import (
-    MemoryMsgStreamFactory,
-    MsgStreamFactory,
-    PulsarMsgStreamFactory,
-    RmqMsgStreamFactory,
-    TsMsg,
-    TtMsgStream,
-    UnmarshalDispatcher,
-    WalMsgStreamFactory,
-)
+from wal.streams import msgstream
 from wal.streams.msgstream.media.memory import MemoryMedium
 
 FACTORIES = pytest.mark.parametrize(
     ("kind", "parameter"),
-    [(MemoryMsgStreamFactory, "medium"), (PulsarMsgStreamFactory, "address"), (RmqMsgStreamFactory, "path"), (WalMsgStreamFactory, "log")],
+    [
+        (msgstream.MemoryMsgStreamFactory, "medium"),
+        (msgstream.PulsarMsgStreamFactory, "address"),
+        (msgstream.RmqMsgStreamFactory, "path"),
+        (msgstream.WalMsgStreamFactory, "log"),
+    ],
 )
 
 
@@ -35,14 +31,14 @@ async def test_streams_in_memory_and_on_rocksmq_share_their_channels(tmp_path: P
         def __init__(self) -> None:
             self.made = 0
 
-        def new_unmarshal_dispatcher(self) -> UnmarshalDispatcher:
+        def new_unmarshal_dispatcher(self) -> msgstream.UnmarshalDispatcher:
             self.made += 1
-            return UnmarshalDispatcher()
+            return msgstream.UnmarshalDispatcher()
 
-    async def check(factory: MsgStreamFactory, ticks: list[TsMsg]) -> None:
+    async def check(factory: msgstream.MsgStreamFactory, ticks: list[msgstream.TsMsg]) -> None:
         """Two streams of the factory, one of each kind, share their channels."""
         async with await factory.new_msg_stream() as plain, await factory.new_tt_msg_stream() as ticked:
-            assert isinstance(ticked, TtMsgStream)
+            assert isinstance(ticked, msgstream.TtMsgStream)
             await plain.as_producer(["a"])
             await plain.as_consumer(["a"], "plain")
             await ticked.as_consumer(["a"], "ticked")
@@ -52,8 +48,8 @@ async def test_streams_in_memory_and_on_rocksmq_share_their_channels(tmp_path: P
 
     async with MemoryMedium() as medium:
         places: list[tuple[Any, dict[str, Any]]] = [
-            (MemoryMsgStreamFactory(), {"medium": medium}),
-            (RmqMsgStreamFactory(), {"path": tmp_path / "mq"}),
+            (msgstream.MemoryMsgStreamFactory(), {"medium": medium}),
+            (msgstream.RmqMsgStreamFactory(), {"path": tmp_path / "mq"}),
         ]
         for factory, place in places:
             dispatchers = Counting()
@@ -65,7 +61,7 @@ async def test_streams_in_memory_and_on_rocksmq_share_their_channels(tmp_path: P
 
 async def test_streams_on_a_log() -> None:
     async with open_wal("memory:") as log:
-        factory = WalMsgStreamFactory()
+        factory = msgstream.WalMsgStreamFactory()
         factory.set_params({"log": log, "tick_interval_s": 0.01})
         async with await factory.new_msg_stream() as plain, await factory.new_tt_msg_stream() as ticked:
             await plain.as_producer(["a"])
@@ -77,7 +73,7 @@ async def test_streams_on_a_log() -> None:
 
 
 async def test_stream_on_pulsar_is_created_before_it_connects() -> None:
-    factory = PulsarMsgStreamFactory()
+    factory = msgstream.PulsarMsgStreamFactory()
     factory.set_params({"address": "pulsar://localhost:1/public/default", "auto_ack": False})
     for stream in (await factory.new_msg_stream(), await factory.new_tt_msg_stream()):
         await stream.close()
@@ -103,7 +99,7 @@ async def test_unknown_parameters_set_nothing(kind: type[Any], parameter: str) -
 
 
 async def test_values_out_of_range_are_refused_with_the_stream() -> None:
-    factory = MemoryMsgStreamFactory()
+    factory = msgstream.MemoryMsgStreamFactory()
     factory.set_params({"medium": MemoryMedium(), "buffer_size": 0})
     with pytest.raises(InvalidArgumentError, match="buffer_size=0"):
         await factory.new_msg_stream()

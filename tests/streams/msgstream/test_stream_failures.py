@@ -12,19 +12,7 @@ import pytest
 from tests.streams.msgstream.faulty import FaultyMedium
 from tests.streams.msgstream.packs import consume, consume_messages, numbers, produce, row, tick
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, UnavailableError, UnknownError
-from wal.streams.msgstream import (
-    InsertMsg,
-    MsgPack,
-    MsgPosition,
-    MsgStream,
-    Outgoing,
-    PartialSendError,
-    ProduceError,
-    Refused,
-    TsMsg,
-    TtMsgStream,
-    UnmarshalDispatcher,
-)
+from wal.streams import msgstream
 from wal.streams.msgstream.subscription import PENDING_MAX
 
 
@@ -35,8 +23,8 @@ class Panic(BaseException):
         raise KeyError("text")
 
 
-KINDS = pytest.mark.parametrize("kind", [MsgStream, TtMsgStream])
-Kind = Callable[..., MsgStream]
+KINDS = pytest.mark.parametrize("kind", [msgstream.MsgStream, msgstream.TtMsgStream])
+Kind = Callable[..., msgstream.MsgStream]
 
 
 @pytest.fixture
@@ -46,7 +34,7 @@ async def medium() -> AsyncIterator[FaultyMedium]:
     await opened.memory.close()
 
 
-async def both_ways(medium: FaultyMedium, kind: Kind = MsgStream, **settings: Any) -> MsgStream:
+async def both_ways(medium: FaultyMedium, kind: Kind = msgstream.MsgStream, **settings: Any) -> msgstream.MsgStream:
     """Returns a stream that produces to a and b, and consumes from them."""
     stream = kind(medium, **settings)
     await stream.as_producer(["a", "b"])
@@ -54,14 +42,14 @@ async def both_ways(medium: FaultyMedium, kind: Kind = MsgStream, **settings: An
     return stream
 
 
-def calls(stream: MsgStream) -> list[Coroutine[Any, Any, object]]:
-    pack = MsgPack([row(1)])
+def calls(stream: msgstream.MsgStream) -> list[Coroutine[Any, Any, object]]:
+    pack = msgstream.MsgPack([row(1)])
     return [
         stream.produce(pack),
         stream.broadcast(pack),
         stream.as_producer(["c"]),
         stream.as_consumer(["c"], "subscription"),
-        stream.seek(MsgPosition("a", b"id")),
+        stream.seek(msgstream.MsgPosition("a", b"id")),
         stream.start(),
         stream.consume(),
     ]
@@ -70,13 +58,13 @@ def calls(stream: MsgStream) -> list[Coroutine[Any, Any, object]]:
 @KINDS
 async def test_failed_receive_ends_the_stream_after_what_was_received(medium: FaultyMedium, kind: Kind) -> None:
     async with await both_ways(medium, kind) as stream:
-        await stream.broadcast(MsgPack([row(1, 1), tick(2)]))
+        await stream.broadcast(msgstream.MsgPack([row(1, 1), tick(2)]))
         await stream.start()
         while sum(counts.received for counts in stream.statistics().channels) < 4:
             await asyncio.sleep(0)
         error = StorageError("the disk is gone")
         medium.fail("receive", error)
-        await stream.broadcast(MsgPack([row(2, 3), tick(4)]))  # wakes the calls that wait; the next ones fail
+        await stream.broadcast(msgstream.MsgPack([row(2, 3), tick(4)]))  # wakes the calls that wait; the next ones fail
         delivered = []
         with pytest.raises(StorageError, match="the disk is gone") as raised:
             while True:
@@ -115,9 +103,9 @@ async def test_failed_send_says_what_is_durable(medium: FaultyMedium, call: str,
     async with await both_ways(medium) as stream:
         medium.fail("send", UnavailableError("no server"), channel="b")
         with pytest.raises(UnavailableError, match=r"no server; 2 messages .* durable") as raised:
-            await getattr(stream, call)(MsgPack([row(n, key=key) for n, key in enumerate(keys)]))
+            await getattr(stream, call)(msgstream.MsgPack([row(n, key=key) for n, key in enumerate(keys)]))
         error = raised.value
-        assert isinstance(error, ProduceError)
+        assert isinstance(error, msgstream.ProduceError)
         assert error.retryable
         assert isinstance(error.__cause__, UnavailableError)
         assert list(error.results) == ["a"]
@@ -134,23 +122,23 @@ async def test_failed_send_says_what_is_durable(medium: FaultyMedium, call: str,
 async def test_send_that_failed_in_the_middle_has_holes(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
 
-        async def first_only(channel: str, messages: list[Outgoing]) -> None:
+        async def first_only(channel: str, messages: list[msgstream.Outgoing]) -> None:
             cause = StorageError("torn", outcome_unknown=True)
-            raise PartialSendError("torn", durable={channel: [b"id", None]}) from cause
+            raise msgstream.PartialSendError("torn", durable={channel: [b"id", None]}) from cause
 
         medium.before["send"] = first_only
         for call in (stream.produce, stream.broadcast):
             with pytest.raises(StorageError) as raised:
-                await call(MsgPack([row(0, 5, key=0), row(1, key=0)]))
-            assert isinstance(raised.value, ProduceError)
+                await call(msgstream.MsgPack([row(0, 5, key=0), row(1, key=0)]))
+            assert isinstance(raised.value, msgstream.ProduceError)
             assert raised.value.outcome_unknown
-            assert raised.value.results["a"] == [MsgPosition("a", b"id", timestamp=5), None]
+            assert raised.value.results["a"] == [msgstream.MsgPosition("a", b"id", timestamp=5), None]
 
 
 async def test_error_that_is_no_wal_error_is_the_cause(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         medium.fail("send", OSError("cable"))
-        with pytest.raises(ProduceError, match="cable") as raised:
+        with pytest.raises(msgstream.ProduceError, match="cable") as raised:
             await produce(stream, row(1))
         assert isinstance(raised.value.__cause__, OSError)
         assert raised.value.results == {}
@@ -158,11 +146,11 @@ async def test_error_that_is_no_wal_error_is_the_cause(medium: FaultyMedium) -> 
 
 @KINDS
 async def test_on_refused_that_raises_ends_the_stream(medium: FaultyMedium, kind: Kind) -> None:
-    def refuse(refused: Refused) -> None:
+    def refuse(refused: msgstream.Refused) -> None:
         raise LookupError(refused.reason)
 
     async with await both_ways(medium, kind, on_refused=refuse) as stream:
-        await (await medium.producer("a")).send([Outgoing(b"no message", 400)])
+        await (await medium.producer("a")).send([msgstream.Outgoing(b"no message", 400)])
         for _ in range(2):
             with pytest.raises(LookupError, match="cannot be decoded"):
                 await stream.consume()
@@ -175,33 +163,33 @@ async def test_on_refused_that_raises_ends_the_stream(medium: FaultyMedium, kind
 async def test_decoder_that_raises_anything_refuses_the_message(
     medium: FaultyMedium, kind: Kind, error: type[BaseException], text: str
 ) -> None:
-    class Failing(UnmarshalDispatcher):
-        def unmarshal(self, data: bytes, msg_type: int | None = None) -> TsMsg:
+    class Failing(msgstream.UnmarshalDispatcher):
+        def unmarshal(self, data: bytes, msg_type: int | None = None) -> msgstream.TsMsg:
             message = super().unmarshal(data, msg_type)
             if message.id == 7:
                 raise error
             return message
 
-    refused: list[Refused] = []
+    refused: list[msgstream.Refused] = []
     async with await both_ways(medium, kind, dispatcher=Failing(), on_refused=refused.append) as stream:
-        await stream.broadcast(MsgPack([row(1, 3, id=7), row(2, 4), tick(5)]))
+        await stream.broadcast(msgstream.MsgPack([row(1, 3, id=7), row(2, 4), tick(5)]))
         pack = await consume(stream)
-        assert [msg.timestamps for msg in pack.msgs if isinstance(msg, InsertMsg)][:1] == [[4]]
+        assert [msg.timestamps for msg in pack.msgs if isinstance(msg, msgstream.InsertMsg)][:1] == [[4]]
         assert [one.reason for one in refused[:1]] == [f"it cannot be decoded: {text}"]
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, StopAsyncIteration, StopIteration, GeneratorExit, Panic])
 @pytest.mark.parametrize("late", [False, True])
 async def test_on_refused_that_raises_anything_ends_the_stream(medium: FaultyMedium, late: bool, error: type[BaseException]) -> None:
-    def refuse(refused: Refused) -> None:
+    def refuse(refused: msgstream.Refused) -> None:
         raise error
 
-    async with await both_ways(medium, TtMsgStream, on_refused=refuse) as stream:
+    async with await both_ways(medium, msgstream.TtMsgStream, on_refused=refuse) as stream:
         if late:
-            await stream.broadcast(MsgPack([tick(5), row(1, 4), tick(6)]))
+            await stream.broadcast(msgstream.MsgPack([tick(5), row(1, 4), tick(6)]))
             assert (await consume(stream)).end_ts == 5
         else:
-            await (await medium.producer("a")).send([Outgoing(b"no message", 400)])
+            await (await medium.producer("a")).send([msgstream.Outgoing(b"no message", 400)])
         for call in (stream.consume, stream.consume, stream.start):
             with pytest.raises((UnknownError, RuntimeError, Panic)) as raised:
                 await call()
@@ -230,11 +218,11 @@ async def test_medium_whose_call_was_cancelled_ends_the_stream_with_another_erro
 
 
 async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium: FaultyMedium) -> None:
-    def refuse(refused: Refused) -> None:
+    def refuse(refused: msgstream.Refused) -> None:
         raise LookupError(refused.reason)
 
-    async with await both_ways(medium, TtMsgStream, on_refused=refuse) as stream:
-        await stream.broadcast(MsgPack([tick(5), row(1, 4), tick(6)]))
+    async with await both_ways(medium, msgstream.TtMsgStream, on_refused=refuse) as stream:
+        await stream.broadcast(msgstream.MsgPack([tick(5), row(1, 4), tick(6)]))
         assert (await consume(stream)).end_ts == 5
         for _ in range(2):
             with pytest.raises(LookupError, match="late"):
@@ -243,7 +231,7 @@ async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium:
 
 async def test_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
-        sent = await stream.broadcast(MsgPack([row(1)]))
+        sent = await stream.broadcast(msgstream.MsgPack([row(1)]))
         medium.fail("check", UnavailableError("no server"), channel="b")
         positions = [sent["a"][0], sent["b"][0]]
         with pytest.raises(UnavailableError):
@@ -258,7 +246,7 @@ async def test_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(med
 
 async def test_seek_that_is_cancelled_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
-        sent = await stream.broadcast(MsgPack([row(1)]))
+        sent = await stream.broadcast(msgstream.MsgPack([row(1)]))
         medium.block("seek")
         seeking = asyncio.ensure_future(stream.seek(sent["a"][0]))
         await asyncio.sleep(0)
@@ -272,7 +260,7 @@ async def test_seek_that_is_cancelled_when_a_channel_may_have_moved_ends_the_str
 
 @pytest.mark.parametrize("call", ["producer", "consumer"])
 async def test_channels_are_added_all_or_none(medium: FaultyMedium, call: str) -> None:
-    async with TtMsgStream(medium) as stream:
+    async with msgstream.TtMsgStream(medium) as stream:
 
         async def add() -> None:
             await (stream.as_producer(["a", "b"]) if call == "producer" else stream.as_consumer(["a", "b"], "subscription"))
@@ -280,10 +268,10 @@ async def test_channels_are_added_all_or_none(medium: FaultyMedium, call: str) -
         medium.fail(call, UnavailableError("no server"), channel="b")
         with pytest.raises(UnavailableError):
             await add()
-        async with TtMsgStream(medium) as other:  # the consumer of a is closed again
+        async with msgstream.TtMsgStream(medium) as other:  # the consumer of a is closed again
             await other.as_consumer(["a"], "subscription")
         with pytest.raises(InvalidArgumentError, match=f"no {call}s"):
-            await (stream.produce(MsgPack([row(1)])) if call == "producer" else stream.consume())
+            await (stream.produce(msgstream.MsgPack([row(1)])) if call == "producer" else stream.consume())
         del medium.before[call]
         await add()
 

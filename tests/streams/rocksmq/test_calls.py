@@ -7,17 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal.errors import (
-    ChannelExistError,
-    ChannelNotExistError,
-    ClosedError,
-    FormatError,
-    InnerError,
-    InvalidArgumentError,
-    LockedError,
-    TruncatedError,
-    WouldBlockError,
-)
+from wal import errors
 from wal.storage.kv import MemoryKV
 from wal.streams.rocksmq import ConsumerMessage, ProducerMessage, RocksMQ, RocksMQSettings
 from wal.timestamp import IdAllocator
@@ -58,20 +48,20 @@ async def test_channels_whose_names_begin_alike_never_mix(mq: RocksMQ) -> None:
 
 
 async def test_unknown_and_duplicate_names_are_errors(mq: RocksMQ) -> None:
-    with pytest.raises(ChannelNotExistError, match=r"'x'.*create_channel"):
+    with pytest.raises(errors.ChannelNotExistError, match=r"'x'.*create_channel"):
         await mq.produce("x", [b""])
-    with pytest.raises(ChannelNotExistError):
+    with pytest.raises(errors.ChannelNotExistError):
         await mq.create_consumer_group("g", "x")
-    with pytest.raises(ChannelNotExistError):
+    with pytest.raises(errors.ChannelNotExistError):
         await mq.destroy_channel("x")
     await mq.create_channel("x")
-    with pytest.raises(ChannelExistError, match="already exists"):
+    with pytest.raises(errors.ChannelExistError, match="already exists"):
         await mq.create_channel("x")
     for call in (mq.consume("g", "x", 1), mq.seek("g", "x", -1), mq.ack("g", "x", 1), mq.destroy_consumer_group("g", "x")):
-        with pytest.raises(ChannelNotExistError, match="create_consumer_group"):
+        with pytest.raises(errors.ChannelNotExistError, match="create_consumer_group"):
             await call
     await mq.create_consumer_group("g", "x")
-    with pytest.raises(ChannelExistError, match="already exists"):
+    with pytest.raises(errors.ChannelExistError, match="already exists"):
         await mq.create_consumer_group("g", "x")
 
 
@@ -81,26 +71,26 @@ async def test_wrong_arguments_are_refused_before_anything_happens(directory: Pa
         await mq.create_channel("x")
         await mq.create_consumer_group("g", "x")
         for messages in ([], [b"x" * 11], [b"x" * 8, b"x" * 8]):
-            with pytest.raises(InvalidArgumentError, match=r"too few or too many|message_bytes_max=10|batch_bytes_max=15"):
+            with pytest.raises(errors.InvalidArgumentError, match=r"too few or too many|message_bytes_max=10|batch_bytes_max=15"):
                 await mq.produce("x", messages)
         for wrong in ("text", b"bytes", [5], ["text"], None):
             with pytest.raises(TypeError):
                 await mq.produce("x", wrong)  # type: ignore[arg-type]
         for n, timeout_s in ((0, 0.0), (-1, None), (1, -0.5)):
-            with pytest.raises(InvalidArgumentError, match="out of range"):
+            with pytest.raises(errors.InvalidArgumentError, match="out of range"):
                 await mq.consume("g", "x", n, timeout_s=timeout_s)
         with pytest.raises(TypeError):
             await mq.consume("g", "x", True)
         for message_id in (0, -2, 77):
-            with pytest.raises(InvalidArgumentError, match=str(message_id)):
+            with pytest.raises(errors.InvalidArgumentError, match=str(message_id)):
                 await mq.seek("g", "x", message_id)
         waiting = [asyncio.ensure_future(mq.produce("x", [b"x" * 8])) for _ in range(2)]
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(outcomes[0], range)
-        assert isinstance(outcomes[1], WouldBlockError)
+        assert isinstance(outcomes[1], errors.WouldBlockError)
         assert mq.statistics().in_flight_bytes == 0
         assert len(await mq.consume("g", "x", 99)) == 1
-    with pytest.raises(InvalidArgumentError, match="page_bytes=0"):
+    with pytest.raises(errors.InvalidArgumentError, match="page_bytes=0"):
         RocksMQSettings(page_bytes=0)
 
 
@@ -122,7 +112,7 @@ async def test_seek_moves_after_a_message_or_before_it(mq: RocksMQ) -> None:
     assert payloads(await mq.consume("g", "x", 1)) == [b"0"]
     await mq.seek("g", "x", None)
     assert await mq.consume("g", "x", 1) == []
-    with pytest.raises(InvalidArgumentError, match="has no message"):
+    with pytest.raises(errors.InvalidArgumentError, match="has no message"):
         await mq.seek("g", "x", foreign)
     await mq.create_consumer_group("late", "x", latest=True)
     assert await mq.consume("late", "x", 1) == []
@@ -138,7 +128,7 @@ async def test_unacknowledged_messages_are_redelivered_after_opening(directory: 
         assert len(await mq.consume("g", "x", 3, auto_ack=False)) == 3
         assert await mq.consume("g", "x", 3, auto_ack=False) == []
         await mq.ack("g", "x", ids[0])
-        with pytest.raises(InvalidArgumentError, match="was handed messages"):
+        with pytest.raises(errors.InvalidArgumentError, match="was handed messages"):
             await mq.ack("g", "x", ids[2] + 1)
     async with await RocksMQ.open(directory) as mq:
         assert payloads(await mq.consume("g", "x", 9)) == [b"1", b"2"]
@@ -194,16 +184,16 @@ async def test_destroying_ends_waiting_calls(mq: RocksMQ) -> None:
     while sum(group.waiting for group in mq.channels()[0].groups) < 2:
         await asyncio.sleep(0)
     await mq.destroy_consumer_group("g", "x")
-    with pytest.raises(ChannelNotExistError, match="'g' was destroyed"):
+    with pytest.raises(errors.ChannelNotExistError, match="'g' was destroyed"):
         await one
     await mq.destroy_channel("x")
-    with pytest.raises(ChannelNotExistError, match="'x' was destroyed"):
+    with pytest.raises(errors.ChannelNotExistError, match="'x' was destroyed"):
         await other
 
 
 async def test_closed_and_locked(directory: Path) -> None:
     mq = await RocksMQ.open(directory)
-    with pytest.raises(LockedError, match="open already"):
+    with pytest.raises(errors.LockedError, match="open already"):
         await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
@@ -212,11 +202,11 @@ async def test_closed_and_locked(directory: Path) -> None:
         await asyncio.sleep(0)
     await mq.close()
     await mq.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         await waiting
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         await mq.produce("x", [b""])
-    with pytest.raises(ClosedError):
+    with pytest.raises(errors.ClosedError):
         await mq.create_channel("y")
     await (await RocksMQ.open(directory)).close()
 
@@ -224,7 +214,7 @@ async def test_closed_and_locked(directory: Path) -> None:
 async def test_directory_of_something_else_is_left_alone(directory: Path) -> None:
     directory.mkdir()
     (directory / "notes.txt").write_text("mine")
-    with pytest.raises(FormatError, match="directory of its own"):
+    with pytest.raises(errors.FormatError, match="directory of its own"):
         await RocksMQ.open(directory)
     assert [path.name for path in directory.iterdir()] == ["notes.txt"]
 
@@ -251,14 +241,14 @@ async def test_ids_of_a_given_allocator(directory: Path) -> None:
     async with await RocksMQ.open(directory, wrong) as mq:
         for first in (1, 103, (1 << 63) - 1, 1 << 70):
             wrong.first = first
-            with pytest.raises(InnerError, match="at or above 104"):
+            with pytest.raises(errors.InnerError, match="at or above 104"):
                 await mq.produce("x", [b"d"])
         wrong.first = 0
-        with pytest.raises(InnerError, match="was cancelled"):
+        with pytest.raises(errors.InnerError, match="was cancelled"):
             await mq.produce("x", [b"d"])
         assert payloads(await mq.consume("g", "x", 9)) == [b"a", b"b", b"c"]
     async with await RocksMQ.open(directory, ids) as mq:
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await mq.produce("x", [b"d"])
         assert mq.statistics().in_flight_bytes == 0
         await mq.create_channel("y")
@@ -273,10 +263,10 @@ async def test_messages_given_back_come_again_first_and_in_order(mq: RocksMQ) ->
     await mq.give_back("g", "x", [taken[1]])
     assert payloads(await mq.consume("g", "x", 9, auto_ack=False)) == [b"1", b"3"]
     assert payloads(await mq.consume("g", "x", 9, auto_ack=False)) == [b"4", b"5"]
-    with pytest.raises(InvalidArgumentError, match=r"up to 6, not 7: give back"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"up to 6, not 7: give back"):
         await mq.give_back("g", "x", [ConsumerMessage(7, b"")])
     await mq.give_back("g", "x", [])
-    with pytest.raises(ChannelNotExistError):
+    with pytest.raises(errors.ChannelNotExistError):
         await mq.give_back("h", "x", taken)
 
 
@@ -320,11 +310,11 @@ async def test_message_is_found_by_its_id_in_its_channel_only(directory: Path) -
         await mq.find("x", ids[0])
         await mq.find("y", ids[1])
         for name, message_id in (("x", ids[1]), ("y", ids[0]), ("x", ids[2] + 1), ("x", 1 << 62)):
-            with pytest.raises(InvalidArgumentError, match=f"has no message {message_id}"):
+            with pytest.raises(errors.InvalidArgumentError, match=f"has no message {message_id}"):
                 await mq.find(name, message_id)
-        with pytest.raises(ChannelNotExistError):
+        with pytest.raises(errors.ChannelNotExistError):
             await mq.find("z", 1)
         await mq.consume("g", "x", 1)
         assert await mq.retain() == 1
-        with pytest.raises(TruncatedError, match="was dropped"):
+        with pytest.raises(errors.TruncatedError, match="was dropped"):
             await mq.find("x", ids[0])

@@ -12,19 +12,7 @@ from actors import VirtualClock
 from tests.locations import open_virtual, open_wal
 from tests.probes import grouped, local, made_on, payloads, read_all, start, turns, written
 from tests.storage.journal.faults import FaultyDisk
-from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, timestamp
-from wal.errors import (
-    ChannelNotExistError,
-    ClosedError,
-    InvalidArgumentError,
-    InvalidRequestSeqError,
-    InvalidTransactionStateError,
-    NoSpaceError,
-    StorageError,
-    TransactionExpiredError,
-    UnknownError,
-    WouldBlockError,
-)
+from wal import AppendResult, Message, MessageType, ProducerInfo, ProducerKey, WALAccesser, errors, timestamp
 from wal.frame import EncodedFrame
 from wal.storage.journal import backend as journal_backend
 
@@ -63,7 +51,7 @@ class Gate:
         self.shut = False
         held, self.held = self.held, []
         for _, done in held:
-            done(-1, NoSpaceError("no room for the next segment: nothing was written"))
+            done(-1, errors.NoSpaceError("no room for the next segment: nothing was written"))
 
 
 def key(sequence: int, producer: str = "p") -> ProducerKey:
@@ -116,7 +104,7 @@ async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccess
     sharer = nowait(log, b"1", "k")
     await turns()
     gate.refuse()
-    with pytest.raises(NoSpaceError):
+    with pytest.raises(errors.NoSpaceError):
         await sharer
     assert not (await nowait(log, b"2", "k")).duplicate
     assert local(log).node.in_flight.size == 0
@@ -144,7 +132,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAcce
     assert written(log).pchannels[0].barriers == 2
     gate.refuse()
     found = await outcomes([*futures, sharer, waiting, after])
-    assert [type(error) for error in found] == [NoSpaceError] + [InvalidRequestSeqError] * 5
+    assert [type(error) for error in found] == [errors.NoSpaceError] + [errors.InvalidRequestSeqError] * 5
     assert "sequence 3 of producer 'p'" in str(found[2])
     assert not (await other).duplicate
     await plain
@@ -170,7 +158,7 @@ async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(l
     assert len(gate.held) == 2
     gate.refuse()
     found = await outcomes([plain, first, second])
-    assert [type(error) for error in found] == [NoSpaceError, NoSpaceError, InvalidRequestSeqError]
+    assert [type(error) for error in found] == [errors.NoSpaceError, errors.NoSpaceError, errors.InvalidRequestSeqError]
     assert not (await nowait(log, b"1", key(1))).duplicate
     assert not (await nowait(log, b"2", key(2))).duplicate
     assert local(log).node.in_flight.size == 0
@@ -190,7 +178,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: W
     assert written(log).pchannels[0].barriers == 1
     gate.refuse()
     second = nowait(log, b"2", key(2))
-    assert [type(error) for error in await outcomes(plain)] == [NoSpaceError] * 2
+    assert [type(error) for error in await outcomes(plain)] == [errors.NoSpaceError] * 2
     assert not any(result.duplicate for result in [await second, await first])
     assert await payloads(log, "orders") == [b"0", b"1", b"2"]
 
@@ -212,7 +200,7 @@ async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAc
     async with asyncio.timeout(60):
         await asked.wait()  # so the frame is drafted
     gate.refuse()
-    assert [type(error) for error in await outcomes([first, second])] == [NoSpaceError, InvalidRequestSeqError]
+    assert [type(error) for error in await outcomes([first, second])] == [errors.NoSpaceError, errors.InvalidRequestSeqError]
     monkeypatch.setattr(opened.node.oracle, "take", take)
     pchannel.ticks_extended(None)
     await plain
@@ -244,8 +232,8 @@ async def test_single_appends_are_withdrawn_out_of_what_waits_together(log: WALA
     assert written(log).pchannels[0].waiting == 9
     gate.refuse()
     kept.append(put("orders", b"5", "k5"))  # must not join what was taken apart
-    assert [type(error) for error in await outcomes([*failing, filling])] == [NoSpaceError] * 3
-    assert [type(error) for error in await outcomes(lost)] == [InvalidRequestSeqError] * 4
+    assert [type(error) for error in await outcomes([*failing, filling])] == [errors.NoSpaceError] * 3
+    assert [type(error) for error in await outcomes(lost)] == [errors.InvalidRequestSeqError] * 4
     results = await outcomes(kept)
     assert all(isinstance(result, AppendResult) and not result.duplicate for result in results), results
     ticks = [result.time_tick for result in results if isinstance(result, AppendResult)]
@@ -267,7 +255,7 @@ async def test_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, mon
     monkeypatch.setattr(vchannel.pchannel.frames, "submit_keyed", lambda *_: 1 / 0)
     futures = [nowait(log, b"1", "k"), nowait(log, b"0", "known"), nowait(log, b"1", "k"), nowait(log, b"2", key(1))]
     found = await outcomes(futures)
-    assert [type(outcome) for outcome in found] == [UnknownError, AppendResult, UnknownError, UnknownError]
+    assert [type(outcome) for outcome in found] == [errors.UnknownError, AppendResult, errors.UnknownError, errors.UnknownError]
     assert local(log).node.in_flight.size == 0
     monkeypatch.undo()
     other = log.append_nowait(Message("other", b"1"), idempotency_key="k")
@@ -284,8 +272,8 @@ async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeyp
     disk.fail_sync = True
     futures = [nowait(log, b"%d" % sequence, key(sequence)) for sequence in (2, 2, 3)]
     found = await outcomes(futures)
-    assert all(isinstance(error, StorageError) and error.outcome_unknown for error in found)
-    with pytest.raises(StorageError):
+    assert all(isinstance(error, errors.StorageError) and error.outcome_unknown for error in found)
+    with pytest.raises(errors.StorageError):
         await nowait(log, b"4", key(4))
     await log.close()
     async with open_wal(data) as log:
@@ -318,7 +306,7 @@ async def test_transaction_in_flight_shares_with_one_over_the_same_set(log: WALA
     assert grouped(await read_all(log, ["a", "b"])) == [[b"body"], [b"body"]]
     assert written(log).pchannels[0].open_transactions == 0
     assert written(log).pchannels[0].open_transaction_bytes == 0
-    with pytest.raises(InvalidTransactionStateError):
+    with pytest.raises(errors.InvalidTransactionStateError):
         await txns[1].commit()
 
 
@@ -339,7 +327,7 @@ async def test_commit_that_finds_no_room_stays_open(location: str) -> None:
         await nowait(log, b"1", key(1))
         async with log.txn("orders", idempotency_key=key(1, "q")) as txn:
             await txn.append(b"body")
-            with pytest.raises(WouldBlockError, match="producers_max=1"):
+            with pytest.raises(errors.WouldBlockError, match="producers_max=1"):
                 await txn.commit()
             await txn.append(b"more")
             await log.forget_producer("p")
@@ -352,9 +340,9 @@ async def test_full_inbox_leaves_a_transaction_open(log: WALAccesser, monkeypatc
     await txn.append(b"body")
     group = local(log).node.pchannels["p0"].actor_group
     monkeypatch.setattr(group, "_inbox_max", 0)
-    with pytest.raises(WouldBlockError):
+    with pytest.raises(errors.WouldBlockError):
         await txn.commit()
-    with pytest.raises(WouldBlockError):
+    with pytest.raises(errors.WouldBlockError):
         await nowait(log, b"refused", "k")
     assert local(log).node.in_flight.size == 0
     monkeypatch.undo()
@@ -369,7 +357,7 @@ async def test_commit_out_of_order_is_over(log: WALAccesser, monkeypatch: pytest
     await txn.append(b"body")
     gate = Gate(log, monkeypatch)
     second = nowait(log, b"2", key(2))
-    with pytest.raises(InvalidRequestSeqError, match="ascending"):
+    with pytest.raises(errors.InvalidRequestSeqError, match="ascending"):
         await txn.commit()
     assert written(log).pchannels[0].open_transactions == 0
     gate.open()
@@ -385,7 +373,7 @@ async def test_expired_one_leaves_its_key_free(location: str) -> None:
     for _ in range(20):
         clock.advance(0.2)
         await turns()
-    with pytest.raises(TransactionExpiredError):
+    with pytest.raises(errors.TransactionExpiredError):
         await txn.commit()
     assert not (await nowait(log, b"1", "k")).duplicate
     await log.close()
@@ -431,7 +419,7 @@ async def test_at_close_an_append_that_waits_for_its_barrier_was_not_sent(data: 
     futures += [nowait(log, b"%d" % sequence, key(sequence), barrier_time_tick=later) for sequence in (1, 2)]
     await turns()
     await log.close()
-    assert [type(error) for error in await outcomes(futures)] == [ClosedError] * 4
+    assert [type(error) for error in await outcomes(futures)] == [errors.ClosedError] * 4
     async with open_wal(data) as log:
         assert not (await nowait(log, b"1", "k")).duplicate
         assert not (await nowait(log, b"2", key(2))).duplicate
@@ -441,7 +429,7 @@ async def test_exclusive_duplicate_fails_no_transaction(log: WALAccesser) -> Non
     exclusive = Message("orders", b"schema", message_type=MessageType.SCHEMA_CHANGE)
     spanned = await log.txn("orders")
     first = await log.raw_append(exclusive, idempotency_key="k")
-    with pytest.raises(TransactionExpiredError):
+    with pytest.raises(errors.TransactionExpiredError):
         await spanned.commit()
     txn = await log.txn("orders")
     assert the_first(first, await log.raw_append(exclusive, idempotency_key="k"))
@@ -458,9 +446,9 @@ async def test_exclusive_message_fails_a_keyed_commit_that_waits(log: WALAccesse
     await turns()
     after = nowait(log, b"2", key(2))
     await log.raw_append(Message("orders", b"", message_type=MessageType.SCHEMA_CHANGE))
-    with pytest.raises(TransactionExpiredError):
+    with pytest.raises(errors.TransactionExpiredError):
         await commit
-    with pytest.raises(InvalidRequestSeqError):
+    with pytest.raises(errors.InvalidRequestSeqError):
         await after
     assert await log.producers() == []
     assert local(log).node.in_flight.size == 0
@@ -514,7 +502,7 @@ async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccess
     await nowait(log, b"5", key(5))
     gate = Gate(log, monkeypatch)
     sixth = nowait(log, b"6", key(6))
-    with pytest.raises(WouldBlockError, match="1 appends in flight"):
+    with pytest.raises(errors.WouldBlockError, match="1 appends in flight"):
         await log.forget_producer("p")
     gate.open()
     await sixth
@@ -522,10 +510,10 @@ async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccess
     forgetting = start(log.forget_producer("p"))
     await turns()
     for refused in (log.forget_producer("p"), log.raw_append(Message("orders", b""), idempotency_key=key(6))):
-        with pytest.raises(WouldBlockError, match="being forgotten"):
+        with pytest.raises(errors.WouldBlockError, match="being forgotten"):
             await refused
     gate.refuse()
-    with pytest.raises(NoSpaceError):
+    with pytest.raises(errors.NoSpaceError):
         await forgetting
     assert (await nowait(log, b"6", key(6))).duplicate
     forgetting = start(log.forget_producer("p"))
@@ -537,7 +525,7 @@ async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccess
     assert not (await nowait(log, b"0", key(0))).duplicate
     assert await payloads(log, "orders") == [b"5", b"6", b"0"]
     for unknown in ("q", ""):
-        with pytest.raises(InvalidArgumentError, match=r"log\.producers\(\)"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"log\.producers\(\)"):
             await log.forget_producer(unknown)
     with pytest.raises(TypeError):
         await log.forget_producer(b"p")  # type: ignore[arg-type]
@@ -622,9 +610,9 @@ async def test_window_without_a_count_follows_the_age(data_dir: Path) -> None:
 async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
     window: Any = {setting: 0}
     async with open_wal("memory:", **window) as log:
-        with pytest.raises(InvalidArgumentError, match=f"{setting}=0"):
+        with pytest.raises(errors.InvalidArgumentError, match=f"{setting}=0"):
             nowait(log, b"", "k")
-        with pytest.raises(InvalidArgumentError, match="ProducerKey"):
+        with pytest.raises(errors.InvalidArgumentError, match="ProducerKey"):
             await log.txn("orders", idempotency_key="k")
         await nowait(log, b"", key(1))
         assert (await nowait(log, b"", key(1))).duplicate
@@ -635,7 +623,7 @@ async def test_without_a_window_plain_keys_are_refused(setting: str) -> None:
 async def test_no_room_in_flight(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=100) as log:
         large = log.append_nowait(Message("orders", bytes(200)))
-        with pytest.raises(WouldBlockError):
+        with pytest.raises(errors.WouldBlockError):
             nowait(log, b"1", "k")
         waiting = [start(log.raw_append(Message("orders", b"1"), idempotency_key="k")) for _ in range(3)]
         assert sorted([(await task).duplicate for task in waiting]) == [False, True, True]
@@ -650,7 +638,7 @@ async def test_wide_transaction_counts_its_key_in_the_frame(location: str) -> No
         for name in names[:1]:
             await log.create_vchannel(name)
         await (await log.txn(vchannels=names[:10_000], idempotency_key="k" * 255)).rollback()
-        with pytest.raises(InvalidArgumentError, match="one frame"):
+        with pytest.raises(errors.InvalidArgumentError, match="one frame"):
             await log.txn(vchannels=names, idempotency_key="k" * 255)
 
 
@@ -658,7 +646,7 @@ async def test_wide_transaction_counts_its_key_in_the_frame(location: str) -> No
 async def test_unknown_vchannel_makes_no_key(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for idempotency_key in ("k", key(1)):
-            with pytest.raises(ChannelNotExistError):
+            with pytest.raises(errors.ChannelNotExistError):
                 await nowait(log, b"", idempotency_key)
         await log.create_vchannel("orders")
         assert not (await nowait(log, b"", "k")).duplicate
@@ -676,11 +664,11 @@ async def test_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monke
 
         async def keep(saves: Any, removals: Any) -> None:
             if removals:
-                raise StorageError("the disk is full")
+                raise errors.StorageError("the disk is full")
             await save(saves, removals)
 
         monkeypatch.setattr(kv, "multi_save_and_remove", keep)
-        with pytest.raises(StorageError):
+        with pytest.raises(errors.StorageError):
             await log.drop_vchannel("orders")
         await log.raw_append(Message("other", b"3"), idempotency_key="k")  # so that closing writes a checkpoint
     async with open_wal(data) as log:
@@ -702,7 +690,7 @@ async def test_those_that_share_a_result_take_room_until_it_is_there(location: s
         await turns(2)
         one = log.statistics().bytes_in_flight
         shared: list[asyncio.Future[AppendResult]] = []
-        with pytest.raises(WouldBlockError, match="in_flight_bytes_max"):
+        with pytest.raises(errors.WouldBlockError, match="in_flight_bytes_max"):
             while len(shared) < 1000:
                 shared.append(log.append_nowait(Message("orders", bytes(1000)), idempotency_key="k"))
                 await turns(2)
@@ -715,7 +703,7 @@ async def test_those_that_share_a_result_take_room_until_it_is_there(location: s
         assert log.statistics().bytes_in_flight - one == all_of_them * len(shared[1::2]) // len(shared)
         last = log.append_nowait(Message("orders", bytes(1000)), idempotency_key="k")
     for future in (first, *shared[1::2], last):
-        with pytest.raises(ClosedError):
+        with pytest.raises(errors.ClosedError):
             await future
 
 
