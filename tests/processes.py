@@ -17,7 +17,10 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import importlib
+import inspect
 import multiprocessing
+import operator
 import os
 import runpy
 import select
@@ -29,6 +32,7 @@ import textwrap
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from multiprocessing import reduction
@@ -342,7 +346,10 @@ def is_stopped(pid: int) -> bool:
 
 
 class Other:
-    """Starts a process that runs `job(line, *args)`; a job is a function or a coroutine function of a module."""
+    """Starts a process that runs `job(line, *args)`.
+
+    A job is a function or a coroutine function of a module, or one inside a test, which uses no variable of the test.
+    """
 
     def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False, prepare: Callable[[], None] | None = None) -> None:
         """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests. It calls `prepare` before the
@@ -350,7 +357,8 @@ class Other:
         self._line, theirs = context.Pipe()
         self._has_started = False
         chosen = multiprocessing.get_context("spawn") if fresh else context
-        self._process = chosen.Process(target=_run, args=(job, theirs, args, prepare), daemon=True)
+        job, *args_there = map(_sendable, (job, *args))
+        self._process = chosen.Process(target=_run, args=(job, theirs, args_there, prepare), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -471,7 +479,31 @@ class _Started(msgspec.Struct):
     """The first message of a process: its job begins."""
 
 
-def _run(job: Callable[..., Any], line: Connection, args: tuple[Any, ...], prepare: Callable[[], None] | None) -> None:
+class _Inside:
+    """A function inside another one, which the other process finds by its name: pickle sends only functions of a module."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        assert not function.__code__.co_freevars, f"{function.__qualname__} uses {function.__code__.co_freevars} of the function around it"
+        self._names = function.__module__, function.__qualname__
+
+    def __reduce__(self) -> tuple[Callable[[str, str], types.FunctionType], tuple[str, str]]:
+        return _find_inside, self._names
+
+
+def _sendable(argument: Any) -> Any:
+    return _Inside(argument) if isinstance(argument, types.FunctionType) and "<locals>" in argument.__qualname__ else argument
+
+
+def _find_inside(module: str, names: str) -> types.FunctionType:
+    outer, *inner = names.split(".<locals>.")
+    function = inspect.unwrap(operator.attrgetter(outer)(importlib.import_module(module)))
+    code = function.__code__
+    for name in inner:
+        code = next(each for each in code.co_consts if isinstance(each, types.CodeType) and each.co_name == name)
+    return types.FunctionType(code, function.__globals__)
+
+
+def _run(job: Callable[..., Any], line: Connection, args: Sequence[Any], prepare: Callable[[], None] | None) -> None:
     try:
         if prepare is not None:
             prepare()
