@@ -17,50 +17,48 @@ from wal.streams.msgstream.media.rocksmq import RmqMsgStream
 from wal.streams.msgstream.migrate import migrate
 from wal.streams.rocksmq import RocksMQ
 
-KILLS = 3
-
-
-def kill(directory: Path, seed: int, sends: int) -> None:
-    """Runs a process until it has sent so many packs, and kills it."""
-    with Child("-m", "tests.streams.msgstream.migrating", directory, seed) as child:
-        assert child.line_now() == "ready"
-        for _ in range(sends):
-            assert child.line_now() == "sent"
-        child.kill_now()
-
 
 @pytest.mark.one_loop
 async def test_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: int) -> None:
+    kills = 3
+
+    def kill(directory: Path, seed: int, sends: int) -> None:
+        """Runs a process until it has sent so many packs, and kills it."""
+        with Child("-m", "tests.streams.msgstream.migrating", directory, seed) as child:
+            assert child.line_now() == "ready"
+            for _ in range(sends):
+                assert child.line_now() == "sent"
+            child.kill_now()
+
+    async def finished(directory: Path, copied_before: int) -> int:
+        """Has the migration copy the rest, compares, and returns the number of messages in the log."""
+        rows: dict[str, list[bytes]] = {}
+        unmarshal = UnmarshalDispatcher().unmarshal
+        async with await RocksMQ.open(directory / "mq") as mq:
+            for channel in CHANNELS:
+                await mq.create_consumer_group("check", channel)
+                sent: list[bytes] = []
+                while messages := await mq.consume("check", channel, 10_000):
+                    sent += [message.payload for message in messages]
+                await mq.destroy_consumer_group("check", channel)
+                rows[channel] = [payload for payload in sent if unmarshal(payload).msg_type != MsgType.TIME_TICK]
+                assert len(rows[channel]) < len(sent)
+        copied: dict[str, list[bytes]] = {}
+        async with open_wal(f"journal:{directory / 'log'}") as log:
+            while sum(map(len, copied.values())) < sum(map(len, rows.values())):  # a busy host may be slower than the idle time
+                async with RmqMsgStream(directory / "mq") as stream:
+                    await migrate(stream, log, channels=CHANNELS, name="move", idle_s=0.5)
+                for channel, vchannel in CHANNELS.items():
+                    async with log.read(vchannel, follow=False) as scanner:
+                        copied[channel] = [body.payload async for message in scanner for body in message.bodies()]
+        assert copied == rows
+        count = sum(map(len, copied.values()))
+        assert count > copied_before
+        return count
+
     draw = random.Random(11)
     copied = 0
-    for seed in range(1, KILLS * soak + 1):
+    for seed in range(1, kills * soak + 1):
         await asyncio.to_thread(kill, tmp_path, seed, draw.randrange(0, 80))
         if seed % 3 == 0:
             copied = await finished(tmp_path, copied)
-
-
-async def finished(directory: Path, copied_before: int) -> int:
-    """Has the migration copy the rest, compares, and returns the number of messages in the log."""
-    rows: dict[str, list[bytes]] = {}
-    unmarshal = UnmarshalDispatcher().unmarshal
-    async with await RocksMQ.open(directory / "mq") as mq:
-        for channel in CHANNELS:
-            await mq.create_consumer_group("check", channel)
-            sent: list[bytes] = []
-            while messages := await mq.consume("check", channel, 10_000):
-                sent += [message.payload for message in messages]
-            await mq.destroy_consumer_group("check", channel)
-            rows[channel] = [payload for payload in sent if unmarshal(payload).msg_type != MsgType.TIME_TICK]
-            assert len(rows[channel]) < len(sent)
-    copied: dict[str, list[bytes]] = {}
-    async with open_wal(f"journal:{directory / 'log'}") as log:
-        while sum(map(len, copied.values())) < sum(map(len, rows.values())):  # a busy host may be slower than the idle time
-            async with RmqMsgStream(directory / "mq") as stream:
-                await migrate(stream, log, channels=CHANNELS, name="move", idle_s=0.5)
-            for channel, vchannel in CHANNELS.items():
-                async with log.read(vchannel, follow=False) as scanner:
-                    copied[channel] = [body.payload async for message in scanner for body in message.bodies()]
-    assert copied == rows
-    count = sum(map(len, copied.values()))
-    assert count > copied_before
-    return count
