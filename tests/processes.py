@@ -63,7 +63,8 @@ context.set_forkserver_preload(
         "tests.processes",
         "tests.storage.files.other_user",
         "tests.broadcaster.served_child",
-        "tests.simulation.apart",
+        "tests.simulation.test_incidents",
+        "tests.simulation.test_defects",
     ]
 )
 

@@ -11,13 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation.apart import failure_of, options_of
-from tests.simulation.defects import DEFECTS
-from tests.simulation.incidents import INCIDENTS
+from tests.simulation.apart import DEFECTS, INCIDENTS, failure_of, load_scripts, options_of
 from tests.simulation.run import RUN_S, run_apart
 
 
 def main() -> int:
+    load_scripts()
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument("--runs", type=int, default=1 << 62, help="how many seeds; without it, as many as there is time for")

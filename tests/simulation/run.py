@@ -2,7 +2,7 @@
 
 `simulate` builds the world, lets clients and faults at it, mends everything, and waits until the cluster has settled and every reader has
 seen the end. Then the checker compares the history with the log. The faults are drawn from the seed for some seconds of the run's time, or
-they are the script of an incident (`incidents.py`). A run has to have a process of its own, which `run_apart` forks.
+they are the script of an incident (`test_incidents.py`). A run has to have a process of its own, which `run_apart` forks.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def simulate(
 ) -> Result:
     """Runs one seed in this process, which cannot be used for anything else after that.
 
-    `prepare` may change the world before it starts. `script` is what happens, instead of `seconds` of random faults; `options` are those
-    of its world. `pause_s` is the longest pause between two appends of a client to a vchannel. With `scheduled` clients also append at
-    later times.
+    `prepare` may change the product and the world before it starts. `script` is what happens, instead of `seconds` of random faults;
+    `options` are those of its world. `pause_s` is the longest pause between two appends of a client to a vchannel. With `scheduled` clients
+    also append at later times.
     """
     gc.disable()
     world = World(seed, steps_max=STEPS_MAX, **options)
