@@ -25,10 +25,6 @@ async def refuse(delivery: Delivery) -> None:
     raise ValueError("not now")
 
 
-async def generator(delivery: Delivery) -> Any:
-    yield delivery
-
-
 async def test_redriven_letter_is_for_its_cursor(log: WALAccesser) -> None:
     handled: dict[str, list[bytes]] = {"one": [], "two": []}
 
@@ -190,9 +186,11 @@ async def test_values_of_a_type_are_delivered(log: WALAccesser) -> None:
     assert isinstance(caught.value.__cause__, PayloadError)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
+async def test_wrong_options_are_refused_at_call(log: WALAccesser, subtests: pytest.Subtests) -> None:
+    async def generator(delivery: Delivery) -> Any:
+        yield delivery
+
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"handler": 5}, TypeError, "handler must be a callable"),
         ({"vchannels": []}, InvalidArgumentError, "names no vchannel"),
         ({"cursor": ""}, InvalidArgumentError, "cursor is empty"),
@@ -214,12 +212,12 @@ async def test_values_of_a_type_are_delivered(log: WALAccesser) -> None:
         ({"timeout_s": float("nan")}, InvalidArgumentError, "timeout_s=nan is out of range"),
         ({"type": lambda: None}, TypeError, "has no codec"),
         ({"exclusive": "no"}, InvalidArgumentError, "exclusive='no' is not known"),
-    ],
-)
-async def test_wrong_options_are_refused_at_call(log: WALAccesser, options: dict[str, Any], error: type[Exception], text: str) -> None:
-    given = {"vchannels": "jobs", "handler": refuse, "cursor": "one", **options}
-    with pytest.raises(error, match=text):
-        log.consume(given.pop("vchannels"), given.pop("handler"), **given)
+    ]
+    for options, error, text in cases:
+        with subtests.test(repr(options)):
+            given = {"vchannels": "jobs", "handler": refuse, "cursor": "one", **options}
+            with pytest.raises(error, match=text):
+                log.consume(given.pop("vchannels"), given.pop("handler"), **given)
 
 
 async def test_cursor_has_one_set_of_vchannels(log: WALAccesser) -> None:

@@ -149,26 +149,25 @@ async def test_slow_consumer_holds_up_nobody(served: Serving, foreign: Foreign) 
     assert len(await slow.payloads(2000)) == 2000
 
 
-@pytest.mark.parametrize(
-    ("policy", "filters", "words"),
-    [
+async def test_wrong_consumer_is_an_error(foreign: Foreign, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         ({}, [], "deliver_policy is not set"),
         ({"start_from": b"garbage"}, [], "deliver_policy.start_from"),
         ({"all": None}, [{}], "a deliver filter is not set"),
         ({"all": None}, [{"vchannel": ""}], "a filter by vchannel names none"),
-    ],
-)
-async def test_wrong_consumer_is_an_error(foreign: Foreign, policy: Any, filters: Any, words: str) -> None:
-    kind = foreign.kind
-    if "all" in policy:
-        policy = {"all": _own_empty(foreign)}
-    elif "start_from" in policy:
-        policy = {"start_from": kind("MessageID")(id=policy["start_from"])}
-    filters = [{"vchannel": kind("DeliverFilterVChannel")(vchannel=one["vchannel"])} if one else {} for one in filters]
-    wrong = Reader(foreign, await foreign.assigned(), policy=policy, filters=filters)
-    status, error = await foreign.error_of(wrong.call)
-    assert (status, error.code) == (grpc.StatusCode.INVALID_ARGUMENT, 10)
-    assert words in error.cause
+    ]
+    for policy, filters, words in cases:
+        with subtests.test(repr(policy)):
+            kind = foreign.kind
+            if "all" in policy:
+                policy = {"all": _own_empty(foreign)}
+            elif "start_from" in policy:
+                policy = {"start_from": kind("MessageID")(id=policy["start_from"])}
+            filters = [{"vchannel": kind("DeliverFilterVChannel")(vchannel=one["vchannel"])} if one else {} for one in filters]
+            wrong = Reader(foreign, await foreign.assigned(), policy=policy, filters=filters)
+            status, error = await foreign.error_of(wrong.call)
+            assert (status, error.code) == (grpc.StatusCode.INVALID_ARGUMENT, 10)
+            assert words in error.cause
 
 
 async def test_ids_of_another_log_and_truncated_ones_are_errors(served: Serving, foreign: Foreign) -> None:

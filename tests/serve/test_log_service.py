@@ -127,9 +127,8 @@ async def test_call_that_its_client_cancels_leaves_nothing_behind(served: Servin
     assert "b" not in served.log.coordinator.vchannels.records
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
+async def test_bad_broadcast_is_refused(served: Serving, connection: Connection, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[proto.AppendBroadcastRequest, str]] = [
         (proto.AppendBroadcastRequest(payload=b"x", message_type=int(MessageType.INSERT)), "vchannels is empty"),
         (proto.AppendBroadcastRequest(vchannels=["a"], message_type=77_777), "message type 77777 is not one"),
         (
@@ -149,15 +148,13 @@ async def test_call_that_its_client_cancels_leaves_nothing_behind(served: Servin
             proto.AppendBroadcastRequest(vchannels=["a"], message_type=int(MessageType.INSERT), resource_keys=[{}]),
             "domain and key must not be empty",
         ),
-    ],
-)
-async def test_bad_broadcast_is_refused(
-    served: Serving, connection: Connection, request_: proto.AppendBroadcastRequest, words: str
-) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        await ask(connection, methods.APPEND_BROADCAST, request_)
-    assert not served.log.coordinator.vchannels.records
-    assert not await tasks(connection)
+    ]
+    for request_, words in cases:
+        with subtests.test(repr(request_)):
+            with pytest.raises(InvalidArgumentError, match=words):
+                await ask(connection, methods.APPEND_BROADCAST, request_)
+            assert not served.log.coordinator.vchannels.records
+            assert not await tasks(connection)
 
 
 async def test_unknown_broadcasts_are_refused_or_ignored(connection: Connection) -> None:

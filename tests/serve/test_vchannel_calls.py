@@ -59,9 +59,8 @@ async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection
     assert (gone.state, gone.incarnation) == (UNKNOWN, state.incarnation + 1)
 
 
-@pytest.mark.parametrize(
-    ("method", "request_", "words"),
-    [
+async def test_bad_request_changes_nothing(served: Serving, connection: Connection, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(), "vchannel is empty"),
         (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a\n"), "control characters"),
         (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a", pchannel="p-99"), "'p-99' does not exist: choose one"),
@@ -72,12 +71,12 @@ async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection
         (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(count=1), "role is empty"),
         (methods.DESTORY_CHANNELS, proto.ChannelNames(names=["a", "a"]), "'a' more than once"),
         (methods.DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
-    ],
-)
-async def test_bad_request_changes_nothing(served: Serving, connection: Connection, method: Any, request_: Any, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        await ask(connection, method, request_)
-    assert not served.log.coordinator.vchannels.records
+    ]
+    for method, request_, words in cases:
+        with subtests.test(repr(method)):
+            with pytest.raises(InvalidArgumentError, match=words):
+                await ask(connection, method, request_)
+            assert not served.log.coordinator.vchannels.records
 
 
 async def test_request_names_a_bounded_number_of_vchannels(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

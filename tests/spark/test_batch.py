@@ -56,9 +56,8 @@ def test_rows_of_a_pchannel_come_in_the_order_of_the_log(data: Path) -> None:
         assert [row["message_id"] for row in mine] == sorted(row["message_id"] for row in mine)
 
 
-@pytest.mark.parametrize(
-    ("options", "names"),
-    [
+def test_some_vchannels(data: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], list[str]]] = [
         ({"vchannels": "orders"}, ["orders"]),
         ({"vchannels": "orders,ü"}, ["orders", "ü"]),
         ({"vchannels": '["payments", "unknown"]'}, ["payments"]),
@@ -66,10 +65,10 @@ def test_rows_of_a_pchannel_come_in_the_order_of_the_log(data: Path) -> None:
         ({"vchannelsPattern": "(or|pay).*s"}, ["orders", "payments"]),
         ({"vchannelsPattern": "r"}, []),
         ({"vchannelsPattern": ".*"}, list(NAMES)),
-    ],
-)
-def test_some_vchannels(data: Path, options: dict[str, str], names: list[str]) -> None:
-    assert by_place(batch(data, **options)) == by_place(expected(data, *names))
+    ]
+    for options, names in cases:
+        with subtests.test(repr(options)):
+            assert by_place(batch(data, **options)) == by_place(expected(data, *names))
 
 
 def test_vchannel_that_was_dropped_is_not_shown(data: Path) -> None:
@@ -91,20 +90,19 @@ def test_schema_that_the_user_gives_is_a_projection(data: Path, names: list[str]
     assert rows == [{name: row[name] for name in names} for row in batch(data)]
 
 
-@pytest.mark.parametrize(
-    ("field", "says"),
-    [
+def test_schema_with_other_columns_is_refused(data: Path, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[StructField, str]] = [
         (StructField("value", IntegerType()), r"no column value int.*payload binary"),
         (StructField("time_tick", IntegerType()), r"no column time_tick int.*time_tick bigint"),
         (StructField("txn_id", schema("txn_id")[0].dataType, nullable=False), "NOT NULL"),
         (schema("vchannel")[0], "twice"),
-    ],
-)
-def test_schema_with_other_columns_is_refused(data: Path, field: StructField, says: str) -> None:
-    columns = StructType([schema("vchannel")[0], field])
-    for make in (source(data).reader, source(data).streamReader):
-        with pytest.raises(InvalidArgumentError, match=says):
-            make(columns)
+    ]
+    for field, says in cases:
+        with subtests.test(repr(field)):
+            columns = StructType([schema("vchannel")[0], field])
+            for make in (source(data).reader, source(data).streamReader):
+                with pytest.raises(InvalidArgumentError, match=says):
+                    make(columns)
 
 
 def test_columns_that_are_never_null_may_be_declared_so(data: Path) -> None:

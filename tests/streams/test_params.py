@@ -26,22 +26,6 @@ PLAIN = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1,
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x85"), max_size=5)
 """Without the one character that PyYAML writes unescaped as a line break and then reads as a space."""
 TREES = st.recursive(st.one_of(TEXTS, st.lists(PLAIN, max_size=3)), lambda inner: st.dictionaries(PLAIN, inner, max_size=4), max_leaves=12)
-DOUBLED = "a: &a {p: 1, q: 1}\n" + "".join(
-    f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqr")
-)
-"""A short text in which each name has twice as many parameters as the one before."""
-
-EMPTY_DOUBLED = "a: &a {p: {}, q: {}}\n" + "".join(
-    f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqrstuvwxyz")
-)
-"""The same with maps that end in an empty map: no parameter, but 2^27 names."""
-ITEMS_OF_A_LETTER = f"a: &a [{','.join(['x'] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(2_000))
-LISTS = f"a: &a [{','.join(['x' * 80] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(400))
-ITEMS = f"a: &a {'x' * 50_000}\nb: [" + "*a," * 400 + "]\n"
-PREFIXES = f"? {'x' * 100_000}\n:" + "".join(f"\n  {n}: 1" for n in range(200))
-EMPTY_PREFIXES = f"? {'ü' * 50_000}\n:" + "".join(f"\n  {n}: {{}}" for n in range(200))
-CHAINED = "a0: &a0 {p: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{p: *a{n}}}\n" for n in range(100))
-"""Each name has one map more around its parameter than the one before."""
 
 
 def all_of(table: GlobalParamsTable) -> dict[str, str]:
@@ -146,9 +130,24 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
     assert all_of(table) == model
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
+def test_file_that_is_refused_changes_nothing(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    # A short text in which each name has twice as many parameters as the one before.
+    doubled = "a: &a {p: 1, q: 1}\n" + "".join(
+        f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqr")
+    )
+    # The same with maps that end in an empty map: no parameter, but 2^27 names.
+    empty_doubled = "a: &a {p: {}, q: {}}\n" + "".join(
+        f"{name}: &{name} {{p: *{before}, q: *{before}}}\n" for before, name in pairwise("abcdefghijklmnopqrstuvwxyz")
+    )
+    items_of_a_letter = f"a: &a [{','.join(['x'] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(2_000))
+    lists = f"a: &a [{','.join(['x' * 80] * 1_000)}]\n" + "".join(f"b{n}: *a\n" for n in range(400))
+    items = f"a: &a {'x' * 50_000}\nb: [" + "*a," * 400 + "]\n"
+    prefixes = f"? {'x' * 100_000}\n:" + "".join(f"\n  {n}: 1" for n in range(200))
+    empty_prefixes = f"? {'ü' * 50_000}\n:" + "".join(f"\n  {n}: {{}}" for n in range(200))
+    # Each name has one map more around its parameter than the one before.
+    chained = "a0: &a0 {p: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{p: *a{n}}}\n" for n in range(100))
+
+    cases = [
         ("a: 1\nA: 2\n", r"line 2, column 1: parameter 'a' is set twice"),
         ("a.b: 1\na:\n  b: 2\n", r"line 3, column 3: parameter 'a.b' is set twice"),
         ("a: [1\n", "is not YAML"),
@@ -161,26 +160,25 @@ def test_every_tree_is_flattened(tmp_path_factory: pytest.TempPathFactory, tree:
         ("a: &a\n  b: *a\n", "'a.b' contains itself by an alias"),
         ("a: " + "{a: " * 5_000, "nests maps and lists too deeply"),
         ("\x01", "is not YAML"),
-        (DOUBLED, "more than 65536 parameters"),
-        (EMPTY_DOUBLED, r"have \d+ bytes or more, but at most 16777216 are read: shorten"),
-        (ITEMS_OF_A_LETTER, "line .*: its aliases make more than 1048576 names, values and items: write out"),
-        (LISTS, "at most 16777216 are read"),
-        (ITEMS, "at most 16777216 are read"),
-        (PREFIXES, "at most 16777216 are read"),
-        (EMPTY_PREFIXES, "at most 16777216 are read"),
-        (CHAINED, "has more than 100 maps around it: write flat names"),
+        (doubled, "more than 65536 parameters"),
+        (empty_doubled, r"have \d+ bytes or more, but at most 16777216 are read: shorten"),
+        (items_of_a_letter, "line .*: its aliases make more than 1048576 names, values and items: write out"),
+        (lists, "at most 16777216 are read"),
+        (items, "at most 16777216 are read"),
+        (prefixes, "at most 16777216 are read"),
+        (empty_prefixes, "at most 16777216 are read"),
+        (chained, "has more than 100 maps around it: write flat names"),
         (f"{'x' * 1_000}: 1\n" * 2, "parameter 'x{120}…' is set twice"),
         ("a: " + "x" * (1 << 20), "has more than 1048576 bytes: split it"),
-    ],
-    ids=lambda text: text[:40],
-)  # fmt: skip
-def test_file_that_is_refused_changes_nothing(tmp_path: Path, text: str, why: str) -> None:
-    table = GlobalParamsTable()
-    table.save("a", "before")
-    with pytest.raises(InvalidArgumentError, match=why) as caught:
-        table.load_yaml(written(tmp_path, text))
-    assert str(tmp_path) in str(caught.value)
-    assert all_of(table) == {"a": "before"}
+    ]
+    for text, why in cases:
+        with subtests.test(why):
+            table = GlobalParamsTable()
+            table.save("a", "before")
+            with pytest.raises(InvalidArgumentError, match=why) as caught:
+                table.load_yaml(written(tmp_path, text))
+            assert str(tmp_path) in str(caught.value)
+            assert all_of(table) == {"a": "before"}
 
 
 def test_file_that_is_missing(tmp_path: Path) -> None:

@@ -206,21 +206,20 @@ async def test_messages_are_bounded(location: str) -> None:
         await log.append("stock", b"3", deliver_at=after(60))
 
 
-@pytest.mark.parametrize(
-    ("deliver_at", "error", "text"),
-    [
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
+async def test_wrong_times(log: WALAccesser, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, type[Exception], str]] = [
         (datetime(2100, 1, 1), InvalidArgumentError, "has no time zone"),
         (datetime(9999, 12, 31, tzinfo=UTC), InvalidArgumentError, "the year 4199: choose an earlier time"),
         (4_000_000_000, TypeError, "deliver_at must be a datetime"),
         ("tomorrow", TypeError, "deliver_at must be a datetime"),
         (datetime.now(UTC).date(), TypeError, "deliver_at must be a datetime"),
-    ],
-)
-@pytest.mark.one_location("wal.api refuses the call before any log has it")
-async def test_wrong_times(log: WALAccesser, deliver_at: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        await log.append("orders", b"x", deliver_at=deliver_at)
-    assert await log.vchannels() == []
+    ]
+    for deliver_at, error, text in cases:
+        with subtests.test(repr(deliver_at)):
+            with pytest.raises(error, match=text):
+                await log.append("orders", b"x", deliver_at=deliver_at)
+            assert await log.vchannels() == []
 
 
 @pytest.mark.one_location("wal.api refuses the call before any log has it")

@@ -166,9 +166,9 @@ async def test_names_that_are_taken_are_skipped(log4: WALAccesser) -> None:
         assert await payloads(log4, f"channel-{number}") == [b"mine"]
 
 
-@pytest.mark.parametrize(
-    ("count", "error", "text"),
-    [
+@pytest.mark.one_location("wal.api refuses the call before any log has it")
+async def test_wrong_counts(log: WALAccesser, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, type[Exception], str]] = [
         (0, InvalidArgumentError, "count=0 is not between 1 and 60"),
         (-1, InvalidArgumentError, "count=-1"),
         (61, InvalidArgumentError, "count=61.*several calls"),
@@ -176,13 +176,12 @@ async def test_names_that_are_taken_are_skipped(log4: WALAccesser) -> None:
         (2.0, TypeError, "int, not 2.0"),
         ("3", TypeError, "int, not '3'"),
         (None, TypeError, "int, not None"),
-    ],
-)
-@pytest.mark.one_location("wal.api refuses the call before any log has it")
-async def test_wrong_counts(log: WALAccesser, count: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        await log.create_channels(OWNER, count)
-    assert await log.vchannels() == []
+    ]
+    for count, error, text in cases:
+        with subtests.test(repr(count)):
+            with pytest.raises(error, match=text):
+                await log.create_channels(OWNER, count)
+            assert await log.vchannels() == []
 
 
 def test_wrong_owners(subtests: pytest.Subtests) -> None:

@@ -23,22 +23,21 @@ def run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
+def test_bash_completes_words(tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("wal ver", ["verify"]),
         ("wal cursor ", ["set", "reset", "rm", "-h", "--help"]),
         ("wal cursor set --t", ["--to"]),
         ("wal truncate /data --up", ["--up-to"]),
         ("wal completion z", ["zsh"]),
         ("wal append /data verify --li", ["--lines"]),
-    ],
-)
-def test_bash_completes_words(line: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = script("bash", tmp_path, capsys)
-    typed = " ".join(f"'{word}'" for word in line.split(" "))
-    ask = f'source {file}; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _wal; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    assert run("bash", "--norc", "-c", ask).split() == words
+    ]
+    for line, words in cases:
+        with subtests.test(line):
+            file = script("bash", tmp_path, capsys)
+            typed = " ".join(f"'{word}'" for word in line.split(" "))
+            ask = f'source {file}; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _wal; printf "%s\\n" "${{COMPREPLY[@]}}"'
+            assert run("bash", "--norc", "-c", ask).split() == words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

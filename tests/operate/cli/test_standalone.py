@@ -74,22 +74,21 @@ def test_tokens_come_from_a_file(tmp_path: Path) -> None:
         access_from(parsed("--token-file", str(tmp_path / "none")))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_wrong_option_of_the_server_is_an_error(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    cases = [
         ('[server]\nlissen = "a"', "no setting 'lissen' of the server; accepted are: advertise, answer_bytes_max, .*, insecure, listen"),
         ("[server]\nlisten = 5", "listen must be a text"),
         ('[server]\ninsecure = "yes"', "insecure must be true or false"),
         ("server = 5", r"server must be a table: write \[server\]"),
         ('[server]\ntls_ca = "a"', "tls_ca is for a server with TLS"),
         ('[server]\ntls_key = "a"', "belong together"),
-    ],
-)
-def test_wrong_option_of_the_server_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "wal.toml"
-    file.write_text(text)
-    with pytest.raises(InvalidArgumentError, match=words):
-        access_from(parsed("--config", str(file)))
+    ]
+    for text, words in cases:
+        with subtests.test(text):
+            file = tmp_path / "wal.toml"
+            file.write_text(text)
+            with pytest.raises(InvalidArgumentError, match=words):
+                access_from(parsed("--config", str(file)))
 
 
 def test_wrong_setting_names_its_flag(tmp_path: Path) -> None:

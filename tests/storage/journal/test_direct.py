@@ -52,37 +52,6 @@ def can_be_direct(directory: Path) -> bool:
         path.unlink()
 
 
-class BufferedDisk(Disk):
-    """A file system without direct writes: setting the flag fails, as it does there."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def _file(self, path: Path, fd: int) -> JournalFile:
-        return _BufferedFile(self, path, fd)
-
-
-class _BufferedFile(JournalFile):
-    __slots__ = ("_disk",)
-
-    def __init__(self, disk: BufferedDisk, path: Path, fd: int) -> None:
-        super().__init__(path, fd)
-        self._disk = disk
-
-    def bypass_cache(self) -> None:
-        real = fcntl.fcntl
-
-        def refused(fd: int, command: int, argument: int = 0) -> int:
-            if command == fcntl.F_SETFL and argument & os.O_DIRECT:
-                self._disk.asked += 1
-                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-            return real(fd, command, argument)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(disk_module.fcntl, "fcntl", refused)  # type: ignore[attr-defined]
-            super().bypass_cache()
-
-
 async def test_active_segment_bypasses_the_page_cache(tmp_path: Path) -> None:
     """This holds from the first segment over every change of segment, and after a reopening; without the flag the journal does not claim
     it."""
@@ -149,6 +118,35 @@ async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
 
 
 async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: Path) -> None:
+    class BufferedDisk(Disk):
+        """A file system without direct writes: setting the flag fails, as it does there."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def _file(self, path: Path, fd: int) -> JournalFile:
+            return BufferedFile(self, path, fd)
+
+    class BufferedFile(JournalFile):
+        __slots__ = ("_disk",)
+
+        def __init__(self, disk: BufferedDisk, path: Path, fd: int) -> None:
+            super().__init__(path, fd)
+            self._disk = disk
+
+        def bypass_cache(self) -> None:
+            real = fcntl.fcntl
+
+            def refused(fd: int, command: int, argument: int = 0) -> int:
+                if command == fcntl.F_SETFL and argument & os.O_DIRECT:
+                    self._disk.asked += 1
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+                return real(fd, command, argument)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(disk_module.fcntl, "fcntl", refused)  # type: ignore[attr-defined]
+                super().bypass_cache()
+
     disk = BufferedDisk()
     maker = FrameMaker(1)
     frames = [maker.data(("v", os.urandom(20_000))) for _ in range(16)]

@@ -154,35 +154,34 @@ async def test_thread_finishes_what_the_loop_does_not(tmp_path: Path) -> None:
         assert len(await read_all(log)) == 3
 
 
-class _SlowLoopDisk(Disk):
-    """While `slow` is set, the loop goes on after a submission only when the thread has taken the completion."""
-
-    slow = False
-    submitted = False
-
-    def async_write(self, file: JournalFile) -> AsyncWrite:
-        super().async_write(file).close()  # raises where there is none
-        return _SlowLoopWrite(self)
-
-
-class _SlowLoopWrite(AsyncWrite):
-    __slots__ = ("_disk",)
-
-    def __init__(self, disk: _SlowLoopDisk) -> None:
-        super().__init__()
-        self._disk = disk
-
-    def submit(self, fd: int, length: int, offset: int) -> None:
-        super().submit(fd, length, offset)
-        self._disk.submitted = self._disk.slow
-        while self._disk.slow:
-            pass
-
-
 @by_loop
 async def test_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -> None:
     """The thread, which may wait for a completion anyway, may run before the loop does after a submission."""
-    disk, maker = _SlowLoopDisk(), FrameMaker(1)
+
+    class SlowLoopDisk(Disk):
+        """While `slow` is set, the loop goes on after a submission only when the thread has taken the completion."""
+
+        slow = False
+        submitted = False
+
+        def async_write(self, file: JournalFile) -> AsyncWrite:
+            super().async_write(file).close()  # raises where there is none
+            return SlowLoopWrite(self)
+
+    class SlowLoopWrite(AsyncWrite):
+        __slots__ = ("_disk",)
+
+        def __init__(self, disk: SlowLoopDisk) -> None:
+            super().__init__()
+            self._disk = disk
+
+        def submit(self, fd: int, length: int, offset: int) -> None:
+            super().submit(fd, length, offset)
+            self._disk.submitted = self._disk.slow
+            while self._disk.slow:
+                pass
+
+    disk, maker = SlowLoopDisk(), FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, disk=disk, write_path="loop") as log:
         await append(log, maker.data(("v", b"first")))
 

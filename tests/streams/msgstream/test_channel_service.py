@@ -82,36 +82,34 @@ async def test_channels_outlive_the_service(tmp_path: Path) -> None:
             created += await service.create_channels(OWNER, 2)
 
 
-@pytest.mark.parametrize(
-    ("owner", "count", "error"),
-    [
+async def test_bad_input_creates_nothing(service: ChannelService, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, Any, type[Exception]]] = [
         ("ingest", 1, TypeError),
         (None, 1, TypeError),
         (OWNER, 0, InvalidArgumentError),
         (OWNER, 61, InvalidArgumentError),
         (OWNER, "2", TypeError),
-    ],
-)
-async def test_bad_input_creates_nothing(service: ChannelService, owner: Any, count: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        await service.create_channels(owner, count)
-    assert await service.describe_channels() == []
+    ]
+    for owner, count, error in cases:
+        with subtests.test(repr(owner)):
+            with pytest.raises(error):
+                await service.create_channels(owner, count)
+            assert await service.describe_channels() == []
 
 
-@pytest.mark.parametrize(
-    ("names", "error"),
-    [
+async def test_bad_names_are_refused(service: ChannelService, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, type[Exception]]] = [
         ("channel-1", TypeError),
         ([1], TypeError),
         ([""], InvalidArgumentError),
         (["a", "a"], InvalidArgumentError),
         ([f"channel-{number}" for number in range(200)], InvalidArgumentError),
-    ],
-)
-async def test_bad_names_are_refused(service: ChannelService, names: Any, error: type[Exception]) -> None:
-    for call in (service.destroy_channels, service.describe_channels):
-        with pytest.raises(error):
-            await call(names)
+    ]
+    for names, error in cases:
+        with subtests.test(repr(names)):
+            for call in (service.destroy_channels, service.describe_channels):
+                with pytest.raises(error):
+                    await call(names)
 
 
 async def test_record_that_is_none_is_corruption(kv: KVBase, service: ChannelService) -> None:
