@@ -135,20 +135,19 @@ def test_run_of_plain_messages_of_both_kinds() -> None:
     assert [seen(message) for message in messages] == expected(events, {"a": 1})
 
 
-def damaged(records: list[tuple[int, Record]]) -> FrameDraft:
-    """A draft with one run of these (index, record) pairs, which may break the laws."""
-    draft = FrameDraft()
-    run = Run(RunKind.VCHANNEL, "a", 1, [one for _, one in records], [index for index, _ in records])
-    draft.runs.append(run)
-    draft.by_name["a", 1] = run
-    draft.indices = max(index for index, _ in records) + 1
-    draft.in_order = False
-    draft.has_flags = True
-    return draft
-
-
 @pytest.mark.parametrize("promised", [0, 2])
 def test_commit_with_missing_bodies_is_damage(promised: int) -> None:
+    def damaged(records: list[tuple[int, Record]]) -> FrameDraft:
+        """A draft with one run of these (index, record) pairs, which may break the laws."""
+        draft = FrameDraft()
+        run = Run(RunKind.VCHANNEL, "a", 1, [one for _, one in records], [index for index, _ in records])
+        draft.runs.append(run)
+        draft.by_name["a", 1] = run
+        draft.indices = max(index for index, _ in records) + 1
+        draft.in_order = False
+        draft.has_flags = True
+        return draft
+
     ext = encode_txn(txn_id=5, keepalive_ms=1, bodies=promised, bodies_total=promised)
     body = record(Row(("a", 1), b"1", 2, {}))
     body.flags = FLAG_BODY

@@ -84,12 +84,6 @@ def row_of(body: ImmutableMessage) -> tuple[Any, ...]:
     )
 
 
-def select(row: tuple[Any, ...], wanted: Sequence[str]) -> tuple[Any, ...]:
-    """Returns the row with the wanted columns only."""
-    names = ("message_id", "time_tick", "vchannel", "message_type", "txn_id", "payload", "properties")
-    return tuple(value if name in wanted else None for name, value in zip(names, row, strict=True))
-
-
 FRAMES = st.lists(STEPS, max_size=4)
 NAMES = st.sampled_from([("a",), ("b",), ("a", "b", "ü")])
 FILTERS = st.builds(
@@ -105,6 +99,23 @@ def test_batch_holds_the_rows_of_its_messages(
     frames: list[Any], names: tuple[str, ...], wanted: EventFilter, chosen: list[str], plain: bool, random: Random
 ) -> None:
     """This holds whether a frame was added as rows or as messages."""
+
+    def select(row: tuple[Any, ...], wanted: Sequence[str]) -> tuple[Any, ...]:
+        """Returns the row with the wanted columns only."""
+        names = ("message_id", "time_tick", "vchannel", "message_type", "txn_id", "payload", "properties")
+        return tuple(value if name in wanted else None for name, value in zip(names, row, strict=True))
+
+    def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progress]:
+        """Yields the read at each of its frames."""
+        progress = Progress(options)
+        progress.begin(LOG, Selection({name: BOUND[name] for name in options.vchannels}, floor=100), log.tail(), (0, 0))
+        while (need := progress.step(log.tail())) is not Need.OVER:
+            if need is Need.PAGE:
+                progress.take(log.page(progress.at, progress.selection.names, random))
+            elif need is Need.FRAME:
+                yield progress
+            progress.hand_over(len(progress.messages))
+
     if plain:
         frames = [[step for step in steps if step[0] == "plain"] for steps in frames]
     log = ModelLog(frames, durable=len(frames))
@@ -131,18 +142,6 @@ def test_batch_holds_the_rows_of_its_messages(
         assert rows_of(columns) == expected
 
 
-def going(log: ModelLog, options: ReadOptions, random: Random) -> Iterator[Progress]:
-    """Yields the read at each of its frames."""
-    progress = Progress(options)
-    progress.begin(LOG, Selection({name: BOUND[name] for name in options.vchannels}, floor=100), log.tail(), (0, 0))
-    while (need := progress.step(log.tail())) is not Need.OVER:
-        if need is Need.PAGE:
-            progress.take(log.page(progress.at, progress.selection.names, random))
-        elif need is Need.FRAME:
-            yield progress
-        progress.hand_over(len(progress.messages))
-
-
 @given(STEPS, NAMES, st.integers(0, 12), st.integers(0, 12))
 def test_cut_takes_whole_events(steps: Any, names: tuple[str, ...], first: int, end: int) -> None:
     """The rows of a range of events are those of the messages in it, and the last event is known."""
@@ -167,6 +166,21 @@ def test_wrong_choice_of_columns_is_refused() -> None:
 @pytest.mark.parametrize("change", ["bodies", "commit", "shared index"])
 def test_transaction_that_contradicts_itself_is_damage(change: str) -> None:
     """A reader of rows gets the same error, with the same text, as a reader of messages."""
+
+    def broken_commit(view: FrameView, change: str) -> FrameView:
+        """Returns the frame with another ext of its second commit, with valid CRCs."""
+        view.check_body()
+        run = view.runs[1]
+        body = bytearray(view.whole_body() or b"")
+        if change == "bodies":
+            body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") * 2
+        elif change == "commit":
+            body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
+        else:
+            body[run.body_end - 24 : run.body_end - 16] = (77).to_bytes(8, "little")
+        view._checked[(0, len(view.runs.block_ends) - 1)] = bytes(body)
+        return view
+
     frame, _ = build([("txn", [Row(("a", 3), b"x", 2, {}), Row(("b", 2), b"y", 2, {})], (("a", 3), ("b", 2)))])
     view = broken_commit(frame.view, change)
     selection = Selection({"a": 3, "b": 2}, floor=100)
@@ -176,21 +190,6 @@ def test_transaction_that_contradicts_itself_is_damage(change: str) -> None:
     with pytest.raises(CorruptionError) as found:
         RowColumns().add_frame(frame_rows(view, ORIGIN, selection.runs(view)))
     assert str(found.value) == str(said.value)
-
-
-def broken_commit(view: FrameView, change: str) -> FrameView:
-    """Returns the frame with another ext of its second commit, with valid CRCs."""
-    view.check_body()
-    run = view.runs[1]
-    body = bytearray(view.whole_body() or b"")
-    if change == "bodies":
-        body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") * 2
-    elif change == "commit":
-        body[run.body_end - 8 : run.body_end] = (2).to_bytes(4, "little") + (1).to_bytes(4, "little")
-    else:
-        body[run.body_end - 24 : run.body_end - 16] = (77).to_bytes(8, "little")
-    view._checked[(0, len(view.runs.block_ends) - 1)] = bytes(body)
-    return view
 
 
 def test_indices_of_every_width() -> None:

@@ -28,22 +28,23 @@ STOPS = st.lists(
 """Parts of a read: messages taken, `follow`, `until_time_tick`, and whether it drops its fetched messages, as a closed scanner does."""
 
 
-class ResumedReader(Reader):
-    """A reader that resumes at another reader's position, in a log that begins there."""
-
-    def __init__(self, log: ModelLog, options: ReadOptions, random: Random, start: tuple[int, int], position: ReadPosition | None) -> None:
-        self.log, self.random = log, random
-        self.progress = Progress(options)
-        self.begun = log.durable
-        selection = Selection({name: BOUND.get(name) for name in options.vchannels}, floor=100)
-        self.progress.go_on(start, position)
-        assert self.progress.begin(LOG, selection, log.tail(), start) is None
-        assert self.progress.reached.position == start
-        assert self.progress.position == position
-
-
 @given(reads(), STOPS)
 def test_read_resumed_piece_by_piece_delivers_each_message_once(read: tuple[ModelLog, ReadOptions, Random], stops: Stops) -> None:
+    class ResumedReader(Reader):
+        """A reader that resumes at another reader's position, in a log that begins there."""
+
+        def __init__(
+            self, log: ModelLog, options: ReadOptions, random: Random, start: tuple[int, int], position: ReadPosition | None
+        ) -> None:
+            self.log, self.random = log, random
+            self.progress = Progress(options)
+            self.begun = log.durable
+            selection = Selection({name: BOUND.get(name) for name in options.vchannels}, floor=100)
+            self.progress.go_on(start, position)
+            assert self.progress.begin(LOG, selection, log.tail(), start) is None
+            assert self.progress.reached.position == start
+            assert self.progress.position == position
+
     log, options, random = read
     first = ReadOptions(options.vchannels, options.policy, options.event_filter)
     reader = Reader(log, first, random)

@@ -21,16 +21,15 @@ FILTERS = st.one_of(
 )
 
 
-def holds(one: DeliverFilter, tick: int, kind: MessageType) -> bool:
-    if isinstance(one, TimeTickGT):
-        return tick > one.time_tick
-    if isinstance(one, TimeTickGTE):
-        return tick >= one.time_tick
-    return kind in one.types
-
-
 @given(st.lists(FILTERS, max_size=4), st.integers(0, 22), st.sampled_from(USER_TYPES[:4]))
 def test_all_filters_must_hold(filters: list[DeliverFilter], tick: int, kind: MessageType) -> None:
+    def holds(one: DeliverFilter, tick: int, kind: MessageType) -> bool:
+        if isinstance(one, TimeTickGT):
+            return tick > one.time_tick
+        if isinstance(one, TimeTickGTE):
+            return tick >= one.time_tick
+        return kind in one.types
+
     folded = EventFilter.of(filters)
     passes = tick >= folded.tick_min and (folded.types is None or int(kind) in folded.types)
     assert passes == all(holds(one, tick, kind) for one in filters)

@@ -144,13 +144,6 @@ async def test_handler_that_awaits_a_cancelled_future(ended: WALAccesser, caplog
     assert len(errors(caplog)) == 1
 
 
-async def cancel_own_task(_: object) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(0)
-
-
 def raising(error: BaseException) -> Callable[[object], None]:
     def fail(_: object) -> None:
         raise error
@@ -158,16 +151,24 @@ def raising(error: BaseException) -> Callable[[object], None]:
     return fail
 
 
-class MuteError(Exception):
-    """It cannot be shown."""
-
-    def __str__(self) -> str:
-        raise KeyError("message")
-
-    __repr__ = __str__
-
-
 async def test_whatever_a_handler_raises_ends_its_scanner(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+    async def cancel_own_task(_: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    class MuteError(Exception):
+        """It cannot be shown."""
+
+        def __str__(self) -> str:
+            raise KeyError("message")
+
+        __repr__ = __str__
+
+    async def generator(message: ImmutableMessage) -> AsyncIterator[None]:
+        yield
+
     class Closing:
         def __init__(self, error: BaseException) -> None:
             self.close = lambda: raising(error)(None)
@@ -195,10 +196,6 @@ async def test_whatever_a_handler_raises_ends_its_scanner(ended: WALAccesser, ca
     await ended.raw_append(Message("orders", b"two"))  # the log goes on
     with pytest.raises(TypeError, match="generator function"):
         ended.read("orders", handler=generator)
-
-
-async def generator(message: ImmutableMessage) -> AsyncIterator[None]:
-    yield
 
 
 async def test_reader_that_acknowledges(log: WALAccesser) -> None:
@@ -250,14 +247,13 @@ async def test_damage_under_a_handler_is_told_as_well(data: str, caplog: pytest.
         assert re.search(r"'orders'.*damaged", record.getMessage())
 
 
-class Later:
-    def __init__(self, _: object) -> None: ...
-
-    def __await__(self) -> Iterator[None]:
-        yield
-
-
 def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Later:
+        def __init__(self, _: object) -> None: ...
+
+        def __await__(self) -> Iterator[None]:
+            yield
+
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b"one"))
         with pytest.raises(HandlingError), log.read("orders", handler=fails):

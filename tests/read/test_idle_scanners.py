@@ -26,7 +26,6 @@ VCHANNELS: Final = 1_000
 SCANNERS: Final = 100
 WARM: Final = 20
 """Scanners that exist before the measurement begins, so that objects shared by all scanners are not counted."""
-WOKEN: Final = 25
 SAME_FIGURES: Final = 5
 """The figures in a row, all about equal, after which memory counts as settled; a page is 200 KiB."""
 TABLE_BYTES_MIN: Final = 1 << 18
@@ -144,13 +143,6 @@ async def settled() -> int:
     return figures[-1]
 
 
-async def each_is_small(each: Callable[[], float]) -> None:
-    """Waits until an idle scanner takes less than IDLE_BYTES_MAX: a thread may be about to release the page that it returned."""
-    with contextlib.suppress(TimeoutError):
-        await eventually(lambda: each() < IDLE_BYTES_MAX, timeout_s=5)
-    assert each() < IDLE_BYTES_MAX
-
-
 async def holds(log: WALAccesser, make: Make, tick: int) -> None:
     """Each further idle scanner makes memory grow by less than IDLE_BYTES_MAX, not counting its consumer."""
     with traced():
@@ -184,33 +176,40 @@ async def test_it_keeps_nothing_in_a_process_that_only_reads(data_dir: Path) -> 
         await holds(log, KINDS["plain"], tick)
 
 
-@contextlib.asynccontextmanager
-async def woken(directory: Path, *, scanners: int) -> AsyncIterator[None]:
-    """Appends WOKEN frames, each with 400 vchannels and one more, which wakes one of the scanners if there are any.
-
-    When it yields, the frames have left the window of recent frames.
-    """
-    async with open_wal(directory) as log:
-        tick = await append_everywhere(log, 400)
-        names = [f"woken {number}" for number in range(WOKEN)]
-        await made_on(log, "p0", *names)
-
-        def latest(log: WALAccesser, number: int) -> Scanner:
-            return log.read(names[number], deliver_policy=Latest())
-
-        pchannel = only_pchannel(log)
-        with traced():
-            async with idle(log, latest, range(scanners), tick) as waiting:
-                for number, name in enumerate(names):
-                    waking = log.append_nowait(Message(name, b"x"))
-                    await append_everywhere(log, 400)
-                    if waiting:
-                        await waiting[number].wait_for((await waking).time_tick)
-                pchannel.recent.restart(pchannel.tail.durable_end)
-                yield
-
-
 async def test_it_keeps_nothing_of_the_window_of_recent_frames(tmp_path: Path) -> None:
+    WOKEN = 25
+
+    async def each_is_small(each: Callable[[], float]) -> None:
+        """Waits until an idle scanner takes less than IDLE_BYTES_MAX: a thread may be about to release the page that it returned."""
+        with contextlib.suppress(TimeoutError):
+            await eventually(lambda: each() < IDLE_BYTES_MAX, timeout_s=5)
+        assert each() < IDLE_BYTES_MAX
+
+    @contextlib.asynccontextmanager
+    async def woken(directory: Path, *, scanners: int) -> AsyncIterator[None]:
+        """Appends WOKEN frames, each with 400 vchannels and one more, which wakes one of the scanners if there are any.
+
+        When it yields, the frames have left the window of recent frames.
+        """
+        async with open_wal(directory) as log:
+            tick = await append_everywhere(log, 400)
+            names = [f"woken {number}" for number in range(WOKEN)]
+            await made_on(log, "p0", *names)
+
+            def latest(log: WALAccesser, number: int) -> Scanner:
+                return log.read(names[number], deliver_policy=Latest())
+
+            pchannel = only_pchannel(log)
+            with traced():
+                async with idle(log, latest, range(scanners), tick) as waiting:
+                    for number, name in enumerate(names):
+                        waking = log.append_nowait(Message(name, b"x"))
+                        await append_everywhere(log, 400)
+                        if waiting:
+                            await waiting[number].wait_for((await waking).time_tick)
+                    pchannel.recent.restart(pchannel.tail.durable_end)
+                    yield
+
     async with woken(tmp_path / "without", scanners=0):
         before = await settled()
         async with consumers_alone():

@@ -34,9 +34,8 @@ def test_any_other_text_is_refused_or_is_canonical(text: str) -> None:
     assert str(position) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_error_for_a_wrong_text_names_the_form(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "@",
         "p0:1:0:0",
@@ -49,11 +48,10 @@ def test_any_other_text_is_refused_or_is_canonical(text: str) -> None:
         "p0:1:0:0@" + "9" * 5000,
         "p0:1:0@7",
         "@7",
-    ],
-)
-def test_error_for_a_wrong_text_names_the_form(text: str) -> None:
-    with pytest.raises(InvalidArgumentError):
-        ReadPosition.parse(text)
+    ]
+    for text in cases:
+        with subtests.test(text), pytest.raises(InvalidArgumentError):
+            ReadPosition.parse(text)
 
 
 def test_only_text_is_parsed() -> None:

@@ -7,56 +7,41 @@ from typing import Any
 
 import pytest
 
+import wal
 from tests.locations import open_wal
 from tests.probes import bodies, facts, grouped, made_on, payloads, read_all, start, turns
-from wal import (
-    All,
-    AppendResult,
-    ImmutableMessage,
-    Latest,
-    Message,
-    MessageID,
-    MessageType,
-    MessageTypes,
-    ReadPosition,
-    StartAfter,
-    StartFrom,
-    TimeTickGT,
-    TimeTickGTE,
-    WALAccesser,
-)
 from wal.errors import ChannelNotExistError, InvalidArgumentError, LogWentBackError
 
 pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 
 @pytest.fixture
-async def filled(log: WALAccesser) -> tuple[WALAccesser, list[ImmutableMessage]]:
+async def filled(log: wal.WALAccesser) -> tuple[wal.WALAccesser, list[wal.ImmutableMessage]]:
     """Appends plain messages and transactions, also to another vchannel, in one frame and over several."""
-    futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(3)]
-    futures += [log.append_nowait(Message("other", b"x")) for _ in range(2)]
+    futures = [log.append_nowait(wal.Message("orders", b"%d" % number)) for number in range(3)]
+    futures += [log.append_nowait(wal.Message("other", b"x")) for _ in range(2)]
     async with log.txn("orders") as txn:
         await txn.append(b"3a")
-        await txn.append(Message("orders", b"3b", message_type=MessageType.DELETE))
-    await log.raw_append(Message("orders", b"4", message_type=MessageType.IMPORT))
+        await txn.append(wal.Message("orders", b"3b", message_type=wal.MessageType.DELETE))
+    await log.raw_append(wal.Message("orders", b"4", message_type=wal.MessageType.IMPORT))
     async with log.txn("orders"):
         pass
     async with log.txn(vchannels=["orders", "other"]) as txn:
-        await txn.append(Message("other", b"y"))
-        await txn.append(Message("orders", b"6"))
-    await log.append_nowait(Message("orders", b"7", message_type=MessageType.DELETE))
+        await txn.append(wal.Message("other", b"y"))
+        await txn.append(wal.Message("orders", b"6"))
+    await log.append_nowait(wal.Message("orders", b"7", message_type=wal.MessageType.DELETE))
     for future in futures:
         await future
     return log, await read_all(log, "orders")
 
 
-Filled = tuple[WALAccesser, list[ImmutableMessage]]
+Filled = tuple[wal.WALAccesser, list[wal.ImmutableMessage]]
 
 
 async def test_all_begins_at_the_oldest_message(filled: Filled) -> None:
     log, messages = filled
     assert grouped(messages) == [[b"0"], [b"1"], [b"2"], [b"3a", b"3b"], [b"4"], [], [b"6"], [b"7"]]
-    assert list(map(facts, await read_all(log, "orders", deliver_policy=All()))) == list(map(facts, messages))
+    assert list(map(facts, await read_all(log, "orders", deliver_policy=wal.All()))) == list(map(facts, messages))
     assert await payloads(log, "other") == [b"x", b"x", b"y"]
 
 
@@ -66,35 +51,35 @@ async def test_from_and_after_every_message_and_every_body(filled: Filled) -> No
     for at, message in enumerate(messages):
         ids = [message.message_id, *(body.message_id for body in message.bodies())]
         for message_id in ids:
-            from_here = await read_all(log, "orders", deliver_policy=StartFrom(message_id))
+            from_here = await read_all(log, "orders", deliver_policy=wal.StartFrom(message_id))
             assert list(map(facts, from_here)) == list(map(facts, messages[at:]))
-            after = await read_all(log, "orders", deliver_policy=StartAfter(message_id))
+            after = await read_all(log, "orders", deliver_policy=wal.StartAfter(message_id))
             assert list(map(facts, after)) == list(map(facts, messages[at + 1 :]))
 
 
 async def test_ids_travel_as_text_and_bytes(filled: Filled) -> None:
     log, messages = filled
     message_id = messages[4].message_id
-    for copy in (MessageID.parse(str(message_id)), MessageID.from_bytes(bytes(message_id))):
+    for copy in (wal.MessageID.parse(str(message_id)), wal.MessageID.from_bytes(bytes(message_id))):
         assert copy == message_id
-        assert await payloads(log, "orders", deliver_policy=StartFrom(copy)) == [b"4", b"6", b"7"]
+        assert await payloads(log, "orders", deliver_policy=wal.StartFrom(copy)) == [b"4", b"6", b"7"]
 
 
 async def test_ids_of_other_vchannels_of_the_pchannel_are_valid_starts(filled: Filled) -> None:
     log, _ = filled
     x = (await read_all(log, "other"))[1].message_id
-    assert (await payloads(log, "orders", deliver_policy=StartFrom(x)))[0] == b"3a"
-    assert (await payloads(log, "orders", deliver_policy=StartAfter(x)))[0] == b"3a"
+    assert (await payloads(log, "orders", deliver_policy=wal.StartFrom(x)))[0] == b"3a"
+    assert (await payloads(log, "orders", deliver_policy=wal.StartAfter(x)))[0] == b"3a"
 
 
 async def test_latest_is_what_becomes_durable_after_entry(filled: Filled) -> None:
     log, _ = filled
-    scanner = log.read("orders", deliver_policy=Latest())
-    await log.raw_append(Message("orders", b"before entry"))
+    scanner = log.read("orders", deliver_policy=wal.Latest())
+    await log.raw_append(wal.Message("orders", b"before entry"))
     async with scanner:
-        await log.raw_append(Message("orders", b"after entry"))
+        await log.raw_append(wal.Message("orders", b"after entry"))
         assert (await anext(scanner)).payload == b"after entry"
-    assert await payloads(log, "orders", deliver_policy=Latest()) == []
+    assert await payloads(log, "orders", deliver_policy=wal.Latest()) == []
 
 
 @pytest.mark.not_on("pulsar", "makes ids in the journal's form")
@@ -102,11 +87,11 @@ async def test_latest_is_what_becomes_durable_after_entry(filled: Filled) -> Non
 async def test_wrong_ids(filled: Filled) -> None:
     log, messages = filled
     last = messages[-1].message_id
-    above = MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0)
-    other_life = MessageID(last.pchannel, last.incarnation ^ 1, last.position, last.index)
-    other = MessageID("p9", last.incarnation, last.position, last.index)
+    above = wal.MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0)
+    other_life = wal.MessageID(last.pchannel, last.incarnation ^ 1, last.position, last.index)
+    other = wal.MessageID("p9", last.incarnation, last.position, last.index)
     policy: Any
-    for policy in (StartFrom, StartAfter):
+    for policy in (wal.StartFrom, wal.StartAfter):
         for wrong, text in ((above, "durable end"), (other_life, "another incarnation"), (other, "another pchannel")):
             with pytest.raises(InvalidArgumentError, match=text) as caught:
                 await read_all(log, "orders", deliver_policy=policy(wrong))
@@ -114,36 +99,36 @@ async def test_wrong_ids(filled: Filled) -> None:
             # A position was read once: if it is above the end, the log went back.
             kind, text = (LogWentBackError, "above its end") if wrong is above else (InvalidArgumentError, text)
             with pytest.raises(kind, match=text):
-                await read_all(log, "orders", resume=ReadPosition(wrong, 5))
+                await read_all(log, "orders", resume=wal.ReadPosition(wrong, 5))
         with pytest.raises(TypeError):
             policy(str(last))
         with pytest.raises(TypeError):
-            policy(ReadPosition(last, 5))
+            policy(wal.ReadPosition(last, 5))
 
 
 async def test_filters_by_tick(filled: Filled) -> None:
     log, messages = filled
     for at, message in enumerate(messages):
         tick = message.time_tick
-        above = await read_all(log, "orders", filters=TimeTickGT(tick))
+        above = await read_all(log, "orders", filters=wal.TimeTickGT(tick))
         assert list(map(facts, above)) == list(map(facts, messages[at + 1 :]))
-        from_it = await read_all(log, "orders", filters=[TimeTickGTE(tick), TimeTickGT(3)])
+        from_it = await read_all(log, "orders", filters=[wal.TimeTickGTE(tick), wal.TimeTickGT(3)])
         assert list(map(facts, from_it)) == list(map(facts, messages[at:]))
-    assert await read_all(log, "orders", filters=[TimeTickGT((1 << 64) - 1)]) == []
+    assert await read_all(log, "orders", filters=[wal.TimeTickGT((1 << 64) - 1)]) == []
 
 
 @pytest.mark.on_pulsar
 async def test_filters_by_type_look_into_transactions(filled: Filled) -> None:
     log, _ = filled
-    insert = await read_all(log, "orders", filters=MessageTypes(MessageType.INSERT))
+    insert = await read_all(log, "orders", filters=wal.MessageTypes(wal.MessageType.INSERT))
     assert grouped(insert) == [[b"0"], [b"1"], [b"2"], [b"3a"], [b"6"]]
-    deleted = await read_all(log, "orders", filters=[MessageTypes(MessageType.DELETE)])
+    deleted = await read_all(log, "orders", filters=[wal.MessageTypes(wal.MessageType.DELETE)])
     assert grouped(deleted) == [[b"3b"], [b"7"]]
-    assert deleted[0].message_type is MessageType.TXN
-    both = [MessageTypes(MessageType.DELETE, MessageType.IMPORT), MessageTypes(MessageType.IMPORT)]
+    assert deleted[0].message_type is wal.MessageType.TXN
+    both = [wal.MessageTypes(wal.MessageType.DELETE, wal.MessageType.IMPORT), wal.MessageTypes(wal.MessageType.IMPORT)]
     assert bodies(await read_all(log, "orders", filters=both)) == [b"4"]
-    assert await read_all(log, "orders", filters=MessageTypes(MessageType.CREATE_INDEX)) == []
-    later = [MessageTypes(MessageType.DELETE), TimeTickGT(deleted[0].time_tick)]
+    assert await read_all(log, "orders", filters=wal.MessageTypes(wal.MessageType.CREATE_INDEX)) == []
+    later = [wal.MessageTypes(wal.MessageType.DELETE), wal.TimeTickGT(deleted[0].time_tick)]
     assert bodies(await read_all(log, "orders", filters=later)) == [b"7"]
 
 
@@ -157,29 +142,29 @@ async def test_several_vchannels_in_tick_order(filled: Filled) -> None:
     assert len(await read_all(log, ("orders", "orders"))) == 8
 
 
-async def test_several_vchannels_must_lie_on_one_pchannel(log4: WALAccesser) -> None:
+async def test_several_vchannels_must_lie_on_one_pchannel(log4: wal.WALAccesser) -> None:
     await made_on(log4, "p0", "a", "b")
     await made_on(log4, "p3", "c")
     await read_all(log4, ["a", "b"])
     with pytest.raises(InvalidArgumentError, match="'c' on p3"):
         await read_all(log4, ["a", "c"])
-    result = await log4.raw_append(Message("c", b"1"))
+    result = await log4.raw_append(wal.Message("c", b"1"))
     with pytest.raises(InvalidArgumentError, match="another pchannel"):
-        await read_all(log4, "a", deliver_policy=StartFrom(result.message_id))
+        await read_all(log4, "a", deliver_policy=wal.StartFrom(result.message_id))
 
 
-async def test_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: WALAccesser) -> None:
+async def test_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: wal.WALAccesser) -> None:
     assert await read_all(log4, "unknown") == []
     assert await log4.vchannels() == [], "reading makes nothing"
     async with log4.read("unknown") as scanner:
         first = start(anext(scanner))
         await turns()
         assert not first.done()
-        await log4.raw_append(Message("unknown", b"1"))
+        await log4.raw_append(wal.Message("unknown", b"1"))
         assert (await first).payload == b"1"
 
 
-async def test_unknown_vchannel_that_is_created_on_any_pchannel(log4: WALAccesser) -> None:
+async def test_unknown_vchannel_that_is_created_on_any_pchannel(log4: wal.WALAccesser) -> None:
     """The pchannel of the vchannel is not known when the reader begins."""
     scanners = [log4.read("unknown") for _ in range(4)]
     for scanner in scanners:
@@ -187,7 +172,7 @@ async def test_unknown_vchannel_that_is_created_on_any_pchannel(log4: WALAccesse
     places = {pchannel.name for pchannel in log4.statistics().pchannels if pchannel.readers}
     elsewhere = next(name for name in ("p0", "p1", "p2", "p3") if name not in places)
     await log4.create_vchannel("unknown", pchannel=elsewhere)
-    await log4.raw_append(Message("unknown", b"1"))
+    await log4.raw_append(wal.Message("unknown", b"1"))
     for scanner in scanners:
         async with asyncio.timeout(60):
             assert (await anext(scanner)).payload == b"1"
@@ -199,27 +184,27 @@ async def test_without_create_vchannels_an_unknown_one_does_not_exist(location: 
         with pytest.raises(ChannelNotExistError, match="create_vchannel"):
             await read_all(log, "orders")
         for call in (
-            lambda: log.raw_append(Message("orders", b"1")),
-            lambda: log.append_bulk([Message("orders", b"1")]),
+            lambda: log.raw_append(wal.Message("orders", b"1")),
+            lambda: log.append_bulk([wal.Message("orders", b"1")]),
             lambda: log.txn("orders").__aenter__(),
             lambda: log.get_latest_mvcc_timestamp_if_local("orders"),
         ):
             with pytest.raises(ChannelNotExistError, match="create_vchannel"):
                 await call()
         await log.create_vchannel("orders")
-        await log.raw_append(Message("orders", b"1"))
+        await log.raw_append(wal.Message("orders", b"1"))
         assert await payloads(log, "orders") == [b"1"]
 
 
 def test_wrong_arguments() -> None:
     log = open_wal("memory:")._log
-    position = ReadPosition(MessageID("p0", 1, 0, 0), 5)
+    position = wal.ReadPosition(wal.MessageID("p0", 1, 0, 0), 5)
     odd: dict[str, Any]
     for odd in (
         {"vchannel": 5},
         {"vchannel": ["a", 5]},
         {"vchannel": "a", "deliver_policy": "latest"},
-        {"vchannel": "a", "deliver_policy": All},
+        {"vchannel": "a", "deliver_policy": wal.All},
         {"vchannel": "a", "resume": str(position)},
         {"vchannel": "a", "follow": 1},
         {"vchannel": "a", "include_time_ticks": "yes"},
@@ -238,16 +223,16 @@ def test_wrong_arguments() -> None:
         {"vchannel": "a" * 300},
         {"vchannel": "a", "until_time_tick": -1},
         {"vchannel": "a", "until_time_tick": 1 << 64},
-        {"vchannel": "a", "resume": position, "deliver_policy": All()},
+        {"vchannel": "a", "resume": position, "deliver_policy": wal.All()},
     ):
         with pytest.raises(InvalidArgumentError):
             log.read(**wrong)
 
 
-async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser) -> None:
-    results: list[AppendResult] = await log.append_bulk([Message("orders", b"%d" % number) for number in range(50)])
+async def test_append_results_have_the_ids_that_a_reader_finds(log: wal.WALAccesser) -> None:
+    results: list[wal.AppendResult] = await log.append_bulk([wal.Message("orders", b"%d" % number) for number in range(50)])
     for number, result in enumerate(results):
-        async with log.read("orders", deliver_policy=StartFrom(result.message_id)) as scanner:
+        async with log.read("orders", deliver_policy=wal.StartFrom(result.message_id)) as scanner:
             message = await anext(scanner)
         assert (message.message_id, message.time_tick, message.payload) == (result.message_id, result.time_tick, b"%d" % number)
 
@@ -256,11 +241,11 @@ async def test_append_results_have_the_ids_that_a_reader_finds(log: WALAccesser)
 async def test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         with pytest.raises(ChannelNotExistError):
-            log.append_nowait(Message("orders", b"1"))
+            log.append_nowait(wal.Message("orders", b"1"))
 
 
 @pytest.mark.not_on("wal", "a result and a message come in two streams")
-async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: WALAccesser) -> None:
+async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: wal.WALAccesser) -> None:
     """What the callers append next would make it wait; the messages were built while the frame was written."""
     await log.create_vchannel("orders")
     turned: list[tuple[str, bytes]] = []
@@ -269,12 +254,12 @@ async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: 
         async for message in scanner:
             turned.append(("read", message.payload))
 
-    async with log.read("orders", deliver_policy=Latest()) as scanner:
+    async with log.read("orders", deliver_policy=wal.Latest()) as scanner:
         reader = asyncio.ensure_future(read())
         for number in range(4):
             await turns()
             key = None if number < 3 else "key"
-            result = await log.raw_append(Message("orders", b"%d" % number), idempotency_key=key)
+            result = await log.raw_append(wal.Message("orders", b"%d" % number), idempotency_key=key)
             assert scanner.position is not None
             turned.append(("appended", b"%d" % number))
             assert scanner.position.message_id == result.message_id
@@ -284,28 +269,28 @@ async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: 
 
 async def test_poll_shorter_than_fetch_advances(location: str) -> None:
     """A pull that is cancelled at once leaves its fetch to the next one, whichever backend is read."""
+
+    async def polled(log: wal.WALAccesser, payloads: list[bytes]) -> None:
+        """Reads these payloads by pulls that are cancelled in the next turn of the loop unless they have a message at once."""
+        read: list[bytes] = []
+        async with asyncio.timeout(60):
+            async with log.read("orders") as scanner:
+                while len(read) < len(payloads):
+                    pulling = asyncio.ensure_future(anext(scanner))
+                    await asyncio.sleep(0)
+                    pulling.cancel()
+                    try:
+                        read.append((await pulling).payload)
+                    except asyncio.CancelledError:
+                        continue
+        assert read == payloads
+
     payloads = [b"%d" % number for number in range(20)]
     async with open_wal(location) as log:
         for payload in payloads:
-            await log.raw_append(Message("orders", payload, properties={"x": "y" * 1000}))
+            await log.raw_append(wal.Message("orders", payload, properties={"x": "y" * 1000}))
         if location == "memory:":
             await polled(log, payloads)
     if location != "memory:":
         async with open_wal(location) as log:  # nothing is read from the frames that the writer has in memory
             await polled(log, payloads)
-
-
-async def polled(log: WALAccesser, payloads: list[bytes]) -> None:
-    """Reads these payloads by pulls that are cancelled in the next turn of the loop unless they have a message at once."""
-    read: list[bytes] = []
-    async with asyncio.timeout(60):
-        async with log.read("orders") as scanner:
-            while len(read) < len(payloads):
-                pulling = asyncio.ensure_future(anext(scanner))
-                await asyncio.sleep(0)
-                pulling.cancel()
-                try:
-                    read.append((await pulling).payload)
-                except asyncio.CancelledError:
-                    continue
-    assert read == payloads

@@ -165,6 +165,13 @@ async def test_time_ticks_only_when_asked_for_and_whatever_the_filters(log: WALA
 
 
 async def test_time_tick_before_any_event_has_no_id(log: WALAccesser) -> None:
+    async def scanner_reaches(scanner: object, tick: int) -> None:
+        async for message in scanner:  # type: ignore[attr-defined]
+            assert isinstance(message, TimeTickMessage)
+            if message.time_tick >= tick:
+                assert message.message_id is not None
+                return
+
     async with log.read("orders", include_time_ticks=True) as scanner:
         message = await anext(scanner)
         assert isinstance(message, TimeTickMessage)
@@ -173,14 +180,6 @@ async def test_time_tick_before_any_event_has_no_id(log: WALAccesser) -> None:
     async with log.read("orders", include_time_ticks=True, deliver_policy=Latest()) as scanner:
         result = await log.raw_append(Message("other", b"1"))
         await scanner_reaches(scanner, result.time_tick)
-
-
-async def scanner_reaches(scanner: object, tick: int) -> None:
-    async for message in scanner:  # type: ignore[attr-defined]
-        assert isinstance(message, TimeTickMessage)
-        if message.time_tick >= tick:
-            assert message.message_id is not None
-            return
 
 
 async def test_read_your_writes(log4: WALAccesser) -> None:

@@ -61,6 +61,16 @@ async def test_another_writer_is_locked_out_and_told_by_whom(data: str) -> None:
 
 async def test_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
     """The reader stops at the durable end, gets all acknowledged messages, and continues with the next writer."""
+
+    async def write_numbers(line: Line, data: str) -> None:
+        async with open_wal(data) as log:
+            number = max([int(payload) for payload in await payloads(log, "orders")], default=0)
+            while True:
+                calls = [log.append_nowait(Message("orders", b"%d" % (number + step))) for step in range(1, 30)]
+                await asyncio.gather(*calls)
+                number += 29
+                line.tell(number)
+
     async with open_wal(data) as log:
         await log.create_vchannel("orders")
     seen: list[int] = []
@@ -81,16 +91,6 @@ async def test_reader_goes_on_after_its_writer_was_killed(data: str) -> None:
             assert [int(payload) for payload in await payloads(log, "orders")] == seen, "what it was given is in the log"
 
 
-async def write_numbers(line: Line, data: str) -> None:
-    async with open_wal(data) as log:
-        number = max([int(payload) for payload in await payloads(log, "orders")], default=0)
-        while True:
-            calls = [log.append_nowait(Message("orders", b"%d" % (number + step))) for step in range(1, 30)]
-            await asyncio.gather(*calls)
-            number += 29
-            line.tell(number)
-
-
 async def test_time_ticks_arrive_in_another_process(data: str) -> None:
     writer = Other(write_content, data)
     await writer.hear()
@@ -109,6 +109,18 @@ async def test_time_ticks_arrive_in_another_process(data: str) -> None:
 
 async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> None:
     """A reader pauses in the middle while everything before it is truncated: it gets the right messages, or TruncatedError."""
+
+    async def read_slowly(line: Line, data: str) -> None:
+        async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
+            message = await anext(scanner)
+            line.tell((message.payload[:5], ""))
+            await line.hear()
+            try:
+                async for message in scanner:
+                    line.tell((message.payload, str(message.message_id)))
+            except TruncatedError as error:
+                line.tell((str(error.earliest), None))
+
     async with open_wal(data, segment_bytes=1 << 20) as writer:
         written = [b"%05d" % n + bytes([n % 251]) * 30_000 for n in range(1000)]
         results = await writer.append_bulk([Message("orders", payload) for payload in written[:300]])
@@ -130,21 +142,16 @@ async def test_truncation_overtakes_a_reader_of_another_process(data: str) -> No
         await reader.end()
 
 
-async def read_slowly(line: Line, data: str) -> None:
-    async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
-        message = await anext(scanner)
-        line.tell((message.payload[:5], ""))
-        await line.hear()
-        try:
-            async for message in scanner:
-                line.tell((message.payload, str(message.message_id)))
-        except TruncatedError as error:
-            line.tell((str(error.earliest), None))
-
-
 @pytest.mark.one_loop
 @pytest.mark.parametrize("pchannels", [pytest.param(1, marks=pytest.mark.soak("four pchannels show the same")), 4])
 async def test_readers_of_many_processes_get_the_same(data: str, pchannels: int, soak: int) -> None:
+    async def count_messages(line: Line, data: str) -> None:
+        async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
+            seen: list[bytes] = []
+            while not seen or seen[-1] != b"last":
+                seen += [body.payload for body in (await anext(scanner)).bodies()]
+            line.tell(seen)
+
     writer = Other(write_content, data, pchannels)
     await writer.hear()
     others = [Other(count_messages, data) for _ in range(4 * soak)]
@@ -160,16 +167,14 @@ async def test_readers_of_many_processes_get_the_same(data: str, pchannels: int,
     assert await writer.hear() == "closed"
 
 
-async def count_messages(line: Line, data: str) -> None:
-    async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
-        seen: list[bytes] = []
-        while not seen or seen[-1] != b"last":
-            seen += [body.payload for body in (await anext(scanner)).bodies()]
-        line.tell(seen)
-
-
 @pytest.mark.one_loop
 async def test_many_scanners_in_other_processes(data: str) -> None:
+    async def follow_many(line: Line, data: str) -> None:
+        async with open_wal(data, read_only=True) as log:
+            followers = [asyncio.ensure_future(follow(log, "orders")) for _ in range(SCANNERS)]
+            line.tell("following")
+            line.tell(await asyncio.gather(*followers))
+
     async with open_wal(data) as log:
         others = [Other(follow_many, data) for _ in range(2)]
         for other in others:
@@ -179,10 +184,3 @@ async def test_many_scanners_in_other_processes(data: str) -> None:
         for other in others:
             assert await other.hear() == [expected] * SCANNERS
             await other.end()
-
-
-async def follow_many(line: Line, data: str) -> None:
-    async with open_wal(data, read_only=True) as log:
-        followers = [asyncio.ensure_future(follow(log, "orders")) for _ in range(SCANNERS)]
-        line.tell("following")
-        line.tell(await asyncio.gather(*followers))

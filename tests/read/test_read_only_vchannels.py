@@ -23,13 +23,13 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 
 
-def other_pchannel(name: str) -> str:
-    """Returns a pchannel that this vchannel is not assigned to by its name."""
-    return next(pchannel for pchannel in PCHANNELS if pchannel != place(name, PCHANNELS))
-
-
 async def test_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
     """Readers of a new incarnation get all of it, even messages from before they knew of it, and nothing of the earlier incarnation."""
+
+    def other_pchannel(name: str) -> str:
+        """Returns a pchannel that this vchannel is not assigned to by its name."""
+        return next(pchannel for pchannel in PCHANNELS if pchannel != place(name, PCHANNELS))
+
     async with open_wal(data, pchannels=4) as writer, open_wal(data, read_only=True) as reader:
         await writer.create_vchannel("moved", pchannel=other_pchannel("moved"))
         await writer.append_bulk([Message("moved", b"of its earlier incarnation"), Message("other", b"x")])

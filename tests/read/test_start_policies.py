@@ -18,8 +18,6 @@ __all__ = ["filled"]
 
 pytestmark = pytest.mark.on_pulsar
 
-MILLISECOND = timedelta(milliseconds=1)
-
 
 async def spread(log: WALAccesser, count: int) -> list[datetime]:
     """Appends messages to "orders" and "other", each in a millisecond of its own; returns the times of those of "orders"."""
@@ -38,12 +36,13 @@ async def spread(log: WALAccesser, count: int) -> list[datetime]:
 
 
 async def test_start_at_every_message(log: WALAccesser) -> None:
+    millisecond = timedelta(milliseconds=1)
     times = await spread(log, 8)
     assert len(set(times)) == len(times)
     for number, time in enumerate(times):
         expected = [[b"%d" % later] for later in range(number, 8)]
         assert grouped(await read_all(log, "orders", deliver_policy=StartAt(time))) == expected
-        assert grouped(await read_all(log, "orders", deliver_policy=StartAt(time + MILLISECOND))) == expected[1:]
+        assert grouped(await read_all(log, "orders", deliver_policy=StartAt(time + millisecond))) == expected[1:]
 
 
 @pytest.mark.on_pulsar

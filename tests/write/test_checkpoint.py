@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from wal.write.recovery import RETRY_MAX_S, RETRY_S, Checkpoint, CheckpointLedger, CheckpointRule
 
@@ -87,54 +87,54 @@ def test_each_failure_delays_the_next_attempt_longer() -> None:
     assert found.failed(now_s) == RETRY_S
 
 
-class Ledger(RuleBasedStateMachine):
+def test_recovery_finds_every_keyed_event() -> None:
     """A log of events, keyed or not, and its ledger: recovery from `last` always finds every keyed event."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.ledger = ledger()
-        self.end = 0
-        self.keyed: set[int] = set()
-        self.since = 0
-        self.states: dict[int, set[int]] = {}
-        self.running: tuple[Checkpoint, int] | None = None
-
-    @rule(size=st.integers(1, 400), keyed=st.booleans())
-    def append(self, size: int, keyed: bool) -> None:
-        if keyed:
-            self.keyed.add(self.end)
-            self.since += 1
-        self.end += size
-
-    @precondition(lambda self: self.running is None)
-    @rule(held=st.integers(0, 500), now_s=st.floats(0, 1_000))
-    def look(self, held: int, now_s: float) -> None:
-        if self.ledger.is_due(end=self.end, keyed=self.since, keyed_bytes=0, held_bytes=held, now_s=now_s):
-            checkpoint = self.ledger.begin(end=self.end, keyed=self.since)
-            assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, keyed_bytes=0, held_bytes=held, now_s=1e9), "one at a time"
-            if checkpoint.state == checkpoint.position:
-                self.states[checkpoint.position] = set(self.keyed)
-            self.running = checkpoint, self.since
+    class Ledger(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ledger = ledger()
+            self.end = 0
+            self.keyed: set[int] = set()
             self.since = 0
+            self.states: dict[int, set[int]] = {}
+            self.running: tuple[Checkpoint, int] | None = None
 
-    @precondition(lambda self: self.running is not None)
-    @rule(fails=st.booleans(), now_s=st.floats(0, 1_000))
-    def settle(self, fails: bool, now_s: float) -> None:
-        assert self.running is not None
-        checkpoint, since = self.running
-        self.running = None
-        if fails:
-            self.since += since
-            self.ledger.failed(now_s)
-        else:
-            self.ledger.done(10 if checkpoint.state == checkpoint.position else None)
-            assert self.ledger.last == checkpoint
+        @rule(size=st.integers(1, 400), keyed=st.booleans())
+        def append(self, size: int, keyed: bool) -> None:
+            if keyed:
+                self.keyed.add(self.end)
+                self.since += 1
+            self.end += size
 
-    @invariant()
-    def recovery_finds_all(self) -> None:
-        last = self.ledger.last
-        known = self.states[last.state] if last.state is not None else set()
-        assert known | {position for position in self.keyed if position >= last.position} == self.keyed
+        @precondition(lambda self: self.running is None)
+        @rule(held=st.integers(0, 500), now_s=st.floats(0, 1_000))
+        def look(self, held: int, now_s: float) -> None:
+            if self.ledger.is_due(end=self.end, keyed=self.since, keyed_bytes=0, held_bytes=held, now_s=now_s):
+                checkpoint = self.ledger.begin(end=self.end, keyed=self.since)
+                assert not self.ledger.is_due(end=self.end + 10_000, keyed=99, keyed_bytes=0, held_bytes=held, now_s=1e9), "one at a time"
+                if checkpoint.state == checkpoint.position:
+                    self.states[checkpoint.position] = set(self.keyed)
+                self.running = checkpoint, self.since
+                self.since = 0
 
+        @precondition(lambda self: self.running is not None)
+        @rule(fails=st.booleans(), now_s=st.floats(0, 1_000))
+        def settle(self, fails: bool, now_s: float) -> None:
+            assert self.running is not None
+            checkpoint, since = self.running
+            self.running = None
+            if fails:
+                self.since += since
+                self.ledger.failed(now_s)
+            else:
+                self.ledger.done(10 if checkpoint.state == checkpoint.position else None)
+                assert self.ledger.last == checkpoint
 
-TestLedger = Ledger.TestCase
+        @invariant()
+        def recovery_finds_all(self) -> None:
+            last = self.ledger.last
+            known = self.states[last.state] if last.state is not None else set()
+            assert known | {position for position in self.keyed if position >= last.position} == self.keyed
+
+    run_state_machine_as_test(Ledger)

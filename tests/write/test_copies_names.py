@@ -89,11 +89,15 @@ NAME = st.sampled_from(["ab", "bc", "üü", ""])
 
 @given(st.lists(st.lists(NAME).map(tuple)), st.lists(st.lists(st.tuples(NAME, st.integers(1, 2))).map(tuple)))
 def test_pool_returns_equal_names_and_holds_each_once(vchannels: list[tuple[str, ...]], copies: list[tuple[RunName, ...]]) -> None:
+    def anew(name: str) -> str:
+        """Returns an equal name that is another object, if Python creates one."""
+        return name.encode().decode()
+
     pool = NamePool()
-    answers = [pool.vchannels(tuple(map(_anew, names))) for names in vchannels]
+    answers = [pool.vchannels(tuple(map(anew, names))) for names in vchannels]
     assert answers == vchannels
     assert len(set(map(id, answers))) == len(set(vchannels))
-    found = [pool.copies(tuple((_anew(name), life) for name, life in names)) for names in copies]
+    found = [pool.copies(tuple((anew(name), life) for name, life in names)) for names in copies]
     assert found == copies
     assert len(set(map(id, found))) == len(set(copies))
     texts = [name for names in vchannels for name in pool.vchannels(names)]
@@ -101,11 +105,6 @@ def test_pool_returns_equal_names_and_holds_each_once(vchannels: list[tuple[str,
     assert len(set(map(id, pairs))) == len(set(pairs))
     texts += [name for name, _ in pairs]
     assert len(set(map(id, texts))) == len(set(texts))
-
-
-def _anew(name: str) -> str:
-    """Returns an equal name that is another object, if Python creates one."""
-    return name.encode().decode()
 
 
 async def test_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> None:

@@ -14,19 +14,19 @@ from wal import Message, MessageID, MessageType, MessageTypes, StartAfter, bridg
 
 __all__ = ["no_thread_is_left"]
 
-COLUMNS = {
-    "vchannel": pa.string(),
-    "message_id": pa.binary(),
-    "time_tick": pa.int64(),
-    "message_type": pa.string(),
-    "txn_id": pa.int64(),
-    "payload": pa.binary(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "append_time": pa.timestamp("us", tz="UTC"),
-}
-
 
 def test_schema_and_rows(data: str) -> None:
+    columns = {
+        "vchannel": pa.string(),
+        "message_id": pa.binary(),
+        "time_tick": pa.int64(),
+        "message_type": pa.string(),
+        "txn_id": pa.int64(),
+        "payload": pa.binary(),
+        "properties": pa.map_(pa.string(), pa.string()),
+        "append_time": pa.timestamp("us", tz="UTC"),
+    }
+
     write(data)
     with bridge.iterate(data, "orders", follow=False) as messages:
         expected = [
@@ -44,8 +44,8 @@ def test_schema_and_rows(data: str) -> None:
             for body in message.bodies()
         ]
     table = pa.Table.from_batches(bridge.record_batches(data, "orders", follow=False))
-    assert {field.name: field.type for field in table.schema} == COLUMNS
-    assert table.schema.names == list(COLUMNS)
+    assert {field.name: field.type for field in table.schema} == columns
+    assert table.schema.names == list(columns)
     table.validate(full=True)
     rows = table.to_pylist()
     assert len(rows) == 100

@@ -171,17 +171,17 @@ def test_batch_at_a_time(data: str) -> None:
 
 def test_ended_by_its_process(data: str) -> None:
     """A process that closes nothing still ends, and all acknowledged messages are in the log."""
+
+    def forgetful(line: Line, data: str) -> None:
+        log = bridge.blocking(data).__enter__()
+        log.raw_append(Message("orders", b"1"))
+        scanner = log.read("orders").__enter__()
+        next(scanner)
+        line.tell("written")
+
     other = Other(forgetful, data)
     assert other.hear_now() == "written"
     other._process.join(WAIT_TIMEOUT_S)
     assert other._process.exitcode == 0
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         assert numbers(scanner) == [1]
-
-
-def forgetful(line: Line, data: str) -> None:
-    log = bridge.blocking(data).__enter__()
-    log.raw_append(Message("orders", b"1"))
-    scanner = log.read("orders").__enter__()
-    next(scanner)
-    line.tell("written")

@@ -137,24 +137,23 @@ def test_another_thread_closes_an_iteration(data: str) -> None:
     messages.close()
 
 
-class AwayLog(ReadOnlyJournalLog):
-    """A log whose server becomes unreachable after a read: the next call waits until the log is closed."""
-
-    refresh_waits = True
-    asked = threading.Event()
-    given_up = threading.Event()
-
-    def refresh(self) -> LogSnapshot:
-        self.asked.set()
-        assert self.given_up.wait(WAIT_TIMEOUT_S)
-        raise ClosedError("closed")
-
-    def close(self) -> None:
-        self.given_up.set()
-        super().close()
-
-
 def test_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AwayLog(ReadOnlyJournalLog):
+        """A log whose server becomes unreachable after a read: the next call waits until the log is closed."""
+
+        refresh_waits = True
+        asked = threading.Event()
+        given_up = threading.Event()
+
+        def refresh(self) -> LogSnapshot:
+            self.asked.set()
+            assert self.given_up.wait(WAIT_TIMEOUT_S)
+            raise ClosedError("closed")
+
+        def close(self) -> None:
+            self.given_up.set()
+            super().close()
+
     data_of(data)
     monkeypatch.setattr("wal.storage.journal.read_only_journal.ReadOnlyJournalLog", AwayLog)
     messages = bridge.iterate(data, "orders")
@@ -200,6 +199,13 @@ def test_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> Non
 
 def test_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
     """The vchannel is created on the pchannel to which its name maps, or on another one."""
+
+    def numbers_or_timeout(messages: bridge.Iteration) -> list[int]:
+        try:
+            return numbers([next(messages)])
+        except TimeoutError:
+            return []
+
     with bridge.blocking(data, pchannels=4):
         pass
     with Writer(data) as writer:
@@ -216,13 +222,6 @@ def test_vchannel_that_is_created_later_is_picked_up(data: str) -> None:
             writer = Writer(data)
             writer.__enter__()
         writer.kill()
-
-
-def numbers_or_timeout(messages: bridge.Iteration) -> list[int]:
-    try:
-        return numbers([next(messages)])
-    except TimeoutError:
-        return []
 
 
 def test_vchannel_that_is_dropped_ends_its_reader(data: str) -> None:

@@ -58,14 +58,6 @@ def encoded(frame: StoredFrame) -> bytes:
     return view.head + (view.stored(0, view.header.body_len) if view.header.body_len else b"")
 
 
-def mended(data: bytearray) -> bytes:
-    """Returns a frame whose head was changed, with the CRC that it has to have then; the length of its tables is unchanged."""
-    end = HEADER_BYTES + int.from_bytes(data[72:76], "little")
-    crc = google_crc32c.extend(google_crc32c.value(bytes(data[:92])), bytes(data[HEADER_BYTES:end]))
-    data[92:HEADER_BYTES] = crc.to_bytes(4, "little")
-    return bytes(data)
-
-
 def as_rows(frames: list[bytes], chosen: Sequence[str], types: frozenset[int] | None) -> pa.RecordBatch | None:
     """Returns the rows of these frames, taken as one page; None if a frame does not fit."""
     taken, size = [], 0
@@ -114,31 +106,37 @@ def test_page_gives_the_rows_of_its_frames(frames: list[Any], chosen: Sequence[s
     assert found is not None or not all(group and len({row.name for row in steps[0][1]}) == 1 for steps in frames)
 
 
-_KEPT = frozenset((*range(40, 48), *range(72, 80), *range(92, HEADER_BYTES)))
-"""The bytes of a head that are not changed: the first tick, since ticks ascend in a log, the lengths of the parts, and the CRC."""
-
-
 @given(GROUPS, st.randoms(use_true_random=False), CHOICES)
 def test_contradicting_tables_are_never_rows(steps: Any, random: Random, chosen: Sequence[str]) -> None:
     """Of a frame with a changed head, whose CRC is right, the rows are those of the reader of frames, or there are none."""
+
+    def mended(data: bytearray) -> bytes:
+        """Returns a frame whose head was changed, with the CRC that it has to have then; the length of its tables is unchanged."""
+        end = HEADER_BYTES + int.from_bytes(data[72:76], "little")
+        crc = google_crc32c.extend(google_crc32c.value(bytes(data[:92])), bytes(data[HEADER_BYTES:end]))
+        data[92:HEADER_BYTES] = crc.to_bytes(4, "little")
+        return bytes(data)
+
+    # The bytes of a head that are not changed: the first tick, since ticks ascend in a log, the lengths of the parts, and the CRC.
+    kept = frozenset((*range(40, 48), *range(72, 80), *range(92, HEADER_BYTES)))
+
+    def outcome(read: Callable[..., pa.RecordBatch | None], frames: list[bytes], chosen: Sequence[str]) -> Any:
+        """Returns the rows, or the text of the error."""
+        try:
+            batch = read(frames, chosen, None)
+        except WALError as error:
+            return str(error)
+        return None if batch is None else batch.to_pylist()
+
     before, frame = encoded(build(steps)[0]), encoded(build(steps, first_tick=2000)[0])
     head_bytes = len(frame) - _body_len(frame)
     for _ in range(10):
         data = bytearray(frame)
-        at = random.choice([at for at in range(head_bytes) if at not in _KEPT])
+        at = random.choice([at for at in range(head_bytes) if at not in kept])
         data[at] = random.choice((0, 1, data[at] ^ 1, (data[at] + 1) % 256, random.randrange(256)))
         if random.random() < 0.5 and HEADER_BYTES + 15 <= at < head_bytes - 4:
             data[at + 4] = (data[at + 4] - 1) % 256
         assert outcome(as_rows, [before, mended(data)], chosen) in (None, outcome(as_frames, [before, mended(data)], chosen))
-
-
-def outcome(read: Callable[..., pa.RecordBatch | None], frames: list[bytes], chosen: Sequence[str]) -> Any:
-    """Returns the rows, or the text of the error."""
-    try:
-        batch = read(frames, chosen, None)
-    except WALError as error:
-        return str(error)
-    return None if batch is None else batch.to_pylist()
 
 
 @pytest.fixture

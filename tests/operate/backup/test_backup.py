@@ -143,6 +143,17 @@ async def rows_of(log: WALAccesser, name: str) -> Rows:
 
 async def test_restore_between_backups_is_the_log_at_the_tick(tmp_path: Path, soak: int) -> None:
     """At the tick of any event, also inside a frame: messages, transactions, keys, cursors, vchannels and broadcasts are those up to it."""
+
+    async def keyed_tick(log: WALAccesser, number: int, at: int) -> int:
+        """Returns the tick of a message that was appended with a key."""
+        result = await log.raw_append(Message(f"v{at % 2}", b"again"), idempotency_key=f"key {number} {at}")
+        assert result.duplicate
+        assert result.time_tick is not None
+        return result.time_tick
+
+    async def verify_files(place: Path) -> int:
+        return await asyncio.to_thread(main, ["verify", str(place), "--json"])
+
     data, target = tmp_path / "data", tmp_path / "target"
     async with open_wal(data, pchannels=2) as log:
         first, second = [await log.create_vchannel(f"v{number}", pchannel=f"p{number}") for number in range(2)]
@@ -223,17 +234,20 @@ async def test_restored_broadcast_has_all_copies(tmp_path: Path) -> None:
             assert copies[0] == copies[1]
 
 
-class ClockAhead(SystemClock):
-    """The clock of a machine that is an hour ahead."""
-
-    wall = staticmethod(lambda: time.time() + 3600)
-
-
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ticks ahead"])
 @pytest.mark.parametrize("with_base", [False, True], ids=["", "base"])
 async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, ahead: bool, with_base: bool) -> None:
     """One that was cut gets all its copies, also where ticks are an hour ahead of the clock, because it was set back. One that was
     acknowledged after the tick waits for it, but while ticks are ahead its end cannot be compared with them, and it stays ended."""
+
+    class ClockAhead(SystemClock):
+        """The clock of a machine that is an hour ahead."""
+
+        wall = staticmethod(lambda: time.time() + 3600)
+
+    async def tasks_are(log: WALAccesser, expected: list[int]) -> bool:
+        return [task.broadcast_id for task in await log.broadcast().tasks()] == expected
+
     data, target = tmp_path / "data", tmp_path / "target"
     if ahead:
         earlier = LocalLog(parse_location(str(data)), Settings().replace(pchannels=2), clock=ClockAhead())
@@ -263,22 +277,6 @@ async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, 
         await eventually(lambda: tasks_are(log, expected))
         copies = [[payload for _, payload in await rows_of(log, name)] for name in names]
     assert copies == [[b"ack", b"ack", b"cut"]] * 2
-
-
-async def tasks_are(log: WALAccesser, expected: list[int]) -> bool:
-    return [task.broadcast_id for task in await log.broadcast().tasks()] == expected
-
-
-async def keyed_tick(log: WALAccesser, number: int, at: int) -> int:
-    """Returns the tick of a message that was appended with a key."""
-    result = await log.raw_append(Message(f"v{at % 2}", b"again"), idempotency_key=f"key {number} {at}")
-    assert result.duplicate
-    assert result.time_tick is not None
-    return result.time_tick
-
-
-async def verify_files(place: Path) -> int:
-    return await asyncio.to_thread(main, ["verify", str(place), "--json"])
 
 
 async def test_restore_between_backups_keeps_a_moving_cursor_with_its_output(tmp_path: Path) -> None:

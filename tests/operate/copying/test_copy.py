@@ -215,6 +215,12 @@ async def test_copy_of_a_log_in_use_has_all_that_was_acknowledged_before(
 @pytest.mark.parametrize("pchannels", [None, 1, 5])
 async def test_broadcasts_of_a_log_in_use_are_copied_whole_and_once(tmp_path: Path, pchannels: int | None) -> None:
     """Each broadcast that had ended when the copy began is there, and of each that is there every vchannel has one copy."""
+
+    async def eventually_none_is_left(log: WALAccesser) -> None:
+        async with asyncio.timeout(60):
+            while await log.broadcast().tasks():
+                await asyncio.sleep(0.01)
+
     ended: set[int] = set()
 
     async def write(log: WALAccesser) -> None:
@@ -240,12 +246,6 @@ async def test_broadcasts_of_a_log_in_use_are_copied_whole_and_once(tmp_path: Pa
                     copies.setdefault(message.broadcast.broadcast_id, []).append(name)
     assert before <= copies.keys()
     assert [names for names in copies.values() if names != list(NAMES)] == []
-
-
-async def eventually_none_is_left(log: WALAccesser) -> None:
-    async with asyncio.timeout(60):
-        while await log.broadcast().tasks():
-            await asyncio.sleep(0.01)
 
 
 async def test_truncated_keys_and_cursors_survive(tmp_path: Path) -> None:

@@ -50,15 +50,13 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes((byte ^ 0x10,)))
 
 
-def rows_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
-async def run(*arguments: object) -> int:
-    return await asyncio.to_thread(main, [str(each) for each in arguments])
-
-
 async def test_lost_messages_are_named_and_the_rest_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def rows_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    async def run(*arguments: object) -> int:
+        return await asyncio.to_thread(main, [str(each) for each in arguments])
+
     data = tmp_path / "data"
     messages = await written(data)
     folder = data / "pchannels" / "p0"

@@ -64,6 +64,14 @@ async def test_another_process_saves_and_goes_on(data: str) -> None:
 
 
 async def test_two_processes_save_the_same_cursor(data: str) -> None:
+    async def save_each(line: Line, data: str, first: int) -> None:
+        async with open_wal(data, read_only=True) as log, log.read("orders", follow=False, cursor="shared") as scanner:
+            said = []
+            async for _ in scanner:
+                await scanner.save()
+                said.append(str(scanner.position))
+            line.tell(said[first:])
+
     async with open_wal(data) as log:
         await numbered(log, 40)
         others = [Other(save_each, data, first) for first in (0, 1)]
@@ -73,15 +81,6 @@ async def test_two_processes_save_the_same_cursor(data: str) -> None:
         info = await the_cursor(log, "shared")
         assert str(info.position) in told[0] | told[1]
         assert not list(Path(data, "cursors").rglob("*tmp*")), "nothing half done is left"
-
-
-async def save_each(line: Line, data: str, first: int) -> None:
-    async with open_wal(data, read_only=True) as log, log.read("orders", follow=False, cursor="shared") as scanner:
-        said = []
-        async for _ in scanner:
-            await scanner.save()
-            said.append(str(scanner.position))
-        line.tell(said[first:])
 
 
 async def test_cursor_of_another_process_pins_the_log(data: str) -> None:
@@ -109,6 +108,15 @@ async def delete_cursor(line: Line, data: str, name: str) -> None:
 
 
 async def test_one_that_turned_stale_is_stale_elsewhere(data: str) -> None:
+    async def read_stale(line: Line, data: str, cursor: str) -> None:
+        async with open_wal(data, read_only=True) as log:
+            try:
+                await rest(log, cursor=cursor)
+            except TruncatedError:
+                line.tell("stale")
+            else:
+                line.tell("read")
+
     async with open_wal(data, cursor_lag_bytes_max=1 << 20) as log:
         await numbered(log, 10)
         other = Other(read_some, data, 3, "lazy")
@@ -123,16 +131,6 @@ async def test_one_that_turned_stale_is_stale_elsewhere(data: str) -> None:
         other = Other(read_some, data, 3, "lazy")
         assert (await other.hear())[0] == [0, 1, 2]
         await other.end()
-
-
-async def read_stale(line: Line, data: str, cursor: str) -> None:
-    async with open_wal(data, read_only=True) as log:
-        try:
-            await rest(log, cursor=cursor)
-        except TruncatedError:
-            line.tell("stale")
-        else:
-            line.tell("read")
 
 
 async def test_cursor_deleted_by_another_process_under_its_reader(data: str) -> None:

@@ -19,31 +19,31 @@ def view(*, incarnation: int = 77, earliest: tuple[int, int] = (0, 0), **lives: 
     return LogView(places, lives.get, max(lives.values(), default=0) + 1)
 
 
-CASES = [
-    (cursor(), view(orders=1), CursorStatus.LIVE),
-    (cursor(incarnations=(None,)), view(), CursorStatus.LIVE),
-    (cursor(incarnations=(None,)), view(orders=4), CursorStatus.LIVE),
-    (cursor(vchannels=["a", "b"]), view(a=1, b=2), CursorStatus.LIVE),
-    (cursor(incarnations=(9,)), view(other=5), CursorStatus.LIVE),  # created since this map was read
-    (cursor(), view(other=5), CursorStatus.DROPPED),
-    (cursor(), view(orders=2), CursorStatus.DROPPED),
-    (cursor(vchannels=["a", "b"]), view(a=1, b=3), CursorStatus.DROPPED),
-    (cursor(stale="old"), view(orders=2), CursorStatus.DROPPED),
-    (cursor(stale="old"), view(orders=1), CursorStatus.STALE),
-    (cursor(), view(orders=1, incarnation=78), CursorStatus.OTHER_INCARNATION),
-    (cursor(pchannel="p7"), view(orders=1), CursorStatus.OTHER_INCARNATION),
-    (cursor(start=(10, 3)), view(orders=1, earliest=(10, 3)), CursorStatus.LIVE),
-    (cursor(start=(10, 2)), view(orders=1, earliest=(10, 3)), CursorStatus.TRUNCATED),
-]
+def test_status_of_a_cursor(subtests: pytest.Subtests) -> None:
+    cases = [
+        (cursor(), view(orders=1), CursorStatus.LIVE),
+        (cursor(incarnations=(None,)), view(), CursorStatus.LIVE),
+        (cursor(incarnations=(None,)), view(orders=4), CursorStatus.LIVE),
+        (cursor(vchannels=["a", "b"]), view(a=1, b=2), CursorStatus.LIVE),
+        (cursor(incarnations=(9,)), view(other=5), CursorStatus.LIVE),  # created since this map was read
+        (cursor(), view(other=5), CursorStatus.DROPPED),
+        (cursor(), view(orders=2), CursorStatus.DROPPED),
+        (cursor(vchannels=["a", "b"]), view(a=1, b=3), CursorStatus.DROPPED),
+        (cursor(stale="old"), view(orders=2), CursorStatus.DROPPED),
+        (cursor(stale="old"), view(orders=1), CursorStatus.STALE),
+        (cursor(), view(orders=1, incarnation=78), CursorStatus.OTHER_INCARNATION),
+        (cursor(pchannel="p7"), view(orders=1), CursorStatus.OTHER_INCARNATION),
+        (cursor(start=(10, 3)), view(orders=1, earliest=(10, 3)), CursorStatus.LIVE),
+        (cursor(start=(10, 2)), view(orders=1, earliest=(10, 3)), CursorStatus.TRUNCATED),
+    ]
 
-
-@pytest.mark.parametrize(("saved", "log", "expected"), CASES, ids=range(len(CASES)))
-def test_status_of_a_cursor(saved: object, log: LogView, expected: CursorStatus) -> None:
-    assert cursor_status(saved, log) is expected  # type: ignore[arg-type]
-    info = shown(saved, log, now_s=1e9)  # type: ignore[arg-type]
-    assert (info is None) == (expected is CursorStatus.DROPPED)
-    if info is not None:
-        assert info.stale == (expected in (CursorStatus.STALE, CursorStatus.TRUNCATED))
+    for saved, log, expected in cases:
+        with subtests.test(repr(saved)):
+            assert cursor_status(saved, log) is expected
+            info = shown(saved, log, now_s=1e9)
+            assert (info is None) == (expected is CursorStatus.DROPPED)
+            if info is not None:
+                assert info.stale == (expected in (CursorStatus.STALE, CursorStatus.TRUNCATED))
 
 
 def test_cursor_that_a_reader_resumes_from() -> None:

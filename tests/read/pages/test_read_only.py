@@ -24,8 +24,6 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 
-SCANNERS = 100
-
 
 class CountedLog(ThreadedLog):
     """A log that counts its calls, and can be damaged for the reads that scanners share."""
@@ -80,6 +78,7 @@ def scanner(pchannel: ReadOnlyPChannel, name: str = "v") -> Scanner:
 
 
 async def test_hundred_scanners_that_wait_cost_about_one_read(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+    SCANNERS = 100
     maker = FrameMaker(1)
     scanners = [scanner(pchannel) for _ in range(SCANNERS)]
     for each in scanners:
@@ -188,30 +187,30 @@ async def test_server_that_does_not_answer_is_its_own_error(log: JournalLog, pch
                 await taking
 
 
-class AwayLog(ReadOnlyJournalLog):
-    """A log whose server is unreachable: its calls wait until the log is closed."""
-
-    refresh_waits = True
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(Disk(), directory, PCHANNEL)
-        self.asked = threading.Event()
-        self.given_up = threading.Event()
-        self.closing_threads: set[int] = set()
-
-    def reach(self) -> LogSnapshot:
-        self.asked.set()
-        assert self.given_up.wait(10)
-        raise ClosedError("closed")
-
-    def close(self) -> None:
-        self.closing_threads.add(threading.get_ident())
-        self.given_up.set()
-        super().close()
-
-
 async def test_closing_ends_calls_that_wait_for_a_server(tmp_path: Path, log: JournalLog) -> None:
     """The call also asks the server, so it does not run on the event loop."""
+
+    class AwayLog(ReadOnlyJournalLog):
+        """A log whose server is unreachable: its calls wait until the log is closed."""
+
+        refresh_waits = True
+
+        def __init__(self, directory: Path) -> None:
+            super().__init__(Disk(), directory, PCHANNEL)
+            self.asked = threading.Event()
+            self.given_up = threading.Event()
+            self.closing_threads: set[int] = set()
+
+        def reach(self) -> LogSnapshot:
+            self.asked.set()
+            assert self.given_up.wait(10)
+            raise ClosedError("closed")
+
+        def close(self) -> None:
+            self.closing_threads.add(threading.get_ident())
+            self.given_up.set()
+            super().close()
+
     with ThreadPoolExecutor(1) as pool:
         away = await asyncio.to_thread(AwayLog, tmp_path / "pchannels" / PCHANNEL)
         threaded = ThreadedLog(away, pool, away.refresh())

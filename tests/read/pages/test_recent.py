@@ -11,12 +11,6 @@ from wal.read.recent import RecentFrames, cost_bytes
 from wal.storage.base import FramePage
 from wal.storage.memory import MemoryBackend
 
-NAMES = ("a", "b", "c", "d")
-
-
-def seen(page: FramePage, names: frozenset[str]) -> list[tuple[int, object]]:
-    return [(frame.position, content(frame.view, names)) for frame in page.frames]
-
 
 def delivered(recent: RecentFrames, start: int, selection: Selection) -> list[tuple[str, int, bytes]]:
     """The ids, ticks and payloads that a reader gets from `start` on."""
@@ -31,6 +25,11 @@ def delivered(recent: RecentFrames, start: int, selection: Selection) -> list[tu
 
 async def test_pages_are_those_of_the_log() -> None:
     """Pages are equal for every start and every set of names: the same frames, last events and promised ticks."""
+    NAMES = ("a", "b", "c", "d")
+
+    def seen(page: FramePage, names: frozenset[str]) -> list[tuple[int, object]]:
+        return [(frame.position, content(frame.view, names)) for frame in page.frames]
+
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
