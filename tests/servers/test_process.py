@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
     """
 
     wait_s = 20.0
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
         pid = int(parent.stdout.readline())
