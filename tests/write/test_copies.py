@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from wal.errors import CorruptionError, FormatError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame, encode_key
@@ -18,9 +18,7 @@ from wal.write.copies import CopiesPart, CopyTable, names_of
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.recovery import RecoveryState
 
-NAMES = [f"v{number}" for number in range(6)]
 TICK = 1 << 60
-ABORT = int(MessageType.ABORT_BROADCAST)
 
 
 def view_of(draft: FrameDraft, *, tick: int) -> FrameView:
@@ -34,90 +32,93 @@ def keys() -> IdempotencyTable:
     return IdempotencyTable(window_count=100, window_s=1e9, producers_max=10)
 
 
-class Copies(RuleBasedStateMachine):
-    """Writes frames with copies for some of a broadcast's vchannels, ends broadcasts, writes checkpoints, and restarts."""
+def test_copies_survive_restarts() -> None:
+    NAMES = [f"v{number}" for number in range(6)]
+    abort = int(MessageType.ABORT_BROADCAST)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = CopyTable()
-        self.headers: dict[int, BroadcastHeader] = {}
-        self.model: dict[tuple[int, bool, str], tuple[int, int, int, int]] = {}
-        """(broadcast, aborts, vchannel) → position, index, tick, incarnation of the first copy."""
-        self.over: set[int] = set()
-        self.frames: list[tuple[int, FrameView]] = []
-        self.position = 100
-        self.checkpoint = (100, b"".join(CopyTable().snapshot()))
+    class Copies(RuleBasedStateMachine):
+        """Writes frames with copies for some of a broadcast's vchannels, ends broadcasts, writes checkpoints, and restarts."""
 
-    @rule(data=st.data())
-    def write(self, data: st.DataObject) -> None:
-        draft = FrameDraft()
-        first_tick = TICK + self.position
-        parts: list[tuple[BroadcastHeader, CopiesPart]] = []
-        for _ in range(data.draw(st.integers(1, 3))):
-            broadcast_id = data.draw(st.integers(1, 5).filter(lambda one: one not in self.over))
-            vchannels = tuple(sorted(data.draw(st.sets(st.sampled_from(NAMES), min_size=1))))
-            keyed = (ResourceKey("d", str(broadcast_id)),)
-            header = self.headers.setdefault(broadcast_id, BroadcastHeader(broadcast_id, vchannels, keyed))
-            names = sorted(data.draw(st.sets(st.sampled_from(header.vchannels), min_size=1)))
-            aborts = data.draw(st.booleans())
-            copies: tuple[RunName, ...] = tuple((name, data.draw(st.integers(1, 2))) for name in names)
-            if data.draw(st.booleans()):
-                draft.append(("plain", 9), [Record(b"beside")])
-            record = Record(b"payload", ABORT if aborts else int(MessageType.INSERT))
-            index = draft.broadcast(copies, record, header=header.to_bytes(names))
-            parts.append((header, CopiesPart(self.position, index, first_tick + index, copies, aborts)))
-            for at, (name, incarnation) in enumerate(copies):
-                self.model.setdefault((broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, incarnation))
-        self.frames.append((self.position, view_of(draft, tick=first_tick)))
-        for header, part in parts:
-            self.table.durable(header, part)
-        self.position += data.draw(st.integers(1, 100))
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = CopyTable()
+            self.headers: dict[int, BroadcastHeader] = {}
+            self.model: dict[tuple[int, bool, str], tuple[int, int, int, int]] = {}
+            """(broadcast, aborts, vchannel) → position, index, tick, incarnation of the first copy."""
+            self.over: set[int] = set()
+            self.frames: list[tuple[int, FrameView]] = []
+            self.position = 100
+            self.checkpoint = (100, b"".join(CopyTable().snapshot()))
 
-    @precondition(lambda self: set(self.headers) - self.over)
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        broadcast_id = data.draw(st.sampled_from(sorted(set(self.headers) - self.over)))
-        self.over.add(broadcast_id)
-        self.table.forget(broadcast_id)
+        @rule(data=st.data())
+        def write(self, data: st.DataObject) -> None:
+            draft = FrameDraft()
+            first_tick = TICK + self.position
+            parts: list[tuple[BroadcastHeader, CopiesPart]] = []
+            for _ in range(data.draw(st.integers(1, 3))):
+                broadcast_id = data.draw(st.integers(1, 5).filter(lambda one: one not in self.over))
+                vchannels = tuple(sorted(data.draw(st.sets(st.sampled_from(NAMES), min_size=1))))
+                keyed = (ResourceKey("d", str(broadcast_id)),)
+                header = self.headers.setdefault(broadcast_id, BroadcastHeader(broadcast_id, vchannels, keyed))
+                names = sorted(data.draw(st.sets(st.sampled_from(header.vchannels), min_size=1)))
+                aborts = data.draw(st.booleans())
+                copies: tuple[RunName, ...] = tuple((name, data.draw(st.integers(1, 2))) for name in names)
+                if data.draw(st.booleans()):
+                    draft.append(("plain", 9), [Record(b"beside")])
+                record = Record(b"payload", abort if aborts else int(MessageType.INSERT))
+                index = draft.broadcast(copies, record, header=header.to_bytes(names))
+                parts.append((header, CopiesPart(self.position, index, first_tick + index, copies, aborts)))
+                for at, (name, incarnation) in enumerate(copies):
+                    self.model.setdefault((broadcast_id, aborts, name), (self.position, index + at, first_tick + index + at, incarnation))
+            self.frames.append((self.position, view_of(draft, tick=first_tick)))
+            for header, part in parts:
+                self.table.durable(header, part)
+            self.position += data.draw(st.integers(1, 100))
 
-    @rule()
-    def store(self) -> None:
-        self.checkpoint = (self.position, b"".join(self.table.snapshot()))
+        @precondition(lambda self: set(self.headers) - self.over)
+        @rule(data=st.data())
+        def end(self, data: st.DataObject) -> None:
+            broadcast_id = data.draw(st.sampled_from(sorted(set(self.headers) - self.over)))
+            self.over.add(broadcast_id)
+            self.table.forget(broadcast_id)
 
-    @rule()
-    def restart(self) -> None:
-        """Recovers broadcasts that were forgotten since the checkpoint; their owner knows that they are finished, and forgets them
-        again."""
-        position, blob = self.checkpoint
-        self.table = CopyTable()
-        self.table.restore(blob)
-        for at, view in self.frames:
-            if at >= position:
-                self.table.replay(at, view)
-        for listed in self.table.listed():
-            if listed.header.broadcast_id in self.over:
-                self.table.forget(listed.header.broadcast_id)
+        @rule()
+        def store(self) -> None:
+            self.checkpoint = (self.position, b"".join(self.table.snapshot()))
 
-    @invariant()
-    def it_knows_what_the_model_knows(self) -> None:
-        known = {event for event in self.model if event[0] not in self.over}
-        assert {listed.header.broadcast_id for listed in self.table.listed()} == {event[0] for event in known}
-        for broadcast_id in set(self.headers) - self.over:
-            listed = self.table.get(broadcast_id)
-            if listed is not None:
-                assert listed.header == self.headers[broadcast_id]
-            for aborts in (False, True):
-                found = self.table.find(broadcast_id, NAMES, aborts=aborts)
-                places = {name: (place.position, place.index, place.tick, place.incarnation) for name, place in found.items()}
-                assert places == {name: place for (one, of, name), place in self.model.items() if (one, of) == (broadcast_id, aborts)}
+        @rule()
+        def restart(self) -> None:
+            """Recovers broadcasts that were forgotten since the checkpoint; their owner knows that they are finished, and forgets them
+            again."""
+            position, blob = self.checkpoint
+            self.table = CopyTable()
+            self.table.restore(blob)
+            for at, view in self.frames:
+                if at >= position:
+                    self.table.replay(at, view)
+            for listed in self.table.listed():
+                if listed.header.broadcast_id in self.over:
+                    self.table.forget(listed.header.broadcast_id)
+
+        @invariant()
+        def it_knows_what_the_model_knows(self) -> None:
+            known = {event for event in self.model if event[0] not in self.over}
+            assert {listed.header.broadcast_id for listed in self.table.listed()} == {event[0] for event in known}
+            for broadcast_id in set(self.headers) - self.over:
+                listed = self.table.get(broadcast_id)
                 if listed is not None:
-                    assert {name for name, _ in names_of(listed.parts, aborts=aborts)} == set(places)
-        pins = {broadcast_id: place for place, broadcast_id in self.table.pins()}
-        for broadcast_id, pin in pins.items():
-            assert pin == min(place[:2] for (one, _, _), place in self.model.items() if one == broadcast_id)
+                    assert listed.header == self.headers[broadcast_id]
+                for aborts in (False, True):
+                    found = self.table.find(broadcast_id, NAMES, aborts=aborts)
+                    places = {name: (place.position, place.index, place.tick, place.incarnation) for name, place in found.items()}
+                    assert places == {name: place for (one, of, name), place in self.model.items() if (one, of) == (broadcast_id, aborts)}
+                    if listed is not None:
+                        assert {name for name, _ in names_of(listed.parts, aborts=aborts)} == set(places)
+            pins = {broadcast_id: place for place, broadcast_id in self.table.pins()}
+            for broadcast_id, pin in pins.items():
+                assert pin == min(place[:2] for (one, _, _), place in self.model.items() if one == broadcast_id)
 
-
-TestCopies = Copies.TestCase
+    run_state_machine_as_test(Copies)
 
 
 def test_snapshot_holds_the_state_of_its_call() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, InvalidRequestSeqError, WouldBlockError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
@@ -30,7 +30,6 @@ SCOPES: Final[tuple[tuple[RunName, ...], ...]] = (
     (("a", 1), ("b", 1)),
     (("a", 1), ("b", 1), ("c", 2)),
 )
-KEYS: Final = st.one_of(st.sampled_from("xyzé"), st.builds(ProducerKey, st.sampled_from(("p", "q", "r", "s")), st.integers(0, 30)))
 
 
 def new_table(**changes: float) -> IdempotencyTable:
@@ -38,327 +37,332 @@ def new_table(**changes: float) -> IdempotencyTable:
     return IdempotencyTable(**settings)  # type: ignore[arg-type]
 
 
-def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
-    frame = encode_frame(
-        draft, incarnation=1, term=1, sequence=1, first_tick=first_tick, promised_tick=None if draft.indices else first_tick
-    )
-    data = b"".join(frame.buffers)
-    head = frame.header.head_bytes
-    return FrameView.decode(data, lambda start, end: data[head + start : head + end])
-
-
-class Pending(msgspec.Struct, eq=False):
-    """A key that was claimed and is not settled; plain keys may share a claim."""
-
-    claim: Claim
-    key: Key
-
-    @property
-    def names(self) -> tuple[RunName, ...]:
-        return self.claim.scope.names
-
-
-class Machine(RuleBasedStateMachine):
+def test_table_of_keys_matches_a_model() -> None:
     """A pchannel as its table sees it: calls in their order, frames that become durable or fail, checkpoints and openings."""
+    KEYS = st.one_of(st.sampled_from("xyzé"), st.builds(ProducerKey, st.sampled_from(("p", "q", "r", "s")), st.integers(0, 30)))
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = new_table()
-        self.gaps: dict[tuple[tuple[RunName, ...], str], set[int]] = {}
-        """The failed sequences of each producer in each scope that were not claimed again."""
-        self.now_ms = START_MS
-        self.position = 0
-        self.pending: list[Pending] = []
-        self.events: list[tuple[tuple[RunName, ...], Key, Kept] | str] = []  # the durable events; a text is a forgotten producer
-        self.dropped: set[RunName] = set()
-        self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
-        self.frames: list[tuple[int, FrameView]] = []  # written after the checkpoint
-        self.blob: bytes | None = None
-        self.taking: tuple[Iterator[bytes], int, set[int]] | None = None
-        self.lost_before: set[int] = set()  # those of `events` that were not in the window at the checkpoint
+    def view_of(draft: FrameDraft, first_tick: int) -> FrameView:
+        frame = encode_frame(
+            draft, incarnation=1, term=1, sequence=1, first_tick=first_tick, promised_tick=None if draft.indices else first_tick
+        )
+        data = b"".join(frame.buffers)
+        head = frame.header.head_bytes
+        return FrameView.decode(data, lambda start, end: data[head + start : head + end])
 
-    # -- answers of the model
+    class Pending(msgspec.Struct, eq=False):
+        """A key that was claimed and is not settled; plain keys may share a claim."""
 
-    def live(self, names: tuple[RunName, ...]) -> bool:
-        return not self.dropped.intersection(names)
+        claim: Claim
+        key: Key
 
-    def remembered(self, names: tuple[RunName, ...], key: Key) -> Kept | None:
-        if isinstance(key, ProducerKey):
-            sequences = self.sequences(names, key.producer)
-            if key.sequence > max(sequences, default=-1):
-                return None
-            return dict(list(sequences.items())[-RESULTS_KEPT:]).get(key.sequence, FORGOTTEN)
-        for at in reversed(self.window()):
-            event = self.events[at]
-            assert isinstance(event, tuple)
-            event_names, event_key, kept = event
-            if (event_names, event_key) == (names, key):
-                return kept if self.now_ms - (kept.tick >> 18) <= WINDOW_S * 1000 else None
-        return None
+        @property
+        def names(self) -> tuple[RunName, ...]:
+            return self.claim.scope.names
 
-    def window(self) -> list[int]:
-        plain = [
-            at for at, event in enumerate(self.events) if isinstance(event, tuple) and isinstance(event[1], str) and at not in self.left_out
-        ]
-        return plain[-WINDOW_COUNT:]
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = new_table()
+            self.gaps: dict[tuple[tuple[RunName, ...], str], set[int]] = {}
+            """The failed sequences of each producer in each scope that were not claimed again."""
+            self.now_ms = START_MS
+            self.position = 0
+            self.pending: list[Pending] = []
+            self.events: list[tuple[tuple[RunName, ...], Key, Kept] | str] = []  # the durable events; a text is a forgotten producer
+            self.dropped: set[RunName] = set()
+            self.left_out: set[int] = set()  # those of `events` that left the window when the log was opened
+            self.frames: list[tuple[int, FrameView]] = []  # written after the checkpoint
+            self.blob: bytes | None = None
+            self.taking: tuple[Iterator[bytes], int, set[int]] | None = None
+            self.lost_before: set[int] = set()  # those of `events` that were not in the window at the checkpoint
 
-    def sequences(self, names: tuple[RunName, ...], producer: str) -> dict[int, Kept]:
-        found: dict[int, Kept] = {}
-        for event in self.events:
-            if isinstance(event, str):
-                if event == producer:
-                    found.clear()
-                continue
-            names_of, key, kept = event
-            if names_of == names and isinstance(key, ProducerKey) and key.producer == producer:
-                found[key.sequence] = kept
-        return found
+        # -- answers of the model
 
-    def producers(self) -> dict[tuple[tuple[RunName, ...], str], int]:
-        keys = {(event[0], event[1].producer) for event in self.events if isinstance(event, tuple) and isinstance(event[1], ProducerKey)}
-        found = {(names, name): max(self.sequences(names, name), default=-1) for names, name in keys if self.live(names)}
-        return {place: last for place, last in found.items() if last >= 0}
+        def live(self, names: tuple[RunName, ...]) -> bool:
+            return not self.dropped.intersection(names)
 
-    def pending_of(self, names: tuple[RunName, ...], producer: str) -> list[Claim]:
-        return [
-            one.claim
-            for one in self.pending
-            if one.names == names and isinstance(one.key, ProducerKey) and one.key.producer == producer and not one.claim.doomed
-        ]
+        def remembered(self, names: tuple[RunName, ...], key: Key) -> Kept | None:
+            if isinstance(key, ProducerKey):
+                sequences = self.sequences(names, key.producer)
+                if key.sequence > max(sequences, default=-1):
+                    return None
+                return dict(list(sequences.items())[-RESULTS_KEPT:]).get(key.sequence, FORGOTTEN)
+            for at in reversed(self.window()):
+                event = self.events[at]
+                assert isinstance(event, tuple)
+                event_names, event_key, kept = event
+                if (event_names, event_key) == (names, key):
+                    return kept if self.now_ms - (kept.tick >> 18) <= WINDOW_S * 1000 else None
+            return None
 
-    # -- events
+        def window(self) -> list[int]:
+            plain = [
+                at
+                for at, event in enumerate(self.events)
+                if isinstance(event, tuple) and isinstance(event[1], str) and at not in self.left_out
+            ]
+            return plain[-WINDOW_COUNT:]
 
-    @rule(names=st.sampled_from(SCOPES), key=KEYS, barrier=st.integers(0, 3))
-    def call(self, names: tuple[RunName, ...], key: Key, barrier: int) -> None:
-        if not self.live(names):
-            return
-        of_producer = self.pending_of(names, key.producer) if isinstance(key, ProducerKey) else []
-        expected = self.remembered(names, key)
-        if isinstance(key, ProducerKey) and key.sequence > min(self.gaps.get((names, key.producer), {key.sequence})):
-            with pytest.raises(InvalidRequestSeqError, match="again first"):
-                self.table.find(names, key, now_ms=self.now_ms)
-            return
-        same = [one.claim for one in self.pending if (one.names, one.key) == (names, key) and not one.claim.doomed]
-        if expected is None and not same and of_producer and key.sequence < of_producer[-1].key.sequence:  # type: ignore[union-attr]
-            with pytest.raises(InvalidRequestSeqError):
-                self.table.find(names, key, now_ms=self.now_ms)
-            return
-        found = self.table.find(names, key, now_ms=self.now_ms)
-        if same:
-            assert found is same[0]
-            return
-        assert found == expected
-        if found is not None:
-            return
-        if isinstance(key, ProducerKey):
-            known = set(self.producers()) | {
-                (one.names, one.key.producer)
-                for one in self.pending
-                if isinstance(one.key, ProducerKey) and not one.claim.doomed and self.live(one.names)
+        def sequences(self, names: tuple[RunName, ...], producer: str) -> dict[int, Kept]:
+            found: dict[int, Kept] = {}
+            for event in self.events:
+                if isinstance(event, str):
+                    if event == producer:
+                        found.clear()
+                    continue
+                names_of, key, kept = event
+                if names_of == names and isinstance(key, ProducerKey) and key.producer == producer:
+                    found[key.sequence] = kept
+            return found
+
+        def producers(self) -> dict[tuple[tuple[RunName, ...], str], int]:
+            keys = {
+                (event[0], event[1].producer) for event in self.events if isinstance(event, tuple) and isinstance(event[1], ProducerKey)
             }
-            if (names, key.producer) not in known and len(known) >= PRODUCERS_MAX:
-                with pytest.raises(WouldBlockError, match="producers_max=3"):
-                    self.table.claim(names, key)
-                return
-        claim = self.table.claim(names, key, barrier=barrier)
-        assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
-        self.pending.append(Pending(claim, key))
-        if isinstance(key, ProducerKey) and (gaps := self.gaps.get((names, key.producer))):
-            gaps.discard(key.sequence)
-            if not gaps:
-                del self.gaps[names, key.producer]
+            found = {(names, name): max(self.sequences(names, name), default=-1) for names, name in keys if self.live(names)}
+            return {place: last for place, last in found.items() if last >= 0}
 
-    @rule(names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3))
-    def call_in_order(self, names: tuple[RunName, ...], first: int, count: int, barrier: int) -> None:
-        """Claims several sequences of one producer, of which the first may wait for a barrier."""
-        for step in range(count):
-            self.call(names, ProducerKey("p", first + step), 0 if step else barrier)
+        def pending_of(self, names: tuple[RunName, ...], producer: str) -> list[Claim]:
+            return [
+                one.claim
+                for one in self.pending
+                if one.names == names and isinstance(one.key, ProducerKey) and one.key.producer == producer and not one.claim.doomed
+            ]
 
-    @precondition(lambda self: self.pending)
-    @rule(count=st.integers(1, 3))
-    def frame_is_durable(self, count: int) -> None:
-        """Settles the oldest pending claims with one frame."""
-        draft = FrameDraft()
-        first_tick = self.now_ms << 18
-        self.position += 512
-        draft.append(("other", 9), [Record(b"plain")])
-        for one in self.pending[:count]:
-            names, key = one.names, one.key
-            if len(names) > 1 or (isinstance(key, str) and key == "z"):
-                index = draft.commit([(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key))
-                kept = Kept(self.position, index, first_tick + index, 7, 1500)
-            else:
-                index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
-                kept = Kept(self.position, index, first_tick + index)
-            self.table.durable(one.claim, key, kept)
-            self.events.append((names, key, kept))
+        # -- events
+
+        @rule(names=st.sampled_from(SCOPES), key=KEYS, barrier=st.integers(0, 3))
+        def call(self, names: tuple[RunName, ...], key: Key, barrier: int) -> None:
             if not self.live(names):
-                self.left_out.add(len(self.events) - 1)
-        del self.pending[:count]
-        self.frames.append((self.position, view_of(draft, first_tick)))
-        self.now_ms += 1
+                return
+            of_producer = self.pending_of(names, key.producer) if isinstance(key, ProducerKey) else []
+            expected = self.remembered(names, key)
+            if isinstance(key, ProducerKey) and key.sequence > min(self.gaps.get((names, key.producer), {key.sequence})):
+                with pytest.raises(InvalidRequestSeqError, match="again first"):
+                    self.table.find(names, key, now_ms=self.now_ms)
+                return
+            same = [one.claim for one in self.pending if (one.names, one.key) == (names, key) and not one.claim.doomed]
+            if expected is None and not same and of_producer and key.sequence < of_producer[-1].key.sequence:  # type: ignore[union-attr]
+                with pytest.raises(InvalidRequestSeqError):
+                    self.table.find(names, key, now_ms=self.now_ms)
+                return
+            found = self.table.find(names, key, now_ms=self.now_ms)
+            if same:
+                assert found is same[0]
+                return
+            assert found == expected
+            if found is not None:
+                return
+            if isinstance(key, ProducerKey):
+                known = set(self.producers()) | {
+                    (one.names, one.key.producer)
+                    for one in self.pending
+                    if isinstance(one.key, ProducerKey) and not one.claim.doomed and self.live(one.names)
+                }
+                if (names, key.producer) not in known and len(known) >= PRODUCERS_MAX:
+                    with pytest.raises(WouldBlockError, match="producers_max=3"):
+                        self.table.claim(names, key)
+                    return
+            claim = self.table.claim(names, key, barrier=barrier)
+            assert claim.barrier == max([barrier, *(other.barrier for other in of_producer)])
+            self.pending.append(Pending(claim, key))
+            if isinstance(key, ProducerKey) and (gaps := self.gaps.get((names, key.producer))):
+                gaps.discard(key.sequence)
+                if not gaps:
+                    del self.gaps[names, key.producer]
 
-    @rule(names=st.sampled_from(SCOPES), keys=st.lists(st.sampled_from("wxyzé"), min_size=1, max_size=4))
-    def call_run(self, names: tuple[RunName, ...], keys: list[str]) -> None:
-        self.take_run(names, keys)
+        @rule(names=st.sampled_from(SCOPES[:2]), first=st.integers(0, 30), count=st.integers(2, 4), barrier=st.integers(0, 3))
+        def call_in_order(self, names: tuple[RunName, ...], first: int, count: int, barrier: int) -> None:
+            """Claims several sequences of one producer, of which the first may wait for a barrier."""
+            for step in range(count):
+                self.call(names, ProducerKey("p", first + step), 0 if step else barrier)
 
-    @rule(names=st.sampled_from(SCOPES[:2]), name=st.sampled_from("pq"), sequences=st.lists(st.integers(0, 30), min_size=1, max_size=4))
-    def call_run_of_producer(self, names: tuple[RunName, ...], name: str, sequences: list[int]) -> None:
-        self.take_run(names, [ProducerKey(name, sequence) for sequence in sequences])
+        @precondition(lambda self: self.pending)
+        @rule(count=st.integers(1, 3))
+        def frame_is_durable(self, count: int) -> None:
+            """Settles the oldest pending claims with one frame."""
+            draft = FrameDraft()
+            first_tick = self.now_ms << 18
+            self.position += 512
+            draft.append(("other", 9), [Record(b"plain")])
+            for one in self.pending[:count]:
+                names, key = one.names, one.key
+                if len(names) > 1 or (isinstance(key, str) and key == "z"):
+                    index = draft.commit([(names[-1], Record(b"body"))], names=names, txn_id=7, keepalive_ms=1500, key=key_ext(key))
+                    kept = Kept(self.position, index, first_tick + index, 7, 1500)
+                else:
+                    index = draft.append(names[0], [Record(b"", ext=key_ext(key))], keyed=True)
+                    kept = Kept(self.position, index, first_tick + index)
+                self.table.durable(one.claim, key, kept)
+                self.events.append((names, key, kept))
+                if not self.live(names):
+                    self.left_out.add(len(self.events) - 1)
+            del self.pending[:count]
+            self.frames.append((self.position, view_of(draft, first_tick)))
+            self.now_ms += 1
 
-    def take_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> None:
-        """Claims several keys at once, which must do what one call for each of them would have done, or nothing."""
-        if not self.live(names):
-            return
-        claims = self.table.claim_run(names, keys)
-        if claims is None:
-            return
-        new = [(names, key) for key in keys]
-        assert len(set(new)) == len(new)
-        assert not any((one.names, one.key) in new for one in self.pending if not one.claim.doomed)
-        assert [self.remembered(names, key) for key in keys] == [None] * len(keys)
-        assert [(claim.scope.names, claim.barrier) for claim in claims] == [(names, 0) for _ in new]
-        if isinstance(keys[0], ProducerKey):
-            pending = self.pending_of(names, keys[0].producer)
-            sequences = [claim.key.sequence for claim in (*pending, *claims) if isinstance(claim.key, ProducerKey)]
-            assert sequences == sorted(sequences)
-            assert (names, keys[0].producer) not in self.gaps
-            assert not any(claim.barrier for claim in pending[-1:])
-            assert [claim.key for claim in claims] == keys
-        self.pending += map(Pending, claims, keys)
+        @rule(names=st.sampled_from(SCOPES), keys=st.lists(st.sampled_from("wxyzé"), min_size=1, max_size=4))
+        def call_run(self, names: tuple[RunName, ...], keys: list[str]) -> None:
+            self.take_run(names, keys)
 
-    @precondition(lambda self: self.pending)
-    @rule()
-    def run_is_durable(self) -> None:
-        """Settles the oldest pending claims of one vchannel and one kind of key at once."""
-        oldest = self.pending[0]
-        if len(oldest.names) > 1:
-            return
-        scope = oldest.claim.scope
-        run = list(itertools.takewhile(lambda one: one.claim.scope is scope and type(one.key) is type(oldest.key), self.pending))
-        draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.names[0]
-        self.position += 512
-        draft.append(("other", 9), [Record(b"plain")])
-        index = draft.append(name, [Record(b"", ext=key_ext(one.key)) for one in run], keyed=True)
-        claims, keys = [one.claim for one in run], [one.key for one in run]
-        self.table.durable_run(claims, keys, self.position, index, first_tick + index)
-        for at, one in enumerate(run, index):
-            self.events.append((oldest.names, one.key, Kept(self.position, at, first_tick + at)))
-            if not self.live(oldest.names):
-                self.left_out.add(len(self.events) - 1)
-        del self.pending[: len(run)]
-        self.frames.append((self.position, view_of(draft, first_tick)))
-        self.now_ms += 1
+        @rule(names=st.sampled_from(SCOPES[:2]), name=st.sampled_from("pq"), sequences=st.lists(st.integers(0, 30), min_size=1, max_size=4))
+        def call_run_of_producer(self, names: tuple[RunName, ...], name: str, sequences: list[int]) -> None:
+            self.take_run(names, [ProducerKey(name, sequence) for sequence in sequences])
 
-    @precondition(lambda self: self.pending)
-    @rule()
-    def oldest_fails(self) -> None:
-        oldest = self.pending.pop(0)
-        expected: list[Claim] = []
-        if isinstance(oldest.key, ProducerKey) and self.live(oldest.names):
-            expected = self.pending_of(oldest.names, oldest.key.producer)
-            failed = {claim.key.sequence for claim in (oldest.claim, *expected) if isinstance(claim.key, ProducerKey)}
-            self.gaps.setdefault((oldest.names, oldest.key.producer), set()).update(failed)
-            if len(self.gaps) > PRODUCERS_MAX:
-                del self.gaps[next(iter(self.gaps))]
-        later = self.table.failed(oldest.claim, oldest.key)
-        assert later == expected
-        assert all(other.doomed for other in later)
-        self.pending = [one for one in self.pending if one.claim not in later]
-        for other in later:
-            assert self.table.failed(other, other.key) == []
+        def take_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> None:
+            """Claims several keys at once, which must do what one call for each of them would have done, or nothing."""
+            if not self.live(names):
+                return
+            claims = self.table.claim_run(names, keys)
+            if claims is None:
+                return
+            new = [(names, key) for key in keys]
+            assert len(set(new)) == len(new)
+            assert not any((one.names, one.key) in new for one in self.pending if not one.claim.doomed)
+            assert [self.remembered(names, key) for key in keys] == [None] * len(keys)
+            assert [(claim.scope.names, claim.barrier) for claim in claims] == [(names, 0) for _ in new]
+            if isinstance(keys[0], ProducerKey):
+                pending = self.pending_of(names, keys[0].producer)
+                sequences = [claim.key.sequence for claim in (*pending, *claims) if isinstance(claim.key, ProducerKey)]
+                assert sequences == sorted(sequences)
+                assert (names, keys[0].producer) not in self.gaps
+                assert not any(claim.barrier for claim in pending[-1:])
+                assert [claim.key for claim in claims] == keys
+            self.pending += map(Pending, claims, keys)
 
-    @rule(seconds=st.sampled_from((1, 4, 11)))
-    def time_passes(self, seconds: int) -> None:
-        self.now_ms += seconds * 1000
+        @precondition(lambda self: self.pending)
+        @rule()
+        def run_is_durable(self) -> None:
+            """Settles the oldest pending claims of one vchannel and one kind of key at once."""
+            oldest = self.pending[0]
+            if len(oldest.names) > 1:
+                return
+            scope = oldest.claim.scope
+            run = list(itertools.takewhile(lambda one: one.claim.scope is scope and type(one.key) is type(oldest.key), self.pending))
+            draft, first_tick, name = FrameDraft(), self.now_ms << 18, oldest.names[0]
+            self.position += 512
+            draft.append(("other", 9), [Record(b"plain")])
+            index = draft.append(name, [Record(b"", ext=key_ext(one.key)) for one in run], keyed=True)
+            claims, keys = [one.claim for one in run], [one.key for one in run]
+            self.table.durable_run(claims, keys, self.position, index, first_tick + index)
+            for at, one in enumerate(run, index):
+                self.events.append((oldest.names, one.key, Kept(self.position, at, first_tick + at)))
+                if not self.live(oldest.names):
+                    self.left_out.add(len(self.events) - 1)
+            del self.pending[: len(run)]
+            self.frames.append((self.position, view_of(draft, first_tick)))
+            self.now_ms += 1
 
-    @rule(name=st.sampled_from((("a", 1), ("b", 1), ("c", 2))))
-    def drop(self, name: RunName) -> None:
-        if len(self.dropped) == 2:
-            return
-        self.dropped.add(name)
-        self.gaps = {place: gaps for place, gaps in self.gaps.items() if name not in place[0]}
-        self.table.drop(name)
+        @precondition(lambda self: self.pending)
+        @rule()
+        def oldest_fails(self) -> None:
+            oldest = self.pending.pop(0)
+            expected: list[Claim] = []
+            if isinstance(oldest.key, ProducerKey) and self.live(oldest.names):
+                expected = self.pending_of(oldest.names, oldest.key.producer)
+                failed = {claim.key.sequence for claim in (oldest.claim, *expected) if isinstance(claim.key, ProducerKey)}
+                self.gaps.setdefault((oldest.names, oldest.key.producer), set()).update(failed)
+                if len(self.gaps) > PRODUCERS_MAX:
+                    del self.gaps[next(iter(self.gaps))]
+            later = self.table.failed(oldest.claim, oldest.key)
+            assert later == expected
+            assert all(other.doomed for other in later)
+            self.pending = [one for one in self.pending if one.claim not in later]
+            for other in later:
+                assert self.table.failed(other, other.key) == []
 
-    @rule(name=st.sampled_from("pqrs"))
-    def forget(self, name: str) -> None:
-        known = any(producer == name for _, producer in self.producers())
-        waiting = any(self.pending_of(names, name) for names in SCOPES if self.live(names))
-        if not known and not waiting:
-            with pytest.raises(InvalidArgumentError):
-                self.table.producers.begin_to_forget(name)
-            return
-        if waiting:
+        @rule(seconds=st.sampled_from((1, 4, 11)))
+        def time_passes(self, seconds: int) -> None:
+            self.now_ms += seconds * 1000
+
+        @rule(name=st.sampled_from((("a", 1), ("b", 1), ("c", 2))))
+        def drop(self, name: RunName) -> None:
+            if len(self.dropped) == 2:
+                return
+            self.dropped.add(name)
+            self.gaps = {place: gaps for place, gaps in self.gaps.items() if name not in place[0]}
+            self.table.drop(name)
+
+        @rule(name=st.sampled_from("pqrs"))
+        def forget(self, name: str) -> None:
+            known = any(producer == name for _, producer in self.producers())
+            waiting = any(self.pending_of(names, name) for names in SCOPES if self.live(names))
+            if not known and not waiting:
+                with pytest.raises(InvalidArgumentError):
+                    self.table.producers.begin_to_forget(name)
+                return
+            if waiting:
+                with pytest.raises(WouldBlockError):
+                    self.table.producers.begin_to_forget(name)
+                return
+            self.table.producers.begin_to_forget(name)
+            with pytest.raises(WouldBlockError):
+                self.table.find(SCOPES[0], ProducerKey(name, 1), now_ms=self.now_ms)
             with pytest.raises(WouldBlockError):
                 self.table.producers.begin_to_forget(name)
-            return
-        self.table.producers.begin_to_forget(name)
-        with pytest.raises(WouldBlockError):
-            self.table.find(SCOPES[0], ProducerKey(name, 1), now_ms=self.now_ms)
-        with pytest.raises(WouldBlockError):
-            self.table.producers.begin_to_forget(name)
-        if self.position % 1024:
-            self.table.producers.remember(name)
-            return
-        self.table.forgotten(name)
-        self.gaps = {place: gap for place, gap in self.gaps.items() if place[1] != name}
-        self.position += 512
-        draft = FrameDraft()
-        draft.producer_forgotten(name)
-        self.frames.append((self.position, view_of(draft, self.now_ms << 18)))
-        self.events.append(name)
+            if self.position % 1024:
+                self.table.producers.remember(name)
+                return
+            self.table.forgotten(name)
+            self.gaps = {place: gap for place, gap in self.gaps.items() if place[1] != name}
+            self.position += 512
+            draft = FrameDraft()
+            draft.producer_forgotten(name)
+            self.frames.append((self.position, view_of(draft, self.now_ms << 18)))
+            self.events.append(name)
 
-    @rule()
-    def checkpoint_begins(self) -> None:
-        window = set(self.window())
-        self.taking = self.table.snapshot(), len(self.frames), set(range(len(self.events))) - window
-        self.table.changes = 0
+        @rule()
+        def checkpoint_begins(self) -> None:
+            window = set(self.window())
+            self.taking = self.table.snapshot(), len(self.frames), set(range(len(self.events))) - window
+            self.table.changes = 0
 
-    @precondition(lambda self: self.taking is not None)
-    @rule()
-    def checkpoint_ends(self) -> None:
-        assert self.taking is not None
-        pieces, covered, self.lost_before = self.taking
-        self.blob = b"".join(pieces)
-        self.frames = self.frames[covered:]
-        self.taking = None
+        @precondition(lambda self: self.taking is not None)
+        @rule()
+        def checkpoint_ends(self) -> None:
+            assert self.taking is not None
+            pieces, covered, self.lost_before = self.taking
+            self.blob = b"".join(pieces)
+            self.frames = self.frames[covered:]
+            self.taking = None
 
-    @rule()
-    def reopen(self) -> None:
-        """Opens the log after a crash, without the claims that were pending."""
-        self.pending = []
-        self.gaps = {}
-        self.taking = None
-        self.table = new_table()
+        @rule()
+        def reopen(self) -> None:
+            """Opens the log after a crash, without the claims that were pending."""
+            self.pending = []
+            self.gaps = {}
+            self.taking = None
+            self.table = new_table()
 
-        def live(name: RunName) -> bool:
-            return name not in self.dropped
+            def live(name: RunName) -> bool:
+                return name not in self.dropped
 
-        if self.blob is not None:
-            self.table.restore(self.blob, live=live)
-        counts = [self.table.replay(position, view, live=live) for position, view in self.frames]
-        assert self.table.changes == sum(counts)
-        assert all(counts)
-        for at, event in enumerate(self.events):
-            if isinstance(event, tuple) and not self.live(event[0]):
-                self.left_out.add(at)
-        self.left_out |= self.lost_before
+            if self.blob is not None:
+                self.table.restore(self.blob, live=live)
+            counts = [self.table.replay(position, view, live=live) for position, view in self.frames]
+            assert self.table.changes == sum(counts)
+            assert all(counts)
+            for at, event in enumerate(self.events):
+                if isinstance(event, tuple) and not self.live(event[0]):
+                    self.left_out.add(at)
+            self.left_out |= self.lost_before
 
-    @invariant()
-    def everything_is_remembered(self) -> None:
-        pending = {(one.names, one.key) for one in self.pending}
-        for names in filter(self.live, SCOPES):
-            for key in "wxyzé":
-                if (names, key) not in pending:
-                    assert self.table.find(names, key, now_ms=self.now_ms) == self.remembered(names, key)
+        @invariant()
+        def everything_is_remembered(self) -> None:
+            pending = {(one.names, one.key) for one in self.pending}
+            for names in filter(self.live, SCOPES):
+                for key in "wxyzé":
+                    if (names, key) not in pending:
+                        assert self.table.find(names, key, now_ms=self.now_ms) == self.remembered(names, key)
 
-    @invariant()
-    def producers_are_listed(self) -> None:
-        expected = [ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last) for (names, name), last in self.producers().items()]
-        assert self.table.producers.listed() == sorted(expected, key=lambda info: (info.name, info.vchannels))
+        @invariant()
+        def producers_are_listed(self) -> None:
+            expected = [
+                ProducerInfo(name, tuple(vchannel for vchannel, _ in names), last) for (names, name), last in self.producers().items()
+            ]
+            assert self.table.producers.listed() == sorted(expected, key=lambda info: (info.name, info.vchannels))
 
-
-TestMachine = Machine.TestCase
+    run_state_machine_as_test(Machine)
 
 
 def kept_of(table: IdempotencyTable, names: tuple[RunName, ...], key: Key, position: int) -> Kept:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, WouldBlockError
 from wal.frame import FrameDraft, FrameView, Record, RunName, encode_frame
@@ -19,7 +19,6 @@ from wal.timestamp.timestamp import MILLISECONDS_MAX
 from wal.write.schedule import OVERHEAD, Scheduled, ScheduleTable, State, decode_numbers, decode_scheduled, encode_numbers
 
 A, B = ("orders", 1), ("stock", 2)
-COUNT_MAX = 6
 
 
 def schedule(table: ScheduleTable, name: RunName, key: str, due_ms: int, payload: bytes = b"x") -> Scheduled:
@@ -43,128 +42,129 @@ def frame_of(*, scheduled: Iterable[Scheduled] = (), left: Iterable[Scheduled] =
     return FrameView.decode(data, lambda start, end: data[head + start : head + end])
 
 
-class ScheduleMachine(RuleBasedStateMachine):
-    """The model: what is durable, by number, and what was submitted or is leaving, in the order of the calls."""
+def test_schedule_matches_a_model() -> None:
+    COUNT_MAX = 6
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = ScheduleTable(count_max=COUNT_MAX)
-        self.waiting: dict[int, Scheduled] = {}
-        self.submitted: list[Scheduled] = []
-        self.leaving: list[list[Scheduled]] = []
-        self.frames: list[FrameView] = []
-        """The frames since the last checkpoint, …"""
-        self.blob = b""
-        """… and its state."""
-        self.dropped: set[RunName] = set()
+    class ScheduleMachine(RuleBasedStateMachine):
+        """The model: what is durable, by number, and what was submitted or is leaving, in the order of the calls."""
 
-    @property
-    def all(self) -> list[Scheduled]:
-        return [*self.waiting.values(), *self.submitted]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = ScheduleTable(count_max=COUNT_MAX)
+            self.waiting: dict[int, Scheduled] = {}
+            self.submitted: list[Scheduled] = []
+            self.leaving: list[list[Scheduled]] = []
+            self.frames: list[FrameView] = []
+            """The frames since the last checkpoint, …"""
+            self.blob = b""
+            """… and its state."""
+            self.dropped: set[RunName] = set()
 
-    @rule(name=st.sampled_from([A, B]), key=st.sampled_from("abcd"), due_ms=st.integers(0, 20))
-    def schedule(self, name: RunName, key: str, due_ms: int) -> None:
-        known = next((message for message in self.all if (message.name, message.key) == (name, key)), None)
-        assert self.table.find(name, key) is known
-        if known is not None:
-            return
-        if len(self.all) == COUNT_MAX:
-            with pytest.raises(WouldBlockError, match=f"scheduled_max={COUNT_MAX}"):
-                schedule(self.table, name, key, due_ms)
-            return
-        self.submitted.append(schedule(self.table, name, key, due_ms))
+        @property
+        def all(self) -> list[Scheduled]:
+            return [*self.waiting.values(), *self.submitted]
 
-    @rule(durable=st.booleans())
-    def settle_submitted(self, durable: bool) -> None:
-        if not self.submitted:
-            return
-        message = self.submitted.pop(0)
-        if durable:
-            self.frames.append(frame_of(scheduled=[message]))
-            self.table.durable(message)
-            self.waiting[message.number] = message
-        else:
-            self.table.failed(message)
+        @rule(name=st.sampled_from([A, B]), key=st.sampled_from("abcd"), due_ms=st.integers(0, 20))
+        def schedule(self, name: RunName, key: str, due_ms: int) -> None:
+            known = next((message for message in self.all if (message.name, message.key) == (name, key)), None)
+            assert self.table.find(name, key) is known
+            if known is not None:
+                return
+            if len(self.all) == COUNT_MAX:
+                with pytest.raises(WouldBlockError, match=f"scheduled_max={COUNT_MAX}"):
+                    schedule(self.table, name, key, due_ms)
+                return
+            self.submitted.append(schedule(self.table, name, key, due_ms))
 
-    @rule(now_ms=st.integers(0, 20), count_max=st.integers(1, 3))
-    def take_due(self, now_ms: int, count_max: int) -> None:
-        ready = [message for message in self.waiting.values() if not any(message in batch for batch in self.leaving)]
-        due = sorted((message for message in ready if message.due_ms <= now_ms), key=lambda one: (one.due_ms, one.number))
-        taken = self.table.take_due(now_ms, count_max=count_max, bytes_max=2 * OVERHEAD + 100)
-        assert taken == due[: min(count_max, 2)]
-        if taken:
-            self.leaving.append(taken)
-
-    @rule(number=st.integers(0, 5))
-    def withdraw(self, number: int) -> None:
-        pending = [message for message in self.waiting.values() if message.state is State.PENDING]
-        if pending:
-            message = pending[number % len(pending)]
-            self.table.withdraw(message)
-            self.leaving.append([message])
-
-    @rule(written=st.booleans())
-    def settle_leaving(self, written: bool) -> None:
-        if not self.leaving:
-            return
-        messages = self.leaving.pop(0)
-        if written:
-            self.frames.append(frame_of(left=messages))
-            self.table.removed(messages)
-            for message in messages:
-                self.waiting.pop(message.number, None)
-        else:
-            self.table.kept(messages)
-
-    @rule(name=st.sampled_from([A, B]))
-    def drop(self, name: RunName) -> None:
-        """Drops a vchannel for the moment: what is in flight to it stays in flight, and a restart finds nothing of it."""
-        gone = {message.number for message in self.all if message.name == name}
-        assert {message.number for message in self.table.drop(name)} == gone
-        in_flight, self.submitted = self.submitted, [message for message in self.submitted if message.name != name]
-        for message in in_flight:
-            if message.name == name:
+        @rule(durable=st.booleans())
+        def settle_submitted(self, durable: bool) -> None:
+            if not self.submitted:
+                return
+            message = self.submitted.pop(0)
+            if durable:
                 self.frames.append(frame_of(scheduled=[message]))
                 self.table.durable(message)
-        self.waiting = {number: message for number, message in self.waiting.items() if message.name != name}
-        self.frames.append(frame_of(left=[Scheduled(number, name, "", True, 0, 2, b"", b"") for number in gone]))
+                self.waiting[message.number] = message
+            else:
+                self.table.failed(message)
 
-    @rule()
-    def checkpoint(self) -> None:
-        self.blob, self.frames = b"".join(self.table.snapshot()), []
+        @rule(now_ms=st.integers(0, 20), count_max=st.integers(1, 3))
+        def take_due(self, now_ms: int, count_max: int) -> None:
+            ready = [message for message in self.waiting.values() if not any(message in batch for batch in self.leaving)]
+            due = sorted((message for message in ready if message.due_ms <= now_ms), key=lambda one: (one.due_ms, one.number))
+            taken = self.table.take_due(now_ms, count_max=count_max, bytes_max=2 * OVERHEAD + 100)
+            assert taken == due[: min(count_max, 2)]
+            if taken:
+                self.leaving.append(taken)
 
-    @rule()
-    def restart(self) -> None:
-        table = ScheduleTable(count_max=COUNT_MAX)
-        table.restore(self.blob)
-        for view in self.frames:
-            table.replay(4096, view)
-        expected = {number: facts(message) for number, message in self.waiting.items()}
-        assert {number: facts(message) for number, message in table._by_number.items()} == expected
-        assert len(table) == len(expected)
-        self.table, self.submitted, self.leaving = table, [], []
-        self.waiting = {number: table._by_number[number] for number in expected}
+        @rule(number=st.integers(0, 5))
+        def withdraw(self, number: int) -> None:
+            pending = [message for message in self.waiting.values() if message.state is State.PENDING]
+            if pending:
+                message = pending[number % len(pending)]
+                self.table.withdraw(message)
+                self.leaving.append([message])
 
-    @invariant()
-    def listed_in_order(self) -> None:
-        for name in (A, B):
-            expected = sorted((one for one in self.waiting.values() if one.name == name), key=lambda one: (one.due_ms, one.number))
-            assert self.table.listed(name) == expected
-            assert self.table.listed(name, count=2) == expected[:2]
-            if expected:
-                after = (expected[0].due_ms, expected[0].number)
-                assert self.table.listed(name, after=after, count=COUNT_MAX) == expected[1:]
+        @rule(written=st.booleans())
+        def settle_leaving(self, written: bool) -> None:
+            if not self.leaving:
+                return
+            messages = self.leaving.pop(0)
+            if written:
+                self.frames.append(frame_of(left=messages))
+                self.table.removed(messages)
+                for message in messages:
+                    self.waiting.pop(message.number, None)
+            else:
+                self.table.kept(messages)
 
-    @invariant()
-    def counted(self) -> None:
-        pending = [message.due_ms for message in self.waiting.values() if message.state is State.PENDING]
-        assert self.table.next_due_ms == min(pending, default=math.inf)
-        assert len(self.table) == len(self.all)
-        assert self.table.bytes == sum(message.taken for message in self.all)
+        @rule(name=st.sampled_from([A, B]))
+        def drop(self, name: RunName) -> None:
+            """Drops a vchannel for the moment: what is in flight to it stays in flight, and a restart finds nothing of it."""
+            gone = {message.number for message in self.all if message.name == name}
+            assert {message.number for message in self.table.drop(name)} == gone
+            in_flight, self.submitted = self.submitted, [message for message in self.submitted if message.name != name]
+            for message in in_flight:
+                if message.name == name:
+                    self.frames.append(frame_of(scheduled=[message]))
+                    self.table.durable(message)
+            self.waiting = {number: message for number, message in self.waiting.items() if message.name != name}
+            self.frames.append(frame_of(left=[Scheduled(number, name, "", True, 0, 2, b"", b"") for number in gone]))
 
+        @rule()
+        def checkpoint(self) -> None:
+            self.blob, self.frames = b"".join(self.table.snapshot()), []
 
-ScheduleMachine.TestCase.settings = settings(stateful_step_count=40)
-TestSchedule = ScheduleMachine.TestCase
+        @rule()
+        def restart(self) -> None:
+            table = ScheduleTable(count_max=COUNT_MAX)
+            table.restore(self.blob)
+            for view in self.frames:
+                table.replay(4096, view)
+            expected = {number: facts(message) for number, message in self.waiting.items()}
+            assert {number: facts(message) for number, message in table._by_number.items()} == expected
+            assert len(table) == len(expected)
+            self.table, self.submitted, self.leaving = table, [], []
+            self.waiting = {number: table._by_number[number] for number in expected}
+
+        @invariant()
+        def listed_in_order(self) -> None:
+            for name in (A, B):
+                expected = sorted((one for one in self.waiting.values() if one.name == name), key=lambda one: (one.due_ms, one.number))
+                assert self.table.listed(name) == expected
+                assert self.table.listed(name, count=2) == expected[:2]
+                if expected:
+                    after = (expected[0].due_ms, expected[0].number)
+                    assert self.table.listed(name, after=after, count=COUNT_MAX) == expected[1:]
+
+        @invariant()
+        def counted(self) -> None:
+            pending = [message.due_ms for message in self.waiting.values() if message.state is State.PENDING]
+            assert self.table.next_due_ms == min(pending, default=math.inf)
+            assert len(self.table) == len(self.all)
+            assert self.table.bytes == sum(message.taken for message in self.all)
+
+    run_state_machine_as_test(ScheduleMachine, settings=settings(stateful_step_count=40))
 
 
 def test_byte_bound_counts_what_waits() -> None:

@@ -22,10 +22,6 @@ from wal.storage.journal.verify import VerifyProgress
 from wal.storage.kv import RecordsBeside
 
 WRITTEN = {"orders": [b"%d" % number for number in range(20)], "done": [b"handled"]}
-SMALL_BYTES = 100
-"""Every byte of a smaller file is flipped, and …"""
-SPREAD = 16
-"""… of a larger one about so many, and as many that are not zero."""
 
 
 async def write(directory: Path) -> None:
@@ -66,33 +62,35 @@ def contents(directory: Path) -> dict[str, list[bytes]]:
         return {name: [body.payload for message in log.read(name, follow=False) for body in message.bodies()] for name in names}
 
 
-def offsets(file: Path, soak: int = 1) -> list[int]:
-    """Returns the bytes of a file that are flipped."""
-    size = file.stat().st_size
-    if size <= SMALL_BYTES:
-        return list(range(size))
-    used = [at for at, byte in enumerate(file.read_bytes()) if byte]
-    return sorted({*range(0, size, max(1, size // SPREAD // soak)), *used[:: max(1, len(used) // SPREAD // soak)]})
-
-
-def flip(file: Path, offset: int) -> None:
-    """Flips a bit of this byte; a second call restores it."""
-    with file.open("r+b") as opened:
-        opened.seek(offset)
-        (byte,) = opened.read(1)
-        opened.seek(offset)
-        opened.write(bytes([byte ^ 1 << offset % 8]))
-
-
-@contextlib.contextmanager
-def flipped(file: Path, offset: int) -> Iterator[None]:
-    """Flips a bit of this byte for the time of the block."""
-    flip(file, offset)
-    yield
-    flip(file, offset)
-
-
 def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
+    # Every byte of a smaller file is flipped, and …
+    small_bytes = 100
+    # … of a larger one about so many, and as many that are not zero.
+    spread = 16
+
+    def offsets(file: Path, soak: int = 1) -> list[int]:
+        """Returns the bytes of a file that are flipped."""
+        size = file.stat().st_size
+        if size <= small_bytes:
+            return list(range(size))
+        used = [at for at, byte in enumerate(file.read_bytes()) if byte]
+        return sorted({*range(0, size, max(1, size // spread // soak)), *used[:: max(1, len(used) // spread // soak)]})
+
+    def flip(file: Path, offset: int) -> None:
+        """Flips a bit of this byte; a second call restores it."""
+        with file.open("r+b") as opened:
+            opened.seek(offset)
+            (byte,) = opened.read(1)
+            opened.seek(offset)
+            opened.write(bytes([byte ^ 1 << offset % 8]))
+
+    @contextlib.contextmanager
+    def flipped(file: Path, offset: int) -> Iterator[None]:
+        """Flips a bit of this byte for the time of the block."""
+        flip(file, offset)
+        yield
+        flip(file, offset)
+
     file_of_metadata = data / META_NAME
     before, metadata = contents(data), RecordsBeside(file_of_metadata).load()
     assert before == WRITTEN
@@ -134,42 +132,35 @@ def test_healthy_log_has_no_damage(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert verified(tmp_path / "copy", capsys) == []
 
 
-def execute(data: Path, statement: str, *arguments: str) -> None:
-    with contextlib.closing(sqlite3.connect(data / META_NAME, isolation_level=None)) as connection:
-        assert connection.execute(statement, arguments).rowcount == 1
-
-
-def change_key(data: Path) -> None:
-    execute(data, "UPDATE kv SET key = ? WHERE key = ?", PREFIX + "ordeps", PREFIX + "orders")
-
-
-def change_value(data: Path) -> None:
-    execute(data, "UPDATE kv SET value = replace(value, ?, ?) WHERE key = 'pchannels/p0'", '"term":', '"germ":')
-
-
-def lose_record(data: Path) -> None:
-    execute(data, "DELETE FROM kv WHERE key = ?", PREFIX + "orders")
-
-
-def lose_counter(data: Path) -> None:
-    execute(data, "DELETE FROM kv WHERE key = ?", NEXT_KEY)
-
-
-def lose_checksums(data: Path) -> None:
-    execute(data, "UPDATE kv SET value = ? WHERE key = ?", '{"pchannel":"p0","incarnation":1}', PREFIX + "orders")
-
-
-DAMAGES = {
-    change_key: "record 'vchannels/ordeps'.*restore",
-    change_value: "record 'pchannels/p0'.*restore",
-    lose_record: "lack 1 vchannels .*'orders'.*restore",
-    lose_counter: "older than the map.*restore|next incarnation is 1",
-    lose_checksums: "record 'vchannels/orders'.*restore",
-}
-
-
 def test_damaged_metadata_are_never_a_shorter_log(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for damage, text in DAMAGES.items():
+    def execute(data: Path, statement: str, *arguments: str) -> None:
+        with contextlib.closing(sqlite3.connect(data / META_NAME, isolation_level=None)) as connection:
+            assert connection.execute(statement, arguments).rowcount == 1
+
+    def change_key(data: Path) -> None:
+        execute(data, "UPDATE kv SET key = ? WHERE key = ?", PREFIX + "ordeps", PREFIX + "orders")
+
+    def change_value(data: Path) -> None:
+        execute(data, "UPDATE kv SET value = replace(value, ?, ?) WHERE key = 'pchannels/p0'", '"term":', '"germ":')
+
+    def lose_record(data: Path) -> None:
+        execute(data, "DELETE FROM kv WHERE key = ?", PREFIX + "orders")
+
+    def lose_counter(data: Path) -> None:
+        execute(data, "DELETE FROM kv WHERE key = ?", NEXT_KEY)
+
+    def lose_checksums(data: Path) -> None:
+        execute(data, "UPDATE kv SET value = ? WHERE key = ?", '{"pchannel":"p0","incarnation":1}', PREFIX + "orders")
+
+    damages = {
+        change_key: "record 'vchannels/ordeps'.*restore",
+        change_value: "record 'pchannels/p0'.*restore",
+        lose_record: "lack 1 vchannels .*'orders'.*restore",
+        lose_counter: "older than the map.*restore|next incarnation is 1",
+        lose_checksums: "record 'vchannels/orders'.*restore",
+    }
+
+    for damage, text in damages.items():
         data = tmp_path / damage.__name__
         shutil.copytree(sound, data)
         damage(data)

@@ -16,23 +16,21 @@ from wal.read.last_events import COPIES_MAX, PIECE_NAMES, LastEvents
 from wal.storage.pieces import PieceKind, encode_header, encode_piece
 
 
-def events_of(model: Model) -> dict[RunName, int]:
-    """Returns the newest event of each vchannel, from the rows that a reader must find."""
-    newest: dict[RunName, int] = {}
-    for key, rows in model.runs.items():
-        if isinstance(key, tuple) and key[0] != "shared":
-            newest[key] = max(row[0] for row in rows)
-    for name, index, _ in model.copies:
-        newest[name] = max(index, newest.get(name, -1))
-    return newest
-
-
-def names_of(events: dict[RunName, LogPosition]) -> list[RunName]:
-    return [*events, ("never written", 1)]
-
-
 @given(st.lists(plans, max_size=6), st.integers(0, 5))
 def test_table_follows_durable_frames(frames: list[list[Call]], dropped: int) -> None:
+    def events_of(model: Model) -> dict[RunName, int]:
+        """Returns the newest event of each vchannel, from the rows that a reader must find."""
+        newest: dict[RunName, int] = {}
+        for key, rows in model.runs.items():
+            if isinstance(key, tuple) and key[0] != "shared":
+                newest[key] = max(row[0] for row in rows)
+        for name, index, _ in model.copies:
+            newest[name] = max(index, newest.get(name, -1))
+        return newest
+
+    def names_of(events: dict[RunName, LogPosition]) -> list[RunName]:
+        return [*events, ("never written", 1)]
+
     table, recovered, expected = LastEvents(), LastEvents(), dict[RunName, LogPosition]()
     for position, plan in enumerate(frames):
         draft, model = build(plan)
