@@ -1,7 +1,7 @@
 """The other processes of a test. All of them are gone when the test ends, and one that fails says here why.
 
 * `run_python`: a program that runs to its end.
-* `Child`: a program with which the test talks line by line, until it kills it or lets it end.
+* `Child`: a program or a function of a test with which the test talks line by line, until it kills it or lets it end.
 * `Other`: a function of a test, with a pipe of objects to the test. An exception of the function becomes an AssertionError here, with its
   traceback; a process whose test has died sees the end of its pipe and ends.
 
@@ -118,12 +118,17 @@ def start_python(
     cwd: Path = ROOT,
     fresh: bool = False,
 ) -> Process:
-    """Starts Python with these arguments and files; the code after "-c" may be indented. Flags before "-c" or "-m" make it fresh."""
+    """Starts Python with these arguments and files; the code after "-c" may be indented. Flags before "-c" or "-m" make it fresh.
+
+    Instead of a program the first argument may be a job, as of `Other`: a function or coroutine function of the other arguments.
+    """
+    environment = dict(os.environ if environment is None else environment)
+    if callable(arguments[0]):
+        return Forked(list(map(_sendable, arguments)), [file.fileno() for file in (stdin, stdout, stderr)], environment, cwd)
     texts = list(map(str, arguments))
     if "-c" in texts:
         program = texts.index("-c") + 1
         texts[program] = textwrap.dedent(texts[program])
-    environment = dict(os.environ if environment is None else environment)
     if fresh or texts[0] not in ("-c", "-m"):
         command = [sys.executable, *texts]
         return subprocess.Popen(command, cwd=cwd, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
@@ -133,7 +138,7 @@ def start_python(
 class Forked:
     """A program in a process of the fork server, with the calls of `subprocess.Popen` that tests need."""
 
-    def __init__(self, arguments: list[str], descriptors: list[int], environment: dict[str, str], cwd: Path) -> None:
+    def __init__(self, arguments: Sequence[Any], descriptors: list[int], environment: dict[str, str], cwd: Path) -> None:
         self._lock = threading.Lock()
         self._process = context.Process(
             target=_run_program, args=(arguments, list(map(_Descriptor, descriptors)), environment, cwd), daemon=True
@@ -187,8 +192,8 @@ class _Descriptor:
         self.descriptor = duplicate.detach()
 
 
-def _run_program(arguments: list[str], descriptors: list[_Descriptor], environment: dict[str, str], cwd: Path) -> None:
-    """Runs a module or code as `python -m` and `python -c` do. It dies with the fork server, which dies with the tests."""
+def _run_program(arguments: Sequence[Any], descriptors: list[_Descriptor], environment: dict[str, str], cwd: Path) -> None:
+    """Runs a module or code as `python -m` and `python -c` do, or a job. It dies with the fork server, which dies with the tests."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor.descriptor, number)
@@ -199,16 +204,20 @@ def _run_program(arguments: list[str], descriptors: list[_Descriptor], environme
     os.environ.update(environment)
     os.chdir(cwd)
     sys.path[0] = str(cwd)
-    flag, program, *rest = arguments
+    first, *rest = arguments
     try:
-        if flag == "-m":
-            sys.argv = [program, *rest]
+        if callable(first):
+            waiting = first(*rest)
+            if asyncio.iscoroutine(waiting):
+                asyncio.run(waiting)
+        elif first == "-m":
+            sys.argv = rest
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)
-                runpy.run_module(program, run_name="__main__", alter_sys=True)
+                runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = ["-c", *rest]
-            exec(compile(program, "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+            sys.argv = ["-c", *rest[1:]]
+            exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

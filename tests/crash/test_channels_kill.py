@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 import random
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import pytest
 
 from tests.probes import payloads
 from tests.processes import Child
-from wal import ChannelDescription, open_wal
-
-ROOT: Final = Path(__file__).parents[2]
-WAIT_TIMEOUT_S: Final = 60.0
+from wal import ChannelDescription, Message, OwnerDescription, WALAccesser, open_wal
 
 
 @pytest.mark.one_loop
@@ -63,9 +62,39 @@ async def test_killed_at_any_moment(data_dir: Path, soak: int) -> None:
             self.gone |= self.there.keys() - found.keys()
             self.there, self.creating, self.destroying = found, {}, []
 
+    async def create_and_destroy(directory: Path, seed: int) -> None:
+        """Creates and destroys channels. Every call has an owner of its own, whose role names the call.
+
+        Says `creating <role> <count>` before a call, and `created <role> <name>…` after it; `destroying <name>…` and `destroyed <name>…`
+        likewise.
+        """
+        numbers = itertools.count(seed * 1_000_000)
+
+        def say(*words: object) -> None:
+            os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+        async def live(log: WALAccesser, chance: random.Random) -> None:
+            """Creates channels, uses some, and destroys them, all in one call or some first."""
+            while True:
+                role, count = f"call-{next(numbers)}", chance.choice([1, 2, 5, 30, 60])
+                say("creating", role, count)
+                names = await log.create_channels(OwnerDescription(role), count)
+                say("created", role, *names)
+                await asyncio.gather(*(log.raw_append(Message(name, name.encode())) for name in names[:3]))
+                first = chance.randrange(count + 1)
+                for part in (names[:first], names[first:]):
+                    if part and chance.random() < 0.8:
+                        say("destroying", *part)
+                        await log.destroy_channels(part)
+                        say("destroyed", *part)
+
+        async with open_wal(directory, pchannels=2) as log:
+            say("begun")
+            await asyncio.gather(*(live(log, random.Random(f"{seed} {number}")) for number in range(3)))
+
     async def listen_and_kill(directory: Path, seed: int, said: Said, *, lines_max: int) -> None:
         """Runs a child, kills it after this many lines, and hears everything it said."""
-        async with Child("-m", "tests.crash.channels_child", directory, seed) as child:
+        async with Child(create_and_destroy, directory, seed) as child:
             async for line in child.lines(kill_after=lines_max):
                 said.hear(*line.split())
             await child.end(-signal.SIGKILL)

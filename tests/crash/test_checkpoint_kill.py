@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from tests.crash.checkpoint_child import WRITERS, key_of
 from tests.crash.conftest import by_thread
 from tests.processes import Child
 from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
+from wal.node.local.log import LocalLog
 from wal.write.idempotency.producers import RESULTS_KEPT
+from wal.write.recovery import CheckpointRule
 
-ROOT: Final = Path(__file__).parents[2]
+WRITERS = 4
+
+
+def key_of(number: int) -> str | ProducerKey:
+    """Returns the key of an append; every fourth writer uses a producer's key."""
+    writer, at = number % WRITERS, number // WRITERS
+    return ProducerKey("p", at) if writer == 0 else f"{writer}-{at}"
 
 
 @by_thread
@@ -25,10 +32,30 @@ async def test_killed_while_checkpoints_are_written(data_dir: Path, soak: int) -
     kills = 3
     acked_max = 150
 
+    async def append_and_truncate(directory: Path, first: int) -> None:
+        """Appends keyed messages, truncates them and writes checkpoints; prints number, message id and time tick of each result."""
+
+        async def write(log: WALAccesser, number: int) -> None:
+            """Appends every WRITERS-th number from this one on, each on the condition that the one before it is the last."""
+            vchannel = f"v{number % WRITERS}"
+            last = await log.last(vchannel)
+            while True:
+                result = await log.raw_append(Message(vchannel, bytes(20_000)), idempotency_key=key_of(number), expected_last=last)
+                assert result.message_id is not None
+                last = result.message_id
+                os.write(1, b"%d %s %d\n" % (number, str(result.message_id).encode(), result.time_tick or 0))
+                if number % 40 == 0:
+                    await log.truncate(up_to=result.message_id)
+                number += WRITERS
+
+        LocalLog.checkpoint_rule = CheckpointRule(keyed_events=12)
+        log = await open_wal(directory, segment_bytes=1 << 20, time_tick_interval_s=0.01)
+        await asyncio.gather(*(write(log, first + writer) for writer in range(WRITERS)))
+
     async def run_and_kill(directory: Path, first: int, acked: int) -> dict[int, tuple[str, int]]:
         """Returns the results by number of a process that was killed after it had printed this many."""
         results: dict[int, tuple[str, int]] = {}
-        async with Child("-m", "tests.crash.checkpoint_child", directory, first) as child:
+        async with Child(append_and_truncate, directory, first) as child:
             async for line in child.lines(kill_after=acked):
                 number, message_id, tick = line.split()
                 results[int(number)] = message_id, int(tick)

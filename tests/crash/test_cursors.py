@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import signal
 from pathlib import Path
-from typing import Final
 
 from tests.processes import Child
-from wal import open_wal
-
-ROOT: Final = Path(__file__).parents[2]
+from wal import Message, WALAccesser, open_wal
 
 
 def test_killed_reader_goes_on_where_it_saved(tmp_path: Path, soak: int) -> None:
+    async def append_and_save(directory: str, first: int) -> None:
+        """Appends, and prints `try n` before a save and `saved n` when it has returned, where n is the number of the reader's next
+        message."""
+
+        async def write(log: WALAccesser) -> None:
+            for number in itertools.count(first):
+                await log.raw_append(Message("numbers", b"%08d" % number + bytes(number % 5000)))
+                await log.raw_append(Message("others", b""))
+
+        async def read(log: WALAccesser) -> None:
+            async with log.read("numbers", cursor="reader") as scanner:
+                async for page in scanner.batches(size_max=7):
+                    following = int(page[-1].payload[:8]) + 1
+                    print(f"try {following}", flush=True)
+                    await scanner.save()
+                    print(f"saved {following}", flush=True)
+
+        async with open_wal(directory, segment_bytes=1 << 20, retention_bytes=2 << 20) as log:
+            await asyncio.gather(write(log), read(log))
+
     def run_and_kill(directory: str, first: int, after: int) -> list[tuple[str, int]]:
         """Runs the process until it has printed this many lines, kills it, and returns everything that it printed."""
-        with Child("-m", "tests.crash.cursor", directory, first) as child:
+        with Child(append_and_save, directory, first) as child:
             said = list(child.lines_now(kill_after=after))
             child.end_now(-signal.SIGKILL)
         return [(word, int(number)) for word, number in map(str.split, said)]

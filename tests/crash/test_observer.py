@@ -6,6 +6,8 @@ A reader delivers the written messages in order, or its read ends with Truncated
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import random
 import signal
 from pathlib import Path
@@ -122,6 +124,18 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
 
 async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
     """A lasting reader also gets vchannels that were created a moment before the kill, and the messages of the next writer."""
+
+    async def create_vchannels(directory: Path, number: int) -> None:
+        """Creates vchannels by appending to them; prints the name of each, which is also the message there, when that is durable."""
+        async with open_wal(directory) as log:
+
+            async def create(name: str) -> None:
+                await log.raw_append(Message(name, name.encode()))
+                os.write(1, f"{name}\n".encode())
+
+            for turn in itertools.count():
+                await asyncio.gather(*(create(f"{number}-{turn}-{each}") for each in range(3)))
+
     kills = 3
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -130,7 +144,7 @@ async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
         await log.raw_append(Message("first", b"x"))
     async with open_wal(data_dir, read_only=True) as reader:
         for kill in range(kills):
-            async with Child("-m", "tests.crash.vchannel_maker", data_dir, kill) as writer:
+            async with Child(create_vchannels, data_dir, kill) as writer:
                 acked = [await writer.line() for _ in range(rng.randrange(1, 40))]
                 acked += await writer.kill()
             for name in acked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import random
 import signal
 import sqlite3
@@ -15,10 +16,11 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.processes import Child, run_python
-from tests.storage.kv.writer import KEYS
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, NoSpaceError, StorageError, WouldBlockError
 from wal.storage.kv import SqliteKV
 from wal.storage.kv.sqlite_store import SqliteStore
+
+KEYS = [f"all/{number:02}" for number in range(40)]
 
 
 @pytest.fixture
@@ -60,13 +62,36 @@ async def test_saved_values_are_there_after_reopening(path: Path) -> None:
 
 
 def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_there(path: Path) -> None:
+    async def write(path: Path, first: int) -> None:
+        """Saves each number on all KEYS by one multi_save, while other saves keep the thread's groups full, and prints it when
+        acknowledged.
+
+        Every third time some keys are removed by the same operation.
+        """
+        kv = await SqliteKV.open(path)
+
+        async def noise(name: str) -> None:
+            for count in itertools.count():
+                await kv.save(f"noise/{name}", str(count))
+
+        async with asyncio.TaskGroup() as group:
+            for name in "abcd":
+                group.create_task(noise(name))
+            for number in itertools.count(first):
+                text = f"{number} {'x' * 500}"
+                if number % 3:
+                    await kv.multi_save(dict.fromkeys(KEYS, text))
+                else:
+                    await kv.multi_save_and_remove(dict.fromkeys(KEYS[:20], text), KEYS[20:])
+                print(number, flush=True)
+
     async def everything(path: Path) -> tuple[list[str], list[str]]:
         async with await SqliteKV.open(path) as kv:
             return await kv.load_with_prefix("all/")
 
     number = 0
     for _ in range(3):
-        with Child("-m", "tests.storage.kv.writer", path, number) as child:
+        with Child(write, path, number) as child:
             acknowledged = max(map(int, child.lines_now(kill_after=random.randint(2, 40))))
             child.end_now(-signal.SIGKILL)
         keys, values = asyncio.run(everything(path))

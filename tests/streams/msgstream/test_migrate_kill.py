@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import Child
-from tests.streams.msgstream.migrating import CHANNELS
+from tests.streams.msgstream.packs import produce, row, tick
 from wal import open_wal
 from wal.streams.msgstream import MsgType
 from wal.streams.msgstream.dispatcher import UnmarshalDispatcher
@@ -17,14 +17,39 @@ from wal.streams.msgstream.media.rocksmq import RmqMsgStream
 from wal.streams.msgstream.migrate import migrate
 from wal.streams.rocksmq import RocksMQ
 
+CHANNELS = {"a": "a", "b": "copied b"}
+
 
 @pytest.mark.one_loop
 async def test_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: int) -> None:
     kills = 3
 
+    async def write_and_migrate(directory: Path, seed: int) -> None:
+        """Writes to RocksMQ and migrates it until it is killed."""
+        draw = random.Random(seed)
+        async with (
+            open_wal(f"journal:{directory / 'log'}") as log,
+            RmqMsgStream(directory / "mq") as producer,
+            RmqMsgStream(directory / "mq") as stream,
+        ):
+            await producer.as_producer([*CHANNELS])
+            print("ready", flush=True)
+
+            async def write() -> None:
+                number = seed * 1_000_000
+                while True:
+                    count = draw.randrange(1, 60)
+                    rows = [row(number + index, key=draw.randrange(2)) for index in range(count)]
+                    number += count
+                    await produce(producer, *rows, *([tick(number, key=count % 2)] if count % 3 == 0 else []))
+                    print("sent", flush=True)
+                    await asyncio.sleep(draw.random() * 0.005)
+
+            await asyncio.gather(write(), migrate(stream, log, channels=CHANNELS, name="move"))
+
     def kill(directory: Path, seed: int, sends: int) -> None:
         """Runs a process until it has sent so many packs, and kills it."""
-        with Child("-m", "tests.streams.msgstream.migrating", directory, seed) as child:
+        with Child(write_and_migrate, directory, seed) as child:
             assert child.line_now() == "ready"
             for _ in range(sends):
                 assert child.line_now() == "sent"

@@ -9,16 +9,47 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.processes import Child
-from tests.streams.rocksmq.child import CHANNELS
 from wal.streams.rocksmq import RocksMQ
+
+CHANNELS = ("a", "a/b")
 
 
 def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: int) -> None:
     rounds = 10
 
+    async def produce_and_consume(directory: Path, seed: int) -> None:
+        """Produces, consumes and reports until it is killed."""
+        draw = random.Random(seed)
+        number = 0
+        async with await RocksMQ.open(directory) as mq:
+            for name in CHANNELS:
+                if name not in {channel.name for channel in mq.channels()}:
+                    await mq.create_channel(name)
+                if not any(group.name == "g" for channel in mq.channels() if channel.name == name for group in channel.groups):
+                    await mq.create_consumer_group("g", name)
+            print("ready", flush=True)
+
+            async def produce(name: str) -> None:
+                nonlocal number
+                while True:
+                    count = draw.randrange(1, 20)
+                    batch = [f"{seed}:{number + index}".encode() for index in range(count)]
+                    number += count
+                    print("sent", name, *(payload.decode() for payload in batch), flush=True)
+                    ids = await mq.produce(name, batch)
+                    print("done", name, batch[0].decode(), ids.start, ids.stop, flush=True)
+
+            async def consume(name: str) -> None:
+                while True:
+                    messages = await mq.consume("g", name, 50, timeout_s=None, auto_ack=False)
+                    await mq.ack("g", name, messages[-1].message_id)
+                    print("acked", name, messages[-1].message_id, flush=True)
+
+            await asyncio.gather(*(produce(name) for name in CHANNELS for _ in range(4)), *map(consume, CHANNELS))
+
     def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
         """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
-        with Child("-m", "tests.streams.rocksmq.child", directory, seed) as child:
+        with Child(produce_and_consume, directory, seed) as child:
             assert child.line_now() == "ready"
             for line in child.lines_now(kill_after=lines_max):
                 yield line.split()
