@@ -241,7 +241,7 @@ async def test_watch_that_missed_a_death(run: Run) -> None:
 
 def _registered(run: Run) -> list[tuple[str, int]]:
     """Returns the nodes that etcd has records of, with their leases."""
-    prefix = b"wal/operate/processes/nodes/"
+    prefix = b"wal/cluster/nodes/"
     records = [version for key, version in run.world.data.current.items() if key.startswith(prefix)]
     return [(msgspec.json.decode(one.text)["address"].rpartition(":")[0], one.lease) for one in records]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import textwrap
 
 import pytest
 
@@ -128,4 +129,4 @@ def test_fixtures_work_with_async_plugins(service: Service, plugin: str) -> None
                 await wal_caught_up(wal_log, "other", timeout_s=0.0)
     """
 
-    assert "5 passed" in service(log_tests.format(mark=MARKS[plugin]), plugins=(plugin,)).out
+    assert "5 passed" in service(textwrap.dedent(log_tests).format(mark=MARKS[plugin]), plugins=(plugin,)).out
