@@ -56,7 +56,7 @@ def test_fixtures_need_no_async_plugin(service: Service) -> None:
 
 MARKS = {
     "pytest_asyncio.plugin": "@pytest.mark.asyncio",
-    "anyio.pytest_plugin": "@pytest.mark.parametrize('anyio_backend', ['asyncio'])\n    @pytest.mark.anyio",
+    "anyio.pytest_plugin": "@pytest.mark.parametrize('anyio_backend', ['asyncio'])\n@pytest.mark.anyio",
 }
 
 
