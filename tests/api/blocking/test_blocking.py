@@ -57,17 +57,6 @@ def location(request: pytest.FixtureRequest, data: str) -> str:
     return "memory:" if request.param == "memory:" else data
 
 
-def public(one: type) -> dict[str, list[str]]:
-    """Returns the public names of a class, with the parameters of its methods."""
-    return {
-        name: [str(each.replace(annotation=inspect.Parameter.empty)) for each in inspect.signature(member).parameters.values()]
-        if callable(member)
-        else []
-        for name, member in inspect.getmembers(one)
-        if not name.startswith("_")
-    }
-
-
 @pytest.mark.parametrize(
     ("one", "twin"),
     [
@@ -80,6 +69,16 @@ def public(one: type) -> dict[str, list[str]]:
     ],
 )
 def test_every_public_call_has_its_twin(one: type, twin: type) -> None:
+    def public(one: type) -> dict[str, list[str]]:
+        """Returns the public names of a class, with the parameters of its methods."""
+        return {
+            name: [str(each.replace(annotation=inspect.Parameter.empty)) for each in inspect.signature(member).parameters.values()]
+            if callable(member)
+            else []
+            for name, member in inspect.getmembers(one)
+            if not name.startswith("_")
+        }
+
     expected = public(one)
     for name in twins.LEFT_OUT:
         expected.pop(name, None)
@@ -191,6 +190,16 @@ def test_scanner_is_driven_by_threads(location: str) -> None:
 
 
 def test_position_is_exact_at_every_message(location: str) -> None:
+    def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]:
+        """Takes three messages and closes the scanner with more fetched; returns the messages that a reader gets from its position on."""
+        with log.read("orders") as scanner:
+            taken = numbers([next(scanner) for _ in range(3)])
+            scanner.close()
+            assert list(scanner) == []
+            position = scanner.position
+        with log.read("orders", resume=position) as following:
+            return taken, numbers([next(following)])
+
     with bridge.blocking(location) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(40)])
         with log.read("orders", follow=False) as scanner:
@@ -201,17 +210,6 @@ def test_position_is_exact_at_every_message(location: str) -> None:
                     assert numbers(rest) == list(range(number + 1, 40))
         assert scanner.position is not None
         assert numbers_until_closed(log) == ([0, 1, 2], [3])
-
-
-def numbers_until_closed(log: bridge.BlockingWAL) -> tuple[list[int], list[int]]:
-    """Takes three messages and closes the scanner with more fetched; returns the messages that a reader gets from its position on."""
-    with log.read("orders") as scanner:
-        taken = numbers([next(scanner) for _ in range(3)])
-        scanner.close()
-        assert list(scanner) == []
-        position = scanner.position
-    with log.read("orders", resume=position) as following:
-        return taken, numbers([next(following)])
 
 
 def test_threads_read_their_writes(location: str) -> None:
@@ -461,6 +459,9 @@ def test_call_from_its_own_loop_is_refused(location: str) -> None:
 def test_loop_outlives_a_wish_to_exit(location: str, caplog: pytest.LogCaptureFixture) -> None:
     """A handler that asks for the end of the process, by an exception or in a callback, or stops the loop."""
 
+    async def exiting(delivery: Delivery) -> None:
+        sys.exit(3)
+
     async def exits() -> None:
         sys.exit(3)
 
@@ -488,10 +489,6 @@ def test_loop_outlives_a_wish_to_exit(location: str, caplog: pytest.LogCaptureFi
     if location != "memory:":
         with bridge.blocking(location) as log, log.read("jobs", follow=False) as scanner:
             assert [message.payload for message in scanner] == [b"1", b"2"]
-
-
-async def exiting(delivery: Delivery) -> None:
-    sys.exit(3)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -527,27 +524,26 @@ def test_loop_that_ended_is_a_closed_log(data: str, monkeypatch: pytest.MonkeyPa
         assert [message.payload for message in scanner] == [b"1"]
 
 
-EXIT = """
-import sys, threading
-from wal import Message, bridge
-log = bridge.blocking(sys.argv[1]).__enter__()
-futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(100)]
-scanner = log.read("orders").__enter__()
-next(scanner)
-def read():
-    try:
-        list(scanner)
-    except BaseException as error:
-        print(type(error).__name__, flush=True)
-threading.Thread(target=read, daemon=sys.argv[2] == "daemon").start()
-if sys.argv[2] == "raise":
-    raise SystemExit(3)
-"""
-
-
 @pytest.mark.linux
 @pytest.mark.parametrize("way", ["daemon", "thread", "raise"])
 def test_exit_of_the_interpreter_closes_open_logs(data: str, way: str) -> None:
+    EXIT = """
+        import sys, threading
+        from wal import Message, bridge
+        log = bridge.blocking(sys.argv[1]).__enter__()
+        futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(100)]
+        scanner = log.read("orders").__enter__()
+        next(scanner)
+        def read():
+            try:
+                list(scanner)
+            except BaseException as error:
+                print(type(error).__name__, flush=True)
+        threading.Thread(target=read, daemon=sys.argv[2] == "daemon").start()
+        if sys.argv[2] == "raise":
+            raise SystemExit(3)
+    """
+
     ended = run_python("-c", EXIT, data, way, code=3 if way == "raise" else 0)
     assert ended.err == ""
     if way != "daemon":

@@ -192,22 +192,21 @@ async def test_saves_in_flight_hold_the_log(data: str, monkeypatch: pytest.Monke
 # -- a writer that dies
 
 
-async def die_while_truncating(line: Line, data: str, step: int) -> None:
-    log = await open_wal(data)
-    results = await numbered(log, 10)
-    patched = pytest.MonkeyPatch()
-
-    async def before(number: int) -> None:
-        if number == step:
-            line.tell((results[3].message_id.position, results[3].message_id.index))
-            os._exit(9)
-
-    Steps(patched, log, before)
-    await log.truncate(up_to=results[6].message_id)
-
-
 @pytest.mark.parametrize("step", range(STEPS))
 async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
+    async def die_while_truncating(line: Line, data: str, step: int) -> None:
+        log = await open_wal(data)
+        results = await numbered(log, 10)
+        patched = pytest.MonkeyPatch()
+
+        async def before(number: int) -> None:
+            if number == step:
+                line.tell((results[3].message_id.position, results[3].message_id.index))
+                os._exit(9)
+
+        Steps(patched, log, before)
+        await log.truncate(up_to=results[6].message_id)
+
     other = Other(die_while_truncating, data, step)
     start = await other.hear()
     await other.kill()
@@ -233,31 +232,30 @@ async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
 # -- processes
 
 
-async def save_at_the_beginning(line: Line, data: str, seed: int, rounds: int) -> None:
-    """Saves cursors for the first time, as low as it can, and tells of each that was saved; then deletes it when it is told to."""
-    chance = random.Random(seed)
-    source = ReadOnlyJournalSource(Path(data))
-    core = ReadOnlyCore(source)
-    core.open()
-    saved = refused = 0
-    for number in range(rounds):
-        earliest, _ = source.logs["p0"].kept()
-        name = f"{seed} {number}"
-        try:
-            source.cursors.save(at(core, (earliest[0], earliest[1] + chance.randrange(2)), name))
-        except TruncatedError:
-            refused += 1
-            continue
-        saved += 1
-        found = source.cursors.load(CursorKey.of(name, ["orders"]))
-        assert found is not None, "it was saved"
-        assert source.logs["p0"].kept()[0] <= found.start, "and nothing has passed it since"
-        source.cursors.delete_named(name, None)
-    core.close()
-    line.tell((saved, refused))
-
-
 async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak: int) -> None:
+    async def save_at_the_beginning(line: Line, data: str, seed: int, rounds: int) -> None:
+        """Saves cursors for the first time, as low as it can, and tells of each that was saved; then deletes it when it is told to."""
+        chance = random.Random(seed)
+        source = ReadOnlyJournalSource(Path(data))
+        core = ReadOnlyCore(source)
+        core.open()
+        saved = refused = 0
+        for number in range(rounds):
+            earliest, _ = source.logs["p0"].kept()
+            name = f"{seed} {number}"
+            try:
+                source.cursors.save(at(core, (earliest[0], earliest[1] + chance.randrange(2)), name))
+            except TruncatedError:
+                refused += 1
+                continue
+            saved += 1
+            found = source.cursors.load(CursorKey.of(name, ["orders"]))
+            assert found is not None, "it was saved"
+            assert source.logs["p0"].kept()[0] <= found.start, "and nothing has passed it since"
+            source.cursors.delete_named(name, None)
+        core.close()
+        line.tell((saved, refused))
+
     async with open_wal(data) as log:
         results: list[AppendResult] = list(await numbered(log, 20))
         savers = [Other(save_at_the_beginning, data, seed, 60 * soak) for seed in (1, 2)]

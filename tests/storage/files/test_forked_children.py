@@ -45,43 +45,12 @@ def by_subprocess() -> int:
     return subprocess.Popen(["sleep", "1000"], close_fds=False).pid
 
 
-def by_the_c_library() -> int:
-    """Forks as an extension module does, without notifying Python."""
-    libc = ctypes.PyDLL(None)
-    pid: int = libc.fork()
-    if pid == 0:
-        libc.pause()
-    return pid
-
-
 async def write_and_fork(line: Line, directory: str, fork: Callable[[], int]) -> None:
     warnings.simplefilter("ignore", DeprecationWarning)
     log = await open_wal(directory)
     await log.raw_append(Message("orders", b"1"))
     line.tell(fork())
     await asyncio.Event().wait()
-
-
-async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
-    """Forks from a thread, so that children are created at any moment of an append."""
-    warnings.simplefilter("ignore", DeprecationWarning)
-    log = await open_wal(directory)
-    loop = asyncio.get_running_loop()
-    done = threading.Event()
-
-    def fork() -> None:
-        for _ in range(20):
-            line.tell(by_os_fork())
-        loop.call_soon_threadsafe(done.set)
-
-    threading.Thread(target=fork, daemon=True).start()
-    count = 0
-    while True:
-        await log.raw_append(Message("orders", bytes(10_000)))
-        count += 1
-        if done.is_set():
-            line.tell(-count)
-            done.clear()
 
 
 @pytest.mark.parametrize("fork", [by_os_fork, by_multiprocessing, by_subprocess])
@@ -98,6 +67,27 @@ async def test_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Pat
 
 
 async def test_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(data_dir: Path) -> None:
+    async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
+        """Forks from a thread, so that children are created at any moment of an append."""
+        warnings.simplefilter("ignore", DeprecationWarning)
+        log = await open_wal(directory)
+        loop = asyncio.get_running_loop()
+        done = threading.Event()
+
+        def fork() -> None:
+            for _ in range(20):
+                line.tell(by_os_fork())
+            loop.call_soon_threadsafe(done.set)
+
+        threading.Thread(target=fork, daemon=True).start()
+        count = 0
+        while True:
+            await log.raw_append(Message("orders", bytes(10_000)))
+            count += 1
+            if done.is_set():
+                line.tell(-count)
+                done.clear()
+
     parent = Other(append_all_the_time_and_fork, str(data_dir))
     children: list[int] = []
     try:
@@ -144,17 +134,16 @@ async def test_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cann
     await parent.kill()
 
 
-async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
-    backend = JournalBackend(Path(directory))
-    await backend.create("p0", incarnation=1)
-    log = await backend.open("p0", incarnation=1, term=1)
-    control = log._control
-    with control.locked():
-        line.tell(by_os_fork())
-        signal.pause()
-
-
 async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path) -> None:
+    async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
+        backend = JournalBackend(Path(directory))
+        await backend.create("p0", incarnation=1)
+        log = await backend.open("p0", incarnation=1, term=1)
+        control = log._control
+        with control.locked():
+            line.tell(by_os_fork())
+            signal.pause()
+
     parent = Other(hold_the_fence_and_fork, str(data_dir))
     child = await parent.hear()
     try:
@@ -170,6 +159,14 @@ async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path
 
 @pytest.mark.linux
 async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
+    def by_the_c_library() -> int:
+        """Forks as an extension module does, without notifying Python."""
+        libc = ctypes.PyDLL(None)
+        pid: int = libc.fork()
+        if pid == 0:
+            libc.pause()
+        return pid
+
     parent = Other(write_and_fork, str(data_dir), by_the_c_library)
     child = await parent.hear()
     try:
