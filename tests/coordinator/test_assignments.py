@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tests.conftest import SOAK
 from wal.coordinator.assignments import (
@@ -148,80 +148,79 @@ def test_damaged_record_is_refused(text: str) -> None:
         decode(PREFIX + "p0", text)
 
 
-class Leaders(RuleBasedStateMachine):
+def test_each_leader_continues_from_what_was_saved() -> None:
     """Leaders that change the table, lose some of their changes, and are followed by others that read what was saved."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.saved: dict[str, str] = {}
-        self.table = Assignments({}, leader=1)
-        self.owners: dict[tuple[str, int], NodeStart] = {}
-        self.floors: dict[str, int] = {}
+    class Leaders(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.saved: dict[str, str] = {}
+            self.table = Assignments({}, leader=1)
+            self.owners: dict[tuple[str, int], NodeStart] = {}
+            self.floors: dict[str, int] = {}
 
-    def save(self, change: AssignmentChange | None, is_saved: bool) -> None:
-        if change is None:
-            return
-        assert {key: self.saved.get(key) for key in change.compare()} == change.compare()
-        if is_saved:
-            before, shown = self.table.version, self.table.shown()
-            self.saved.update(change.saves())
-            assert (self.table.commit(change) > before) == (self.table.shown() != shown)
+        def save(self, change: AssignmentChange | None, is_saved: bool) -> None:
+            if change is None:
+                return
+            assert {key: self.saved.get(key) for key in change.compare()} == change.compare()
+            if is_saved:
+                before, shown = self.table.version, self.table.shown()
+                self.saved.update(change.saves())
+                assert (self.table.commit(change) > before) == (self.table.shown() != shown)
 
-    @rule(names=st.sets(st.sampled_from(["p0", "p1", "p2"])), is_saved=st.booleans())
-    def add(self, names: set[str], is_saved: bool) -> None:
-        self.save(self.table.add(dict.fromkeys(sorted(names), 0)), is_saved)
+        @rule(names=st.sets(st.sampled_from(["p0", "p1", "p2"])), is_saved=st.booleans())
+        def add(self, names: set[str], is_saved: bool) -> None:
+            self.save(self.table.add(dict.fromkeys(sorted(names), 0)), is_saved)
 
-    @precondition(lambda self: self.table.records)
-    @rule(data=st.data(), node=st.sampled_from([A, B]), is_saved=st.booleans())
-    def assign(self, data: st.DataObject, node: NodeStart, is_saved: bool) -> None:
-        names = data.draw(st.sets(st.sampled_from(sorted(self.table.records))))
-        self.save(self.table.assign(dict.fromkeys(names, node)), is_saved)
+        @precondition(lambda self: self.table.records)
+        @rule(data=st.data(), node=st.sampled_from([A, B]), is_saved=st.booleans())
+        def assign(self, data: st.DataObject, node: NodeStart, is_saved: bool) -> None:
+            names = data.draw(st.sets(st.sampled_from(sorted(self.table.records))))
+            self.save(self.table.assign(dict.fromkeys(names, node)), is_saved)
 
-    @precondition(lambda self: self.table.records)
-    @rule(data=st.data(), back=st.integers(0, 2), is_saved=st.booleans(), is_lost=st.booleans())
-    def answer(self, data: st.DataObject, back: int, is_saved: bool, is_lost: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.table.records)))
-        term = self.table.records[name].term - back
-        self.save(self.table.lost(name, term) if is_lost else self.table.assigned(name, term), is_saved)
+        @precondition(lambda self: self.table.records)
+        @rule(data=st.data(), back=st.integers(0, 2), is_saved=st.booleans(), is_lost=st.booleans())
+        def answer(self, data: st.DataObject, back: int, is_saved: bool, is_lost: bool) -> None:
+            name = data.draw(st.sampled_from(sorted(self.table.records)))
+            term = self.table.records[name].term - back
+            self.save(self.table.lost(name, term) if is_lost else self.table.assigned(name, term), is_saved)
 
-    @precondition(lambda self: self.table.records)
-    @rule(data=st.data(), floor=st.integers(0, 100))
-    def raise_floor(self, data: st.DataObject, floor: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.table.records)))
-        self.save(self.table.raise_floor({name: floor}), True)
-        assert self.table.records[name].floor >= max(floor, self.floors.get(name, 0))
-        self.floors[name] = self.table.records[name].floor
+        @precondition(lambda self: self.table.records)
+        @rule(data=st.data(), floor=st.integers(0, 100))
+        def raise_floor(self, data: st.DataObject, floor: int) -> None:
+            name = data.draw(st.sampled_from(sorted(self.table.records)))
+            self.save(self.table.raise_floor({name: floor}), True)
+            assert self.table.records[name].floor >= max(floor, self.floors.get(name, 0))
+            self.floors[name] = self.table.records[name].floor
 
-    @rule()
-    def next_leader(self) -> None:
-        records = {key.removeprefix(PREFIX): decode(key, text) for key, text in self.saved.items()}
-        assert records == self.table.records
-        self.table = Assignments(records, leader=self.table.version.leader + 1)
+        @rule()
+        def next_leader(self) -> None:
+            records = {key.removeprefix(PREFIX): decode(key, text) for key, text in self.saved.items()}
+            assert records == self.table.records
+            self.table = Assignments(records, leader=self.table.version.leader + 1)
 
-    @invariant()
-    def one_node_has_a_pchannel_in_a_term(self) -> None:
-        for record in self.table.records.values():
-            for holder in (*record.owners, *record.histories):
-                assert self.owners.setdefault((record.name, holder.term), holder.node) == holder.node
+        @invariant()
+        def one_node_has_a_pchannel_in_a_term(self) -> None:
+            for record in self.table.records.values():
+                for holder in (*record.owners, *record.histories):
+                    assert self.owners.setdefault((record.name, holder.term), holder.node) == holder.node
 
-    @invariant()
-    def earlier_holders_are_known_until_the_next_one_has_it(self) -> None:
-        for record in self.table.records.values():
-            terms = [holder.term for holder in (*record.histories, *record.owners)]
-            assert terms == sorted(set(terms))
-            if record.state in (AssignmentState.ASSIGNED, AssignmentState.UNAVAILABLE):
-                assert record.histories == ()
-            if record.state is AssignmentState.ASSIGNING:
-                # Every term since the newest one that was assigned is there: none may hold it unseen.
-                assert terms == list(range(terms[0], record.term + 1))
+        @invariant()
+        def earlier_holders_are_known_until_the_next_one_has_it(self) -> None:
+            for record in self.table.records.values():
+                terms = [holder.term for holder in (*record.histories, *record.owners)]
+                assert terms == sorted(set(terms))
+                if record.state in (AssignmentState.ASSIGNED, AssignmentState.UNAVAILABLE):
+                    assert record.histories == ()
+                if record.state is AssignmentState.ASSIGNING:
+                    # Every term since the newest one that was assigned is there: none may hold it unseen.
+                    assert terms == list(range(terms[0], record.term + 1))
 
-    @invariant()
-    def only_what_is_assigned_is_shown(self) -> None:
-        shown = {record.name: node for node, records in self.table.shown().items() for record in records}
-        assert shown == {
-            name: record.owners[0].node for name, record in self.table.records.items() if record.state is AssignmentState.ASSIGNED
-        }
+        @invariant()
+        def only_what_is_assigned_is_shown(self) -> None:
+            shown = {record.name: node for node, records in self.table.shown().items() for record in records}
+            assert shown == {
+                name: record.owners[0].node for name, record in self.table.records.items() if record.state is AssignmentState.ASSIGNED
+            }
 
-
-Leaders.TestCase.settings = settings(max_examples=1_000 if SOAK else 30, stateful_step_count=30, deadline=None)
-TestLeaders = Leaders.TestCase
+    run_state_machine_as_test(Leaders, settings=settings(max_examples=1000 if SOAK else 30, stateful_step_count=30, deadline=None))
