@@ -71,8 +71,9 @@ class Run:
         await self.until(lambda: self.invariants.settled, "every pchannel is assigned", within_s=within_s)
 
     async def served(self) -> None:
-        """Returns when the cluster is settled, and every vchannel has been written."""
+        """Returns when the cluster is settled, every client has opened the log, and every vchannel has been written."""
         await self.settled()
+        await self.until(lambda: self.workload.all_open, "every client has opened the log")
         known = self.history.operations
         await self.until(lambda: {name for one in known for name in one.ticks} == set(VCHANNELS), "every vchannel is written")
 

@@ -48,6 +48,11 @@ class Workload:
         self._ends: dict[str, bytes] = {}
         """The last message of each vchannel, which readers wait for."""
 
+    @property
+    def all_open(self) -> bool:
+        """Whether every client has opened the log."""
+        return len(self.logs) == len(self._names)
+
     def start(self) -> None:
         self._tasks = [self._world.client(name, self._client(name)) for name in self._names]
 
