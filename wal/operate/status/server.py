@@ -72,7 +72,7 @@ class StatusServer:
         """Serves from now on. Raises StorageError if nothing can listen at the address, ImportError without the extra."""
         app, uvicorn = await in_thread(_load_server)  # it takes longer than the loop of a log may stand still
         listening = await in_thread(self._listen)
-        self._status = app.Status(self._log, self._access, directory=self._log_directory, settings=self._settings)
+        self._status = app.StatusHandlers(self._log, self._access, directory=self._log_directory, settings=self._settings)
         config = uvicorn.Config(self._status.app, log_config=None, access_log=False, lifespan="off", server_header=False, ws="none")
         await in_thread(config.load)
         self._server = server = uvicorn.Server(config)
