@@ -120,6 +120,7 @@ class CursorClaims:
             await self._cursors.look()
             record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key))
             assert record is not None
+            await self._cursors.end_pins(key)
         except BaseException:
             self._free(key, holder)
             raise
@@ -176,6 +177,7 @@ class CursorClaims:
             await self._cursors.look()
             record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key, holder=holder, lease_ms=lease_ms))
             assert record is not None
+            await self._cursors.end_pins(key)
         except BaseException:
             self._free(key, claimed)
             raise

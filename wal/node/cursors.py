@@ -25,7 +25,7 @@ from actors import ActorError, Clock
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnavailableError, WALError, closed_log
 from wal.message import Lineage, LogPosition
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.cursors.pins import AsyncPins, Pin, newest_pin, prefix_of, stem_of
+from wal.read.cursors.pins import AsyncPins, Pin, newest_pin, order_of, prefix_of, stem_of
 from wal.read.cursors.records import CursorRecord
 from wal.read.cursors.service import infos_of
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable
@@ -75,11 +75,15 @@ class NodeCursors:
         self._raising = asyncio.Lock()
         self._in_line = 0
         """The callers that wait until the format is raised: later ones must not overtake them."""
-        self._known: dict[str, Pin | DamagedCursor] = {}
-        """The pins as of the last look, by name."""
-        self._pending: dict[CursorKey, Cursor] = {}
-        """What pins say of cursors whose records could not be written yet, on a full disk say."""
+        self._sound: dict[CursorKey, list[Pin]] = {}
+        """The pins of each cursor as of the last look, in the order in which they were stored."""
+        self._damaged: dict[str, DamagedCursor] = {}
+        """The damaged pins as of the last look, by name."""
+        self._pending: dict[CursorKey, Cursor | None] = {}
+        """What pins say of cursors whose records could not be written yet, on a full disk say; None: it was deleted."""
         self._looking = asyncio.Lock()
+        self._adopting: set[CursorKey] = set()
+        """The cursors whose pins the look that is under way makes records of."""
         self._intents: dict[str, LogPosition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: set[asyncio.Future[CursorRecord | None]] = set()
@@ -104,6 +108,7 @@ class NodeCursors:
     def detach(self, pchannel: PChannel) -> list[CursorKey]:
         """Serves the cursors of a pchannel that is being closed here no more, and returns them: its next owner does."""
         self._served.pop(pchannel.channel, None)
+        pchannel.cursors.on_settled = None
         keys = [key for key, home in self._homes.items() if home == pchannel.channel]
         for key in keys:
             del self._homes[key]
@@ -159,11 +164,11 @@ class NodeCursors:
         if self.judge is not None:
             await self.judge()
         stem = stem_of(key)
-        for name, pin in self._known.items():
-            if isinstance(pin, DamagedCursor) and name.startswith(stem):
-                raise pin.error
+        for name, damaged in self._damaged.items():
+            if name.startswith(stem):
+                raise damaged.error
         cursor = self._pending.get(key)
-        if cursor is None and key in self._homes:
+        if key not in self._pending and key in self._homes:
             home = self.home_of(key)
             home.check_lease()
             if home.fault is not None:
@@ -202,7 +207,9 @@ class NodeCursors:
         elif before.cursor is not None:
             check_replaced(before.cursor, cursor, forward_only=False)
         cursor = msgspec.structs.replace(cursor, saved_at=self.wall())
-        return await self.changed(home, key, change=CursorChange(key, cursor, forward_only=forward_only)) is not None
+        saved = await self.changed(home, key, change=CursorChange(key, cursor, forward_only=forward_only))
+        await self.end_pins(key)
+        return saved is not None
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes cursors; see `Cursors.delete`."""
@@ -229,21 +236,20 @@ class NodeCursors:
                 table = self._served[home].cursors.table
                 if chosen(key, table.newest(key).cursor):
                     await self.changed(self._served[home], key, make=partial(CursorTable.delete, key=key))
-            names = [name for name, pin in self._known.items() if isinstance(pin, Pin) and chosen(pin.cursor.key, pin.cursor)]
+            names = [pin.name for own in self._sound.values() for pin in own if chosen(pin.cursor.key, pin.cursor)]
             if stem is not None:
-                names += [name for name, pin in self._known.items() if isinstance(pin, DamagedCursor) and name.startswith(stem)]
+                names += [name for name in self._damaged if name.startswith(stem)]
             await self._remove(names)
 
     def saved(self) -> list[Cursor | DamagedCursor]:
         """Returns the durable cursors that are here as of the last look, by name and vchannels, damaged ones last."""
-        cursors: dict[CursorKey, Cursor] = {}
+        cursors: dict[CursorKey, Cursor | None] = {}
         for pchannel in self._served.values():
             for record in pchannel.cursors.table.all():
                 if record.cursor is not None:
                     cursors[record.key] = record.cursor
         cursors |= self._pending
-        damaged = [pin for pin in self._known.values() if isinstance(pin, DamagedCursor)]
-        return [*(cursors[key] for key in sorted(cursors)), *damaged]
+        return [*(cursor for _, cursor in sorted(cursors.items()) if cursor is not None), *self._damaged.values()]
 
     async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
         """Returns what to compare these cursors with. What is known of vchannels is brought up to date before one counts as dropped."""
@@ -261,6 +267,7 @@ class NodeCursors:
             if record is not None and record.cursor == cursor:
                 revision = record.revision
                 await self.changed(home, cursor.key, make=lambda table: table.mark_stale(cursor.key, why, revision=revision))
+                await self.end_pins(cursor.key)
 
     async def remove(self, cursor: Cursor) -> None:
         """Deletes the cursor of a vchannel that was dropped, unless it was saved meanwhile."""
@@ -306,8 +313,11 @@ class NodeCursors:
     async def named(self, key: CursorKey, pchannel: str) -> None:
         """Makes this pchannel the home of a cursor that only readers have saved. Raises InvalidArgumentError if consumers or transactions
         move it, and another one is its home."""
-        if self._homes.get(key) == pchannel and key not in self._moves and not self._in_line:
-            return
+        if self._homes.get(key) != pchannel or key in self._moves or self._in_line:
+            await self._settle_home(key, pchannel)
+        await self.end_pins(key, moves=True)
+
+    async def _settle_home(self, key: CursorKey, pchannel: str) -> None:
         if self._shared and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
             raise InvalidArgumentError(
                 f"{key} reads pchannel {own}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with "
@@ -425,8 +435,8 @@ class NodeCursors:
             self._homes.setdefault(key, pchannel.channel)
         elif self._homes.get(key) == pchannel.channel:
             del self._homes[key]
-        if self._known and not self._closed and not self._looking.locked() and any(self._passed(key)):
-            self._run(self._remove_passed(key))
+        if key not in self._adopting and not self._closed and self._passed(key):
+            self._run(self.end_pins(key))
 
     # -- pins
 
@@ -435,68 +445,113 @@ class NodeCursors:
         if self._pins is None or self._closed:
             return
         async with self._looking:
-            names = await self._pins.names()
-            known, self._known = self._known, {}
-            pins: dict[CursorKey, list[Pin]] = {}
-            for name in names:
-                pin: Pin | DamagedCursor | None = known.get(name)
-                if not isinstance(pin, Pin):  # a damaged one may have been restored
-                    pin = await self._pins.read(name)
-                if pin is not None:
-                    self._known[name] = pin
-                if isinstance(pin, Pin):
-                    pins.setdefault(pin.cursor.key, []).append(pin)
-            self._pending = {}
-            for key, own in pins.items():
-                await self._adopt(key, own)
-
-    async def _adopt(self, key: CursorKey, pins: list[Pin]) -> None:
-        """Makes a record of the newest pin of a cursor, if it is later than the record that there is."""
-        home = self._homes.get(key)
-        record = None if home is None else self.home_of(key).cursors.table.newest(key)
-        refused = [pin.name for pin in pins if pin.cursor.pchannel in self._served and pin.is_below(self._served[pin.cursor.pchannel].log)]
-        await self._remove(refused)
-        pin = newest_pin(pin for pin in pins if pin.is_later(record) and pin.name not in refused)
-        if pin is not None:
-            cursor = adopted(pin.cursor, self._lineages()) or pin.cursor
-            target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._pchannel_of(key.vchannels[0]))
-            if target not in self._served:
-                return  # another node has it
-            pchannel = self._served[target]
+            known = {pin.name: pin for own in self._sound.values() for pin in own}
+            sound: dict[CursorKey, list[Pin]] = {}
+            damaged: dict[str, DamagedCursor] = {}
+            for name in await self._pins.names():
+                pin = known.get(name) or await self._pins.read(name)  # a damaged one may have been restored
+                if isinstance(pin, DamagedCursor):
+                    damaged[name] = pin
+                elif pin is not None:
+                    sound.setdefault(pin.cursor.key, []).append(pin)
+            self._sound = {key: sorted(own, key=order_of) for key, own in sound.items()}
+            self._damaged = damaged
+            self._pending = {key: cursor for key, cursor in self._pending.items() if key in sound}
+            later = [(key, pin) for key in sound if (pin := self._later(key)) is not None]
+            self._adopting = {key for key, _ in later}
             try:
-                if not pin.deleted:
-                    await self._name(key, target)
-                    await self.changed(pchannel, key, make=partial(CursorTable.save, change=CursorChange(key, cursor)))
-                elif home is not None:
-                    await self.changed(pchannel, key, make=partial(CursorTable.delete, key=key))
-            except (TruncatedError, ChannelNotExistError) as error:
-                _log.info("%s, which another process has saved, is not valid any more: %s", key, error)
-            except WALError as error:
-                if not pin.deleted:
-                    self._pending[key] = cursor
-                _log.warning("%s, which another process has saved, is not in the log yet: %s", key, error)
-                return
-        elif home is None and any(pin.cursor.pchannel not in self._served for pin in pins) and self._shared:
-            return
-        await self._remove(self._passed(key))
+                # Side by side, so that the records of many share frames; each runs to its end.
+                outcomes = await asyncio.gather(*[self._adopt(key, pin) for key, pin in later], return_exceptions=True)
+            finally:
+                self._adopting = set()
+            replaced: set[str] = set()
+            for outcome in outcomes:
+                replaced.update(() if isinstance(outcome, BaseException) else outcome)
+            await self._remove(pin.name for own in self._sound.values() for pin in own if pin.name in replaced or self._is_passed(pin))
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
-    def _passed(self, key: CursorKey) -> list[str]:
-        """Returns the names of the pins of a cursor that are not its newest state any more."""
+    def _later(self, key: CursorKey) -> Pin | None:
+        """Returns the newest pin of a cursor if it is later than the record that there is."""
         home = self._served.get(self._homes.get(key, ""))
-        saved = None if home is None else home.cursors.table.newest(key).cursor
-        own = [pin for pin in self._known.values() if isinstance(pin, Pin) and pin.cursor.key == key]
-        return [pin.name for pin in own if pin.deleted or pin.copy or saved is None or not _is_same(pin.cursor, saved)]
+        if home is None and key in self._homes:
+            return None  # it is being closed
+        record = None if home is None else home.cursors.table.newest(key)
+        pin = newest_pin(pin for pin in self._sound[key] if pin.is_later(record) and not self._is_refused(pin))
+        if pin is None:
+            self._pending.pop(key, None)
+        return pin
+
+    async def _adopt(self, key: CursorKey, pin: Pin) -> list[str]:
+        """Makes a record of a pin that is later than the record of its cursor; returns the names of the pins that are not needed then."""
+        replaced = [each.name for each in self._sound[key] if order_of(each) < order_of(pin)]
+        home = self._homes.get(key)
+        cursor = adopted(pin.cursor, self._lineages()) or pin.cursor
+        target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._pchannel_of(key.vchannels[0]))
+        if (pchannel := self._served.get(target)) is None:
+            return []  # another node has it
+        try:
+            if not pin.deleted:
+                await self._name(key, target)
+                change = CursorChange(key, cursor, seen=pin.revision)
+                await self.changed(pchannel, key, make=partial(CursorTable.save, change=change))
+            elif home is not None:
+                await self.changed(pchannel, key, make=partial(CursorTable.delete, key=key))
+        except (TruncatedError, ChannelNotExistError) as error:
+            _log.info("%s, which another process has saved, is not valid any more: %s", key, error)
+            replaced.append(pin.name)
+        except WALError as error:
+            self._pending[key] = None if pin.deleted else cursor
+            _log.warning("%s, which another process has saved, is not in the log yet: %s", key, error)
+            return []
+        self._pending.pop(key, None)
+        return replaced
+
+    def _is_refused(self, pin: Pin) -> bool:
+        """Returns whether the log was truncated past a pin, so that its process refuses the save."""
+        return (pchannel := self._served.get(pin.cursor.pchannel)) is not None and pin.is_below(pchannel.log)
+
+    def _passed(self, key: CursorKey, *, moves: bool = False) -> list[str]:
+        """Returns the names of the pins of a cursor that are not its newest state any more, in the order in which they were stored."""
+        return [pin.name for pin in self._sound.get(key, ()) if self._is_passed(pin, moves=moves)]
+
+    def _is_passed(self, pin: Pin, *, moves: bool = False) -> bool:
+        """Returns whether what is durable says more than a pin: a later record, or that consumers or transactions move the cursor
+        (`moves`: will do so now)."""
+        if self._is_refused(pin):
+            return True
+        key = pin.cursor.key
+        home = self._served.get(self._homes.get(key, ""))
+        if home is None and (key in self._homes or (self._shared and pin.cursor.pchannel not in self._served)):
+            return False  # it is being closed, or another node has it
+        record = None if home is None else home.cursors.table.get(key)
+        if record is None or record.cursor is None:
+            return pin.deleted or not pin.is_later(record)
+        if pin.is_later(record):
+            return False
+        return moves or record.is_moving or pin.deleted or pin.copy or not _is_same(pin.cursor, record.cursor)
 
     async def _remove(self, names: Iterable[str]) -> None:
+        """Removes pins. Those of a cursor have the order in which they were stored: what is left if the process dies is the newest."""
         if self._pins is not None and (gone := list(names)):
-            for name in gone:
-                self._known.pop(name, None)
             await self._pins.remove(gone)
+            left = set(gone)
+            for key, own in list(self._sound.items()):
+                if not left.isdisjoint([pin.name for pin in own]):
+                    self._sound[key] = [pin for pin in own if pin.name not in left]
+            self._damaged = {name: pin for name, pin in self._damaged.items() if name not in left}
 
-    async def _remove_passed(self, key: CursorKey) -> None:
+    async def end_pins(self, key: CursorKey, *, moves: bool = False) -> None:
+        """Removes the pins of a cursor that are not its newest state any more, or (`moves`) that a record has.
+
+        While a pin is there, its process reads no records. So this comes before the answer to a change, where that is possible.
+        """
+        if not self._passed(key, moves=moves):
+            return
         try:
             async with self._looking:
-                await self._remove(self._passed(key))
+                await self._remove(self._passed(key, moves=moves))
         except WALError as error:  # the next look removes them
             _log.debug("the pins of %s could not be removed yet: %s", key, error)
 

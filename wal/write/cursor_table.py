@@ -39,7 +39,7 @@ class CursorChange(msgspec.Struct, frozen=True, gc=False):
     `cursor` is the new position; None leaves it. `fence` is the number of the consumer whose commit this is, with the commit's `number` and
     its `state`; None for a save by others, which ends the consumer if there is one. `forward_only` writes nothing unless the position is
     later. `after` is the newest event that earlier saves of the same reader cover: unless the cursor has passed it, one of them was not
-    written. `moves` says that a transaction makes the save.
+    written. `moves` says that a transaction makes the save. `seen` is a revision of the cursor that the new record has to be above.
     """
 
     key: CursorKey
@@ -50,6 +50,7 @@ class CursorChange(msgspec.Struct, frozen=True, gc=False):
     forward_only: bool = False
     after: tuple[int, int] | None = None
     moves: bool = False
+    seen: int = 0
 
 
 class CursorTable(CursorRecords):
@@ -117,7 +118,7 @@ class CursorTable(CursorRecords):
         if change.fence is None:
             # The state of a consumer belongs to its position: whoever else moves the cursor ends the consumer.
             fence = before.fence + 1 if before.fence else 0
-            return self._submit(CursorRecord(change.key, before.revision + 1, cursor, fence))
+            return self._submit(CursorRecord(change.key, max(before.revision, change.seen) + 1, cursor, fence))
         return self._submit(
             CursorRecord(change.key, before.revision + 1, cursor, before.fence, change.number, change.state, before.holder, before.lease_ms)
         )

@@ -158,7 +158,10 @@ class PinnedCursors(SavedCursors):
         return _Saved(pin.cursor, record.revision, pin.deleted, record.is_moving, home)
 
     def _all_records(self) -> dict[CursorKey, tuple[str, CursorRecord]]:
-        """Returns the newest record of each cursor, with the pchannel that has it."""
+        """Returns the newest record of each cursor, with the pchannel that has it.
+
+        Revisions are compared in the log of one home only: where it was before, or was deleted, a cursor has a tombstone.
+        """
         newest: dict[CursorKey, tuple[str, CursorRecord]] = {}
         with self._turn:
             for name, log in self._logs().items():
@@ -166,7 +169,8 @@ class PinnedCursors(SavedCursors):
                 if records is None or records.log is not log:
                     records = self._records[name] = _Records(log)
                 for record in records.look().all():
-                    if record.key not in newest or record.revision > newest[record.key][1].revision:
+                    _, before = newest.get(record.key, (name, record))
+                    if (not record.deleted, record.revision) >= (not before.deleted, before.revision):
                         newest[record.key] = name, record
         return newest
 

@@ -101,7 +101,12 @@ class Pin(msgspec.Struct, frozen=True):
 
 def newest_pin(pins: Iterable[Pin]) -> Pin | None:
     """Returns the pin of a cursor that was saved last."""
-    return max(pins, key=lambda pin: (pin.number, pin.cursor.saved_at, pin.name), default=None)
+    return max(pins, key=order_of, default=None)
+
+
+def order_of(pin: Pin) -> tuple[int, float, str]:
+    """Returns by what the pins of a cursor are in the order in which they were stored."""
+    return pin.number, pin.cursor.saved_at, pin.name
 
 
 def name_of(key: CursorKey, number: int) -> str:
