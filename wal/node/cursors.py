@@ -448,12 +448,13 @@ class NodeCursors:
             known = {pin.name: pin for own in self._sound.values() for pin in own}
             sound: dict[CursorKey, list[Pin]] = {}
             damaged: dict[str, DamagedCursor] = {}
-            for name in await self._pins.names():
-                pin = known.get(name) or await self._pins.read(name)  # a damaged one may have been restored
-                if isinstance(pin, DamagedCursor):
-                    damaged[name] = pin
-                elif pin is not None:
-                    sound.setdefault(pin.cursor.key, []).append(pin)
+            names = await self._pins.names()
+            read = await self._pins.read_all([name for name in names if name not in known])  # a damaged one may have been restored
+            for each in [*(known[name] for name in names if name in known), *read]:
+                if isinstance(each, DamagedCursor):
+                    damaged[each.file] = each
+                else:
+                    sound.setdefault(each.cursor.key, []).append(each)
             self._sound = {key: sorted(own, key=order_of) for key, own in sound.items()}
             self._damaged = damaged
             self._pending = {key: cursor for key, cursor in self._pending.items() if key in sound}

@@ -17,6 +17,7 @@ from tests.read.readers import numbered, rest, take
 from wal import open_wal
 from wal.errors import NoSpaceError, NotLocalError
 from wal.node.cursors import NodeCursors
+from wal.operate.copying import copy
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.pins import PinFiles, PinFilesInThreads, decode_pin, encode_pin
 from wal.write.cursor_table import CursorChange
@@ -97,6 +98,10 @@ async def test_record_counts_that_is_created_elsewhere_after_a_deletion(tmp_path
             await scanner.save()
         async with open_wal(data, read_only=True) as beside:
             assert [info.name for info in await beside.cursors()] == ["stage"]
+        copy_of_open(Path(data), tmp_path / "killed")
+    result = await copy(str(tmp_path / "killed"), str(tmp_path / "copy"))
+    assert result is not None
+    assert result.cursors == 1
 
 
 async def test_process_beside_the_writer_sees_its_save_at_once(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +204,6 @@ async def test_record_of_a_pin_is_above_what_its_process_has_seen(data: str) -> 
         path.write_bytes(encode_pin(msgspec.structs.replace(decode_pin(path.read_bytes()), revision=50)))
         kept = path.read_bytes()
         await take(log, 4, cursor="billing")
-        path.write_bytes(kept)  # the writer dies before it has removed it
+    path.write_bytes(kept)  # as if the writer had died before it has removed it
     async with open_wal(data) as log:
         assert await rest(log, cursor="billing") == list(range(5, 10))

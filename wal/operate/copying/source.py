@@ -26,7 +26,7 @@ from wal.operate.inspect.outside import metadata_of
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.pinned import PinnedCursors
 from wal.read.cursors.pins import Pin, newest_pin
-from wal.read.cursors.records import CursorRecord
+from wal.read.cursors.records import CursorRecord, newest_records
 from wal.read.cursors.store import DamagedCursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import source_of
@@ -250,11 +250,7 @@ class CopySource:
     def saved(self, records: Mapping[str, Iterable[CursorRecord]]) -> dict[CursorKey, tuple[str, CursorRecord]]:
         """Returns the newest record of each cursor with its home, given the records of each pchannel; those that pins replace are made of
         these."""
-        saved: dict[CursorKey, tuple[str, CursorRecord]] = {}
-        for name, own in records.items():
-            for record in own:
-                if record.key not in saved or saved[record.key][1].revision < record.revision:
-                    saved[record.key] = name, record
+        saved = newest_records((name, record) for name, own in records.items() for record in own)
         pins: dict[CursorKey, list[Pin]] = {}
         for pin in self.pins():
             pins.setdefault(pin.cursor.key, []).append(pin)

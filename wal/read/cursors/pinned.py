@@ -20,7 +20,7 @@ import msgspec
 from wal.errors import NotLocalError, TruncatedError, WouldBlockError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.pins import Pin, Pins, name_of, newest_pin, prefix_of, stem_of
-from wal.read.cursors.records import CursorRecord, CursorRecords
+from wal.read.cursors.records import CursorRecord, CursorRecords, newest_records
 from wal.read.cursors.store import DamagedCursor, SavedCursors, below_earliest, check_replaced
 from wal.storage.read_only import ReadOnlyStoredLog
 
@@ -158,21 +158,15 @@ class PinnedCursors(SavedCursors):
         return _Saved(pin.cursor, record.revision, pin.deleted, record.is_moving, home)
 
     def _all_records(self) -> dict[CursorKey, tuple[str, CursorRecord]]:
-        """Returns the newest record of each cursor, with the pchannel that has it.
-
-        Revisions are compared in the log of one home only: where it was before, or was deleted, a cursor has a tombstone.
-        """
-        newest: dict[CursorKey, tuple[str, CursorRecord]] = {}
+        """Returns the newest record of each cursor, with the pchannel that has it."""
+        found: list[tuple[str, CursorRecord]] = []
         with self._turn:
             for name, log in self._logs().items():
                 records = self._records.get(name)
                 if records is None or records.log is not log:
                     records = self._records[name] = _Records(log)
-                for record in records.look().all():
-                    _, before = newest.get(record.key, (name, record))
-                    if (not record.deleted, record.revision) >= (not before.deleted, before.revision):
-                        newest[record.key] = name, record
-        return newest
+                found += [(name, record) for record in records.look().all()]
+        return newest_records(found)
 
 
 class _Saved(msgspec.Struct, frozen=True):

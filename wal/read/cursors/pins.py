@@ -360,6 +360,9 @@ class PinKeys:
             data = b""
         return pin_in(name, data, where=where)
 
+    async def read_all(self, names: Iterable[str]) -> list[Pin | DamagedCursor]:
+        return _present([await self.read(name) for name in names])
+
     async def write(self, name: str, pin: Pin) -> None:
         await self._kv.save(name, base64.b64encode(encode_pin(pin)).decode())
 
@@ -393,7 +396,8 @@ class AsyncPins(Protocol):
 
     async def names(self) -> list[str]: ...
 
-    async def read(self, name: str) -> Pin | DamagedCursor | None: ...
+    async def read_all(self, names: Iterable[str]) -> list[Pin | DamagedCursor]:
+        """Returns these pins, without those that were removed meanwhile."""
 
     async def remove(self, names: Iterable[str]) -> None: ...
 
@@ -407,8 +411,8 @@ class PinFilesInThreads:
     async def names(self) -> list[str]:
         return await in_thread(self._files.names)
 
-    async def read(self, name: str) -> Pin | DamagedCursor | None:
-        return await in_thread(self._files.read, name)
+    async def read_all(self, names: Iterable[str]) -> list[Pin | DamagedCursor]:
+        return await in_thread(lambda: _present(map(self._files.read, names)))
 
     async def remove(self, names: Iterable[str]) -> None:
         await in_thread(self._files.remove, names)
@@ -427,6 +431,10 @@ class _Body(msgspec.Struct, frozen=True):
     stale: str
     revision: Natural = 0
     deleted: bool = False
+
+
+def _present(pins: Iterable[Pin | DamagedCursor | None]) -> list[Pin | DamagedCursor]:
+    return [pin for pin in pins if pin is not None]
 
 
 def _parts(name: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ A record of a frame (`SystemRecord.CURSOR`) is MessagePack of an array, `_Stored
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 import msgspec
@@ -126,6 +127,19 @@ def cursor_records(view: FrameView) -> list[CursorRecord]:
     if not view.header.compatible & CURSORS:
         return []
     return [decode_record(payload) for kind, payload in view.system_records() if kind == SystemRecord.CURSOR]
+
+
+def newest_records(records: Iterable[tuple[str, CursorRecord]]) -> dict[CursorKey, tuple[str, CursorRecord]]:
+    """Returns the record that counts of each cursor, with the pchannel that has it, given those of all pchannels by their names.
+
+    Where a cursor was before its home was changed, or was deleted, it may have a tombstone with any revision: a live record counts.
+    """
+    newest: dict[CursorKey, tuple[str, CursorRecord]] = {}
+    for name, record in records:
+        before = newest.get(record.key)
+        if before is None or (not record.deleted, record.revision) > (not before[1].deleted, before[1].revision):
+            newest[record.key] = name, record
+    return newest
 
 
 class CursorRecords(RecordTable):
