@@ -17,7 +17,6 @@ def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None
     """A server that refuses a connection by GOAWAY, as one above its bounds does."""
     program = """
         import sys
-import textwrap
         import wal.network
         import grpc
         with grpc.insecure_channel(sys.argv[1]) as channel:
