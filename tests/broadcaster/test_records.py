@@ -75,7 +75,7 @@ def test_damage_names_the_key(subtests: pytest.Subtests) -> None:
         ("abort/0000000000000005", records.encode_progress(1)),
     ]
     for key, value in cases:
-        with subtests.test(key), pytest.raises(CorruptionError, match=key):
+        with subtests.test(repr(key)), pytest.raises(CorruptionError, match=key):
             records.read_records([key], [value])
 
 

@@ -159,7 +159,7 @@ DAMAGES: dict[str, tuple[Callable[[Log], None], str]] = {
 
 def test_each_damage_is_seen(subtests: pytest.Subtests) -> None:
     for damage in DAMAGES:
-        with subtests.test(damage):
+        with subtests.test(repr(damage)):
             ledger, log = _story()
             apply, text = DAMAGES[damage]
             apply(log)

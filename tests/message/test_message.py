@@ -68,7 +68,7 @@ def test_text_that_has_no_utf_8_is_refused(subtests: pytest.Subtests) -> None:
         ("v", {"k": "x\ud800"}, "value of property 'k'"),
     ]
     for vchannel, given_properties, named in cases:
-        with subtests.test(vchannel), pytest.raises(InvalidArgumentError, match=f"{named}.*remove the lone surrogate"):
+        with subtests.test(repr(vchannel)), pytest.raises(InvalidArgumentError, match=f"{named}.*remove the lone surrogate"):
             Message(vchannel, b"", properties=given_properties)
 
 

@@ -94,7 +94,7 @@ def test_other_keys_are_refused(subtests: pytest.Subtests) -> None:
         "p0-" + "f" * 5_000 + "-0000000000000000-00000000",
     ]
     for key in cases:
-        with subtests.test(key), pytest.raises(InvalidArgumentError, match="not the text of a MessageID"):
+        with subtests.test(repr(key)), pytest.raises(InvalidArgumentError, match="not the text of a MessageID"):
             MessageID.parse(key)
 
 
@@ -166,7 +166,7 @@ def test_text_that_is_no_id_is_refused(subtests: pytest.Subtests) -> None:
         "p:1:" + "9" * 5000 + ":3",
     ]
     for text in cases:
-        with subtests.test(text), pytest.raises(InvalidArgumentError, match="pchannel:incarnation:position:index"):
+        with subtests.test(repr(text)), pytest.raises(InvalidArgumentError, match="pchannel:incarnation:position:index"):
             MessageID.parse(text)
 
 

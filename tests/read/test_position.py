@@ -50,7 +50,7 @@ def test_error_for_a_wrong_text_names_the_form(subtests: pytest.Subtests) -> Non
         "@7",
     ]
     for text in cases:
-        with subtests.test(text), pytest.raises(InvalidArgumentError):
+        with subtests.test(repr(text)), pytest.raises(InvalidArgumentError):
             ReadPosition.parse(text)
 
 

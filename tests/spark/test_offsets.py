@@ -83,7 +83,7 @@ def test_anything_else_is_refused(subtests: pytest.Subtests) -> None:
         '{"version": 1, "pchannels": {}, "lives": {"orders": "x"}, "pinned": 1}',
     ]
     for text in cases:
-        with subtests.test(text), pytest.raises(InvalidArgumentError):
+        with subtests.test(repr(text)), pytest.raises(InvalidArgumentError):
             StreamOffset.parse(text)
 
 

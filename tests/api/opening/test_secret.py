@@ -59,7 +59,7 @@ def test_text_without_a_secret_is_shown_as_it_is(subtests: pytest.Subtests) -> N
         "pulsar+ssl://h:6651,i:6651/public/default",
     ]
     for plain in cases:
-        with subtests.test(plain):
+        with subtests.test(repr(plain)):
             assert shown(plain) == plain
 
 
@@ -76,5 +76,5 @@ def test_shown_part_of_a_url_with_a_secret(subtests: pytest.Subtests) -> None:
         ("u:hunter2@h/r", "u:***@h/r"),
     ]
     for url, left in cases:
-        with subtests.test(url):
+        with subtests.test(repr(url)):
             assert shown(url) == left

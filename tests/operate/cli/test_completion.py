@@ -33,7 +33,7 @@ def test_bash_completes_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("wal append /data verify --li", ["--lines"]),
     ]
     for line, words in cases:
-        with subtests.test(line):
+        with subtests.test(repr(line)):
             file = script("bash", tmp_path, capsys)
             typed = " ".join(f"'{word}'" for word in line.split(" "))
             ask = f'source {file}; COMP_WORDS=({typed}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _wal; printf "%s\\n" "${{COMPREPLY[@]}}"'

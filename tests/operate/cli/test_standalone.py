@@ -84,7 +84,7 @@ def test_wrong_option_of_the_server_is_an_error(tmp_path: Path, subtests: pytest
         ('[server]\ntls_key = "a"', "belong together"),
     ]
     for text, words in cases:
-        with subtests.test(text):
+        with subtests.test(repr(text)):
             file = tmp_path / "wal.toml"
             file.write_text(text)
             with pytest.raises(InvalidArgumentError, match=words):

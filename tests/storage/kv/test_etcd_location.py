@@ -25,7 +25,7 @@ def test_accepted_settings(subtests: pytest.Subtests) -> None:
         ),
     ]
     for text, location in cases:
-        with subtests.test(text):
+        with subtests.test(repr(text)):
             assert parse_kv(text) == location
 
 
@@ -51,7 +51,7 @@ def test_wrong_setting_is_refused_without_showing_a_password(subtests: pytest.Su
         ("etcd://a/r?timeout_s=-1", "timeout_s=-1"),
     ]
     for text, says in cases:
-        with subtests.test(text):
+        with subtests.test(repr(text)):
             with pytest.raises(InvalidArgumentError, match=says) as caught:
                 parse_kv(text)
             assert "secret" not in str(caught.value)

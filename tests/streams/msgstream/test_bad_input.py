@@ -105,7 +105,7 @@ def test_good_values_are_accepted(subtests: pytest.Subtests) -> None:
 
 def test_constructor_refuses_wrong_values_by_name(subtests: pytest.Subtests) -> None:
     for kind, good, field, value, error in CASES:
-        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]}"):
+        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]!r}"):
             with pytest.raises(error) as raised:
                 kind(**good | {field: value})
             assert type(raised.value) is error
@@ -115,7 +115,7 @@ def test_constructor_refuses_wrong_values_by_name(subtests: pytest.Subtests) -> 
 
 def test_marshal_refuses_wrong_values_assigned_later(subtests: pytest.Subtests) -> None:
     for kind, good, field, value, error in CASES:
-        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]}"):
+        with subtests.test(f"{kind.__name__}-{field}-{str(value)[:24]!r}"):
             message = kind(**good)
             setattr(message, field, value)
             with pytest.raises(error):

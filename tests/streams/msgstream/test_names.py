@@ -117,7 +117,7 @@ def test_each_python_name_is_in_its_file(subtests: pytest.Subtests) -> None:
             assert not member or hasattr(found, member) or member in getattr(found, "__annotations__", {}), name
 
     for row in NAMES:
-        with subtests.test(row[0]):
+        with subtests.test(repr(row[0])):
             check_row(row)
 
 
