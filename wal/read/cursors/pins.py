@@ -33,7 +33,7 @@ import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import google_crc32c
 import msgspec
@@ -48,7 +48,9 @@ from wal.runtime.loop_thread import LoopThread
 from wal.runtime.system import sync_data, sync_file
 from wal.runtime.threads import in_thread
 from wal.storage.files import FORMAT_NAME, FileAccess, HeldDirectory
-from wal.storage.kv import KVBase
+
+if TYPE_CHECKING:
+    from wal.storage.kv import KVBase
 
 CURSORS_NAME: Final = "cursors"
 """The directory of the pins, inside that of the journal; the first pin creates it."""

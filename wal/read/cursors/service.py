@@ -10,17 +10,19 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from wal.errors import closed_log
 from wal.message import Origin
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.cursors.pinned import PinnedCursors
 from wal.read.cursors.status import LogView, resumable, shown
 from wal.read.cursors.store import DamagedCursor
 from wal.runtime.tasks import keep_task
+
+if TYPE_CHECKING:
+    from wal.read.cursors.pinned import PinnedCursors
 
 _T = TypeVar("_T")
 _THREADS: Final = 4
