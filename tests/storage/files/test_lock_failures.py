@@ -22,7 +22,8 @@ ERRORS = [errno.ENOLCK, errno.EIO, errno.EACCES, errno.ENOTSUP]
 async def meet_it(line: Line, directory: str, number: int) -> None:
     """Saves and deletes cursors beside the writer, which needs no lock, then reports the error of each call that needs one."""
     async with open_wal(directory) as log:
-        await log.raw_append(Message("orders", b"1"))
+        for payload in (b"1", b"2"):
+            await log.raw_append(Message("orders", payload))
         async with log.read("orders", cursor="billing") as scanner:
             await anext(scanner)
             await scanner.save()
