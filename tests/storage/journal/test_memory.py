@@ -76,4 +76,5 @@ def test_opening_another_log_clears_no_large_block(tmp_path: Path) -> None:
 
 
 def run(program: str, *arguments: str) -> str:
-    return run_python("-c", program, *arguments).out
+    """Runs it in a fresh interpreter: in a forked one every page that is written for the first time is a fault."""
+    return run_python("-c", program, *arguments, fresh=True).out
