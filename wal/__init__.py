@@ -18,7 +18,9 @@ del check_siblings
 
 if typing.TYPE_CHECKING:
     from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
-    from wal import bridge, errors, timestamp  # noqa: F401
+    from wal import bridge as bridge
+    from wal import errors as errors
+    from wal import timestamp as timestamp
     from wal.api.accesser import Log, WALAccesser
     from wal.api.append_options import AppendOption, AppendResponses
     from wal.api.broadcast import LogBroadcast
@@ -67,7 +69,10 @@ if typing.TYPE_CHECKING:
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
     from wal.runtime.secret import Secret
     from wal.settings import Settings, SettingsOverrides
-    from wal.streams import flowgraph, msgstream, params, watchdog  # noqa: F401
+    from wal.streams import flowgraph as flowgraph
+    from wal.streams import msgstream as msgstream
+    from wal.streams import params as params
+    from wal.streams import watchdog as watchdog
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 __all__ = [
