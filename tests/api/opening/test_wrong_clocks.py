@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from datetime import UTC, datetime
@@ -95,6 +96,7 @@ async def arrival_s(log: WALAccesser, clock: VirtualClock) -> float:
     reader = start(first())
     while not reader.done():
         await clock.run(0.2)
+        await asyncio.sleep(0.01)  # the disk's time is real: without it, a slow answer would take many steps of the clock
     await reader
     return clock.monotonic()
 
