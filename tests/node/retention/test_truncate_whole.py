@@ -58,7 +58,9 @@ async def test_no_cursor_is_overtaken_by_it(data: str, gate: Gate) -> None:
                 await scanner.save()
             gate.opened.set()
         assert await log.cursors() == []
-        assert await payloads(log, "orders") == [b"8", b"9"]
+        async with asyncio.timeout(60):
+            while await payloads(log, "orders") != [b"8", b"9"]:  # the truncation goes on without its caller
+                await asyncio.sleep(0.01)
 
 
 async def test_close_waits_for_it(data: str, gate: Gate) -> None:
