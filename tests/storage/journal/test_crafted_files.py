@@ -42,7 +42,8 @@ def blockbuster() -> None:
 def bounded_memory() -> Iterator[None]:
     """Makes an allocation of a crafted length raise MemoryError, which no test expects."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # above it, or no thread can begin
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES, hard))
     yield
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
