@@ -96,7 +96,8 @@ async def arrival_s(log: WALAccesser, clock: VirtualClock) -> float:
     reader = start(first())
     while not reader.done():
         await clock.run(0.2)
-        await asyncio.sleep(0.01)  # the disk's time is real: without it, a slow answer would take many steps of the clock
+        while any(pchannel.frames.frames_in_flight for pchannel in local(log).node.pchannels.values()):
+            await asyncio.sleep(0)  # the clock stands while the disk, which takes real time, writes
     await reader
     return clock.monotonic()
 
