@@ -18,7 +18,9 @@ from wal.node.session import TTL_S
 
 
 async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
+    """Sessions live as long as they do by default."""
     cluster = cluster_over
+    cluster.ttl_s = TTL_S
     await cluster.start()
     before = await cluster.settled()
     async with open_wal(cluster.root) as log:
