@@ -13,7 +13,7 @@ from typing import Any
 
 from broadcaster.message import Content
 from wal.channels.vchannels import VChannelInfo
-from wal.errors import ChannelNotExistError, WALError
+from wal.errors import ChannelNotExistError, UnavailableError, WALError
 from wal.message import BroadcastHeader
 from wal.network import Method
 from wal.node.copies_operator import CopiesOperator
@@ -72,11 +72,17 @@ class CopiesService:
         await self._know(names)
         header = BroadcastHeader.from_bytes(request.header)
         self._node.oracle.adopt(header.broadcast_id)  # a tick of the coordinator, above all that the caller has seen
-        if request.aborts:
-            outcomes = await self._operator.append_aborts(pchannel.channel, names, header, request.payload.decode())
-        else:
-            content = Content(request.payload, request.message_type, request.properties)
-            outcomes = await self._operator.append_copies(pchannel.channel, names, content, header)
+        try:
+            if request.aborts:
+                outcomes = await self._operator.append_aborts(pchannel.channel, names, header, request.payload.decode())
+            else:
+                content = Content(request.payload, request.message_type, request.properties)
+                outcomes = await self._operator.append_copies(pchannel.channel, names, content, header)
+        except WALError:
+            _check_fault(pchannel)
+            raise
+        if any(isinstance(outcome, WALError) for outcome in outcomes):
+            _check_fault(pchannel)
         return outcomes_to_proto(enumerate(outcomes))
 
     async def _list(self, request: proto.ListCopiesRequest, _context: object) -> proto.ListedCopies:
@@ -131,6 +137,15 @@ class CopiesService:
         for name in names:
             if name not in self._view.records:
                 await self._view.look_up(name)
+
+
+def _check_fault(pchannel: PChannel) -> None:
+    """Raises UnavailableError if the pchannel has failed here, with which the coordinator repeats the call in the pchannel's next term.
+
+    The table of the pchannel has the copies that are durable, so only missing copies are appended there.
+    """
+    if (fault := pchannel.fault) is not None:
+        raise UnavailableError(f"pchannel {pchannel.channel!r} has failed on this node: {fault}") from fault
 
 
 def _is_same(known: VChannelInfo | None, info: VChannelInfo) -> bool:
