@@ -25,9 +25,11 @@ async def test_call_that_waits_is_noted() -> None:
             module.call(STALL_S / 10)
             await asyncio.sleep(0.001)
         assert watch.stalls == []
-        while not watch.stalls:  # on a busy host the watch itself may miss the first ones
+        for _ in range(100):  # on a busy host the watch itself may miss the first ones
             module.call(STALL_S * 3)
-    assert watch.stalls[0] == "<string>:2"
+            if watch.stalls:
+                break
+    assert watch.stalls[:1] == ["<string>:2"]
     assert watch.beats > 0
 
 

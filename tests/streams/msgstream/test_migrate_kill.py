@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Child
+from tests.processes import WAIT_TIMEOUT_S, Child
 from tests.streams.msgstream.packs import produce, row, tick
 from wal import open_wal
 from wal.streams.msgstream import MsgType
@@ -70,12 +70,13 @@ async def test_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: 
                 assert len(rows[channel]) < len(sent)
         copied: dict[str, list[bytes]] = {}
         async with open_wal(f"journal:{directory / 'log'}") as log:
-            while sum(map(len, copied.values())) < sum(map(len, rows.values())):  # a busy host may be slower than the idle time
-                async with RmqMsgStream(directory / "mq") as stream:
-                    await migrate(stream, log, channels=CHANNELS, name="move", idle_s=0.5)
-                for channel, vchannel in CHANNELS.items():
-                    async with log.read(vchannel, follow=False) as scanner:
-                        copied[channel] = [body.payload async for message in scanner for body in message.bodies()]
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while sum(map(len, copied.values())) < sum(map(len, rows.values())):  # a busy host may be slower than the idle time
+                    async with RmqMsgStream(directory / "mq") as stream:
+                        await migrate(stream, log, channels=CHANNELS, name="move", idle_s=0.5)
+                    for channel, vchannel in CHANNELS.items():
+                        async with log.read(vchannel, follow=False) as scanner:
+                            copied[channel] = [body.payload async for message in scanner for body in message.bodies()]
         assert copied == rows
         count = sum(map(len, copied.values()))
         assert count > copied_before

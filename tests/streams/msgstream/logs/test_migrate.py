@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import WAIT_TIMEOUT_S
 from tests.streams.msgstream.packs import consume, consume_messages, number, numbers, produce, row, tick
 from wal import Message, MessageType, ProducerKey, WALAccesser
 from wal.errors import InvalidArgumentError, LockedError
@@ -40,11 +41,12 @@ async def copy(
 ) -> int:
     """Migrates until a call ends by its idle time and `least` messages are copied: a busy host may need longer than that for the first."""
     copied = 0
-    while True:
-        async with RmqMsgStream(mq) as stream:
-            copied += await migrate(stream, log, channels=channels, name=name, idle_s=IDLE_S)
-        if copied >= least:
-            return copied
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while True:
+            async with RmqMsgStream(mq) as stream:
+                copied += await migrate(stream, log, channels=channels, name=name, idle_s=IDLE_S)
+            if copied >= least:
+                return copied
 
 
 async def in_log(log: WALAccesser, vchannel: str) -> list[int]:
