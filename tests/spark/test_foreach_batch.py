@@ -65,7 +65,7 @@ def run(spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[A
 # -- refusals
 
 
-def test_what_is_refused(subtests: pytest.Subtests) -> None:
+def test_bad_call_of_foreach_batch_is_refused(subtests: pytest.Subtests) -> None:
     class Waiting:
         async def __call__(self, df: DataFrame, batch: Batch) -> None:
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 
 @pytest.mark.parametrize("backend", ["memory", "journal"])
-def test_it_answers_as_the_model_does(backend: str) -> None:
+def test_channels_answer_as_their_model(backend: str) -> None:
     vchannels_max = 12
     OWNERS = [OwnerDescription("ingest"), OwnerDescription("billing", "10.0.0.8", "\0 \U0001f600")]
     SOME = st.sets(st.integers(0, vchannels_max + 4), max_size=4)

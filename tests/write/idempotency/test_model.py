@@ -16,14 +16,14 @@ from wal.errors import InvalidRequestSeqError
 
 
 @pytest.mark.parametrize("number", range(6))
-async def test_it_answers_as_the_model_does(tmp_path: Path, number: int, soak: int) -> None:
+async def test_keys_answer_as_their_model(tmp_path: Path, number: int, soak: int) -> None:
     names = ["a", "b", "c"]
     results_kept = 16
-    WINDOW = 40
+    window = 40
     Scope = frozenset[str]
 
     class Model:
-        """The expected answers of the log: one pchannel, a window of WINDOW plain keys, and producers that are never forgotten."""
+        """The expected answers of the log: one pchannel, the newest `window` plain keys, and producers that are never forgotten."""
 
         def __init__(self) -> None:
             self.window: dict[tuple[Scope, str], int] = {}
@@ -34,7 +34,7 @@ async def test_it_answers_as_the_model_does(tmp_path: Path, number: int, soak: i
 
         def settle(self) -> None:
             """Settles all appends in flight, and drops the oldest keys from the window."""
-            for key in list(self.window)[:-WINDOW]:
+            for key in list(self.window)[:-window]:
                 del self.window[key]
             self.in_flight: dict[tuple[Scope, str | ProducerKey], int] = {}
 
@@ -110,7 +110,7 @@ async def test_it_answers_as_the_model_does(tmp_path: Path, number: int, soak: i
         model, results = Model(), dict[int, AppendResult]()
         data = str(tmp_path / f"{seed}")
         for _ in range(5):
-            async with open_wal(data, idempotency_window_count=WINDOW, segment_bytes=1 << 20) as log:
+            async with open_wal(data, idempotency_window_count=window, segment_bytes=1 << 20) as log:
                 for _ in range(dice.randrange(1, 25)):
                     try:
                         await step(log, dice, model, results)
