@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -32,13 +33,15 @@ def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None
 
     def refuse() -> None:
         connection, _ = listening.accept()
-        listening.close()
         with connection:
             connection.recv(24)  # the client has begun
             connection.sendall(settings_frame + goaway_frame)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(1 << 16):
                 pass
+        with contextlib.suppress(OSError):  # the test has ended
+            while True:  # the port stays taken: at a free one another process may accept the client's next attempts, and not answer
+                listening.accept()[0].close()
 
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     environment |= {} if verbosity is None else {"GRPC_VERBOSITY": verbosity}
@@ -48,6 +51,7 @@ def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         command = [sys.executable, "-c", textwrap.dedent(program), address]
         child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        listening.shutdown(socket.SHUT_RDWR)
         refusing.join(10)
     assert child.stdout == "UNAVAILABLE\n"
     assert ("GOAWAY" in child.stderr) is shown
