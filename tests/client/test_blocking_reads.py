@@ -200,12 +200,12 @@ def test_one_that_is_forgotten_ends_its_loop(place: ServedPlace, log: BlockingWA
             time.sleep(0.01)
 
     log.raw_append(Message("orders", b"1"))
-    before = threading.active_count()
+    before = set(threading.enumerate())
     messages = bridge.iterate(place.location, "orders", settings=settings)
     next(messages)
-    assert threading.active_count() > before
+    (loop,) = (thread for thread in threading.enumerate() if thread not in before and thread.name == "wal-loop")
     del messages
-    until(lambda: threading.active_count() <= before)
+    until(lambda: not loop.is_alive())
 
 
 def test_server_that_is_missing_or_refuses(place: ServedPlace, log: BlockingWAL) -> None:
