@@ -61,13 +61,14 @@ portable: setup ## the tests of everything that also runs on macOS, with every c
 pythons: setup ## the quick tests on every other Python that pyproject.toml claims and this machine has, each in a .venv-3.x/ of its own
 	@$(PYTHON) -m tests.pythons
 
-lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness, links of the docs
+lint: setup ## ruff format --check, ruff check, mypy --strict, import-linter, type completeness, wording, links of the docs
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(addprefix -p ,$(PACKAGES)) -m pyspark_wal
 	.venv/bin/mypy --strict --exclude 'tests/typing/wrong_uses\.py' tests
 	.venv/bin/lint-imports --no-logo
 	.ci/type-completeness 98
+	$(PYTHON) .ci/wording
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 site: setup ## the documentation as a site, in .site/; `.venv/bin/mkdocs serve` shows it while it is written
