@@ -1,3 +1,3 @@
 """The version of this code: that of a release, whose tag is `v0.2.0`, or before it `0.2.0.dev0`; CHANGELOG.md lists the changes."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
