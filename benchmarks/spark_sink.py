@@ -22,11 +22,12 @@ import msgspec
 import pyarrow as pa
 
 from wal.settings import Settings
+from wal.spark.sink.chunking import ChunkBounds
 from wal.spark.sink.finishing import commit_write
 from wal.spark.sink.folder import SinkFolder
 from wal.spark.sink.manifest import WriteKey
 from wal.spark.sink.options import SinkOptions
-from wal.spark.sink.rows import ChunkBounds, RowReader
+from wal.spark.sink.rows import RowReader
 from wal.spark.sink.staging import StagingWriter
 
 BATCH_ROWS: Final = 10_000

@@ -29,7 +29,7 @@ from benchmarks.run import check_disk
 from benchmarks.stores import log_path, vchannel_name
 from benchmarks.writing import Load, closed_loops
 from wal import Message, open_wal
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal.loop_path import WritePath
 
 PATHS: Final[tuple[WritePath, ...]] = ("loop", "thread", "auto")
 WANTED: Final = 0.9

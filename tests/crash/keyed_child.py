@@ -16,7 +16,7 @@ import msgspec
 
 from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, open_wal
 from wal.node.local.log import LocalLog
-from wal.write.recovery import CheckpointRule
+from wal.write.checkpoint_ledger import CheckpointRule
 
 WORKERS: Final = 5
 PIPELINED: Final = 6

@@ -16,7 +16,7 @@ import msgspec
 
 from wal import WALAccesser, open_wal
 from wal.node.local.log import LocalLog
-from wal.write.recovery import CheckpointRule
+from wal.write.checkpoint_ledger import CheckpointRule
 
 WORKERS: Final = 8
 CHECKPOINT_EVENTS: Final = 60

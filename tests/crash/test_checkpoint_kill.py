@@ -14,8 +14,8 @@ from tests.crash.conftest import by_thread
 from tests.processes import Child
 from wal import Message, MessageID, ProducerKey, WALAccesser, open_wal
 from wal.node.local.log import LocalLog
+from wal.write.checkpoint_ledger import CheckpointRule
 from wal.write.idempotency.producers import RESULTS_KEPT
-from wal.write.recovery import CheckpointRule
 
 WRITERS = 4
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.settings import Settings
-from wal.spark.sink.rows import ChunkBounds, cut, first_too_large, with_names
+from wal.spark.sink.chunking import ChunkBounds, cut, first_too_large, with_names
 
 SIZES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=200)
 

@@ -16,7 +16,8 @@ from wal.bridge import iterate
 from wal.errors import CorruptionError, InvalidArgumentError
 from wal.message import MessageType, encode_properties
 from wal.settings import Settings
-from wal.spark.sink.rows import ROW_OVERHEAD, ChunkBounds, RowReader, check_columns
+from wal.spark.sink.chunking import ROW_OVERHEAD, ChunkBounds
+from wal.spark.sink.rows import RowReader, check_columns
 from wal.spark.sink.staging import StagingWriter, read_chunks
 
 PROPERTIES = pa.map_(pa.string(), pa.string())

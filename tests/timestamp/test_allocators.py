@@ -11,8 +11,7 @@ import pytest
 from tests.timestamp.fakes import FailingKV, FakeClock, Fault, settle
 from wal.errors import ClosedError, FormatError, InnerError, InvalidArgumentError, StorageError, WouldBlockError
 from wal.storage.kv import MemoryKV, SqliteKV
-from wal.timestamp import COUNT_MAX, IdAllocator, TimestampAllocator, TimestampOracle, compose, parse
-from wal.timestamp import allocators as range_allocator
+from wal.timestamp import COUNT_MAX, IdAllocator, TimestampAllocator, TimestampOracle, compose, parse, range_allocator
 
 
 class Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from wal.write.recovery import RETRY_MAX_S, RETRY_S, Checkpoint, CheckpointLedger, CheckpointRule
+from wal.write.checkpoint_ledger import RETRY_MAX_S, RETRY_S, Checkpoint, CheckpointLedger, CheckpointRule
 
 RULE = CheckpointRule(log_bytes=1_000, keyed_events=10)
 

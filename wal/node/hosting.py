@@ -26,11 +26,13 @@ from wal.settings import Settings
 from wal.storage.base import LogBackend, PChannelLog
 from wal.storage.kv import KVBase
 from wal.timestamp import TimestampOracle
+from wal.write.checkpoint_ledger import Checkpoint, CheckpointRule
+from wal.write.checkpointer import Checkpointer
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
-from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState, recover
+from wal.write.recovery import RecoveryState, recover
 from wal.write.schedule import ScheduleTable
 from wal.write.txn_table import TxnLimits
 

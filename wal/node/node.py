@@ -36,9 +36,9 @@ from wal.storage.kv import KVBase
 from wal.timestamp import TimestampOracle
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import compose, to_datetime
+from wal.write.checkpoint_ledger import CheckpointRule
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
-from wal.write.recovery import CheckpointRule
 from wal.write.txn_table import TxnLimits
 
 LISTED: Final = 4096

@@ -264,7 +264,7 @@ def _watch_journals(moments: _Moments, disks: list[PowerCutDisk], job: _Job) -> 
     from wal.node.local import storage
     from wal.storage.journal.backend import JournalBackend
     from wal.storage.journal.disk import JournalFile
-    from wal.storage.journal.writer import ThreadPath
+    from wal.storage.journal.thread_path import ThreadPath
 
     writing = threading.local()
     real_write, real_sync = ThreadPath._write, JournalFile.sync

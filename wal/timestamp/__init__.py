@@ -4,9 +4,10 @@ A tick is one int: 46 bits of milliseconds and 18 bits of logic. A `TimestampOra
 stay unique and increasing across crashes. The allocators serve many small requests from few large ranges.
 """
 
-from wal.timestamp.allocators import AllocatorStatistics, IdAllocator, TimestampAllocator
 from wal.timestamp.clock import MachineClock, MonotonicClock, ScheduledCall, WallClock
+from wal.timestamp.id_allocator import IdAllocator
 from wal.timestamp.oracle import HybridClock, OracleStatistics, TimestampOracle
+from wal.timestamp.range_allocator import AllocatorStatistics
 from wal.timestamp.timestamp import (
     COUNT_MAX,
     LOGICAL_BITS,
@@ -18,6 +19,7 @@ from wal.timestamp.timestamp import (
     parse,
     to_datetime,
 )
+from wal.timestamp.timestamp_allocator import TimestampAllocator
 
 __all__ = [
     "COUNT_MAX",

@@ -41,6 +41,7 @@ from wal.read.lease import OWN, Lease
 from wal.read.pchannel import ReadablePChannel
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.timestamp.timestamp import LOGICAL_BITS
+from wal.write.checkpointer import Checkpointer
 from wal.write.copy_writes import CopyWrites
 from wal.write.cursor_writes import CursorWrites
 from wal.write.idempotency.scopes import Claim
@@ -59,7 +60,7 @@ from wal.write.operations import (
     with_outcome,
 )
 from wal.write.pipeline import FramePipeline
-from wal.write.recovery import Checkpointer, RecoveryState
+from wal.write.recovery import RecoveryState
 from wal.write.schedule_writes import ScheduleWrites
 from wal.write.submissions import TxnSubmission
 from wal.write.ticks import BarrierHeap, Holder, PromisedTick, TickOracle, TickSupply

@@ -16,7 +16,7 @@ from tests.write.idempotency.test_write_path import Gate
 from wal import BroadcastMessage, Message, MessageID, MessageType, ProducerKey, WALAccesser
 from wal.errors import ChannelNotExistError, ConflictError, InvalidArgumentError, InvalidTransactionStateError, UnavailableError
 from wal.node.local.log import LocalLog
-from wal.write.recovery import CheckpointRule
+from wal.write.checkpoint_ledger import CheckpointRule
 
 
 def order(payload: bytes = b"x", vchannel: str = "orders") -> Message:

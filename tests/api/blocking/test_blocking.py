@@ -47,7 +47,7 @@ from wal.errors import (
     WALError,
 )
 from wal.runtime import loop_thread
-from wal.storage.journal.writer import LOOP_BYTES_MAX
+from wal.storage.journal.loop_path import LOOP_BYTES_MAX
 
 WAIT_TIMEOUT_S = 60.0
 

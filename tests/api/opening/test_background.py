@@ -11,7 +11,7 @@ from tests.probes import payloads
 from wal import Message, open_wal
 from wal.channels.directory import VChannelDirectory
 from wal.errors import StorageError, UnknownError, WALError
-from wal.write.recovery import Checkpointer
+from wal.write.checkpointer import Checkpointer
 
 WAIT_S = 60.0
 

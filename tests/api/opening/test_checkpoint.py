@@ -18,8 +18,8 @@ from wal.errors import CorruptionError, NoSpaceError, TruncatedError
 from wal.node.local.log import LocalLog
 from wal.storage.files import META_NAME
 from wal.storage.kv import SqliteKV
-from wal.write import recovery
-from wal.write.recovery import CheckpointRule
+from wal.write import checkpoint_ledger
+from wal.write.checkpoint_ledger import CheckpointRule
 
 SEGMENT = 1 << 20
 BODY = bytes(100_000)
@@ -231,7 +231,7 @@ async def test_rule_makes_them_for_bytes_of_plain_appends(data: str, monkeypatch
 
 
 async def test_failed_one_is_tried_again_without_an_append(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "RETRY_S", 0.5)
+    monkeypatch.setattr(checkpoint_ledger, "RETRY_S", 0.5)
     monkeypatch.setattr(LocalLog, "checkpoint_rule", CheckpointRule(log_bytes=1 << 20))
     async with open_wal(data) as log:
         pchannel = local(log).node.pchannels["p0"]

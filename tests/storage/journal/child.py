@@ -24,8 +24,8 @@ from wal.storage.journal import log_tail
 from wal.storage.journal.backend import JournalBackend, hold
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
+from wal.storage.journal.loop_path import WritePath
 from wal.storage.journal.recovery import recover_log
-from wal.storage.journal.writer import WritePath
 
 
 def payload(term: int, sequence: int) -> bytes:

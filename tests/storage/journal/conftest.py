@@ -9,9 +9,8 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 from tests.storage.journal.journals import loop_can_write
-from wal.storage.journal import log_tail
-from wal.storage.journal import writer as loop_path
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal import log_tail, loop_path
+from wal.storage.journal.loop_path import WritePath
 
 
 @pytest.fixture(autouse=True)

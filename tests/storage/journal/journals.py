@@ -10,7 +10,7 @@ from tests.storage.frames import INCARNATION
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal.loop_path import WritePath
 
 PCHANNEL = "p"
 

@@ -23,9 +23,11 @@ from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
 from wal.testing.power import PowerCutDisk
+from wal.write.checkpoint_ledger import Checkpoint, CheckpointRule
+from wal.write.checkpointer import Checkpointer
 from wal.write.copies import CopyTable
 from wal.write.idempotency.table import IdempotencyTable
-from wal.write.recovery import Checkpoint, Checkpointer, CheckpointRule, RecoveryState
+from wal.write.recovery import RecoveryState
 
 SEGMENT = 16 << 10
 

@@ -17,7 +17,7 @@ from tests.storage.journal.faults import FaultyDisk
 from tests.storage.journal.journals import journal
 from wal.errors import NoSpaceError, StorageError
 from wal.storage.journal.disk import Disk
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal.loop_path import WritePath
 
 
 @pytest.mark.parametrize("fault", ["fail_sync", "fail_write"])

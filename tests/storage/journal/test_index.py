@@ -17,8 +17,8 @@ from tests.storage.journal.journals import folder, journal
 from wal.errors import CorruptionError
 from wal.frame import KEYED, FrameHeader
 from wal.storage.journal.index import SegmentIndex, index_name
+from wal.storage.journal.index_keeper import PART_FRAMES, PART_RUNS
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
-from wal.storage.journal.log_tail import PART_FRAMES, PART_RUNS
 
 BASE = 0x4000
 IDENTITY: dict[str, Any] = {"incarnation": 3, "generation": 5}

@@ -15,10 +15,9 @@ import pytest
 from tests.storage.frames import INCARNATION, FrameMaker, append, read_all
 from tests.storage.journal.journals import PCHANNEL, journal
 from wal.storage.journal import control as fence
-from wal.storage.journal import linux_aio, writer
-from wal.storage.journal import writer as loop_path
+from wal.storage.journal import linux_aio, loop_path, writer
 from wal.storage.journal.backend import JournalBackend
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal.loop_path import WritePath
 
 CLOSE_S = 20.0
 
@@ -88,7 +87,7 @@ def test_interrupt_at_any_line_of_the_loop(tmp_path: Path, soak: int) -> None:
         return lines
 
     lines = run_interrupted(tmp_path / "none", None)
-    assert {Path(file).name for file, _ in lines} == {"control.py", "linux_aio.py", "writer.py"}
+    assert {Path(file).name for file, _ in lines} == {"control.py", "linux_aio.py", "loop_path.py", "writer.py"}
     for number, line in enumerate(lines[:: 5 if soak == 1 else 1]):
         run_interrupted(tmp_path / str(number), line)
 

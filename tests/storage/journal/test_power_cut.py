@@ -24,7 +24,7 @@ from wal.frame import EncodedFrame
 from wal.storage.base import PChannelLog
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.log import JournalLog
-from wal.storage.journal.writer import WritePath
+from wal.storage.journal.loop_path import WritePath
 from wal.testing.power import PowerCutDisk
 
 CHAINS = 8

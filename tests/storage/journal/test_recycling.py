@@ -15,7 +15,7 @@ from tests.storage.frames import INCARNATION, FrameMaker, append, append_all, co
 from tests.storage.journal.faults import GatedDisk, HeldDisk, RemovalDisk, WatchedDisk
 from tests.storage.journal.journals import PCHANNEL, folder, journal, segments
 from wal.errors import ChannelFencedError, TruncatedError
-from wal.storage.journal import log_tail as active
+from wal.storage.journal import index_keeper
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.log import JournalLog
@@ -85,7 +85,7 @@ async def test_index_that_a_reader_computed_is_not_stored_after_its_segment_went
 
 async def test_fenced_writer_stores_no_index_of_a_removed_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer stores neither the rest of its segment's index nor all of it: the next writer has truncated that segment meanwhile."""
-    monkeypatch.setattr(active, "PART_FRAMES", 1)
+    monkeypatch.setattr(index_keeper, "PART_FRAMES", 1)
     disk = HeldDisk(".idx")
     backend = JournalBackend(tmp_path, segment_bytes=SEGMENT, first_segment_bytes=SEGMENT, disk=disk)
     await backend.create("p", incarnation=INCARNATION)

@@ -15,11 +15,11 @@ from tests.storage.frames import INCARNATION, FrameMaker, append, append_all, co
 from tests.storage.journal.faults import FaultyDisk
 from tests.storage.journal.journals import PCHANNEL, journal
 from wal.errors import ChannelFencedError, InvalidArgumentError, StorageError
-from wal.storage.journal import writer
+from wal.storage.journal import loop_path
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.linux_aio import AsyncWrite
-from wal.storage.journal.writer import LOOP_BYTES_MAX, WritePath
+from wal.storage.journal.loop_path import LOOP_BYTES_MAX, WritePath
 
 WAIT_S = 60.0
 by_loop = pytest.mark.usefixtures("always_by_loop")
@@ -52,9 +52,9 @@ async def test_every_frame_but_the_first_goes_from_the_loop(tmp_path: Path) -> N
 async def test_first_frame_after_a_pause_is_the_turn_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes through the thread in any case, so the next one goes from the loop."""
     maker = FrameMaker(1)
-    monkeypatch.setattr(writer, "YIELD_S", 0.0)
+    monkeypatch.setattr(loop_path, "YIELD_S", 0.0)
     async with journal(tmp_path, write_path="loop") as log:
-        monkeypatch.setattr(writer, "YIELD_S", 3600.0)  # the turn is due now, and then not for long
+        monkeypatch.setattr(loop_path, "YIELD_S", 3600.0)  # the turn is due now, and then not for long
         for _ in range(2):
             await append(log, maker.data(("v", b"x")))
         assert log.statistics().loop_frames == 1

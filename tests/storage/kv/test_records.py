@@ -14,7 +14,7 @@ import pytest
 from wal.errors import CorruptionError, FormatError, KeyNotExistError, StorageError, WALError
 from wal.storage.kv import SqliteKV
 from wal.storage.kv.records import sealed, unsealed
-from wal.storage.kv.sqlite_store import FORMAT_VERSION, open_records, read_records
+from wal.storage.kv.sqlite_records import FORMAT_VERSION, open_records, read_records
 
 CONTENT = {
     "pchannels/p0": '{"name":"p0","incarnation":12345,"term":3}',

@@ -12,8 +12,8 @@ from tests.storage.frames import FrameMaker
 from tests.storage.pulsar.physical import Item, meaning
 from wal.errors import InvalidArgumentError, StorageError
 from wal.storage.pulsar.fencing_floor import FloorSearch
+from wal.storage.pulsar.frames_in_flight import ClientWindow, FramesInFlight
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
-from wal.storage.pulsar.writer import ClientWindow, FramesInFlight
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 400), st.data())

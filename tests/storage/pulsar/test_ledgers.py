@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.storage.pulsar.address import position_of
 from wal.storage.pulsar.ledgers import Ledger, LedgerRecord, LedgerTable
+from wal.storage.pulsar.positions import position_of
 
 shapes = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=6)
 """The difference between each ledger's number and the one before, and the entries of the ledger."""

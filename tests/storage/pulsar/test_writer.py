@@ -13,12 +13,12 @@ import pytest
 from tests.storage.frames import FrameMaker
 from wal.errors import StorageError, WALError
 from wal.storage.base import LogState
-from wal.storage.pulsar.address import entry_of, ledger_of, position_of
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT, Mark
 from wal.storage.pulsar.ledgers import Ledger, LedgerTable
 from wal.storage.pulsar.opening import Opened
+from wal.storage.pulsar.positions import entry_of, ledger_of, position_of
 from wal.storage.pulsar.repair import Outage
 from wal.storage.pulsar.vchannel_index import VChannelIndex
 from wal.storage.pulsar.writer import PulsarWriter

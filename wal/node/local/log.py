@@ -42,8 +42,8 @@ from wal.read.options import Selection
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend, LogState
+from wal.write.checkpoint_ledger import CheckpointRule
 from wal.write.pchannel import PChannel
-from wal.write.recovery import CheckpointRule
 
 
 class LocalLog:

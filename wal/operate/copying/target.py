@@ -45,10 +45,11 @@ from wal.storage.base import FramePage, PChannelLog
 from wal.storage.files import FORMAT_NAME
 from wal.storage.search import PageRequest, event_below, position_after, run_async
 from wal.timestamp.oracle import LIMIT_KEY
+from wal.write.checkpoint_ledger import Checkpoint
 from wal.write.copies import CopyTable
 from wal.write.idempotency.state import encode_state
 from wal.write.idempotency.table import IdempotencyTable
-from wal.write.recovery import Checkpoint, RecoveryState, recover
+from wal.write.recovery import RecoveryState, recover
 from wal.write.schedule import Scheduled, ScheduleTable
 
 MARK: Final = "copying"

@@ -54,7 +54,7 @@ from wal.serve.server import Server, States
 from wal.settings import Settings
 from wal.storage.kv import KVBase
 from wal.storage.kv.etcd import EtcdElection, EtcdKV
-from wal.write.recovery import CheckpointRule
+from wal.write.checkpoint_ledger import CheckpointRule
 
 if TYPE_CHECKING:
     from wal.operate.metrics.snapshot import SnapshotSource

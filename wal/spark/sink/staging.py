@@ -23,9 +23,10 @@ import pyarrow as pa
 from wal.errors import CorruptionError
 from wal.message import Message, MessageType
 from wal.runtime.system import sync_file, sync_path
+from wal.spark.sink.chunking import ChunkBounds, cut
 from wal.spark.sink.folder import make_directory, storing, write_all
 from wal.spark.sink.manifest import StagedFile
-from wal.spark.sink.rows import ChunkBounds, RowReader, cut
+from wal.spark.sink.rows import RowReader
 from wal.storage.files import PRIVATE
 
 STAGED_SUFFIX: Final = ".staged"

@@ -16,11 +16,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from wal.errors import InvalidArgumentError
+from wal.spark.sink.chunking import ChunkBounds
 from wal.spark.sink.finishing import commit_write
 from wal.spark.sink.locks import check_free
 from wal.spark.sink.manifest import StagedFile, WriteKey
 from wal.spark.sink.options import SinkOptions
-from wal.spark.sink.rows import ChunkBounds, RowReader, check_columns
+from wal.spark.sink.rows import RowReader, check_columns
 from wal.spark.sink.staging import StagingWriter
 
 if TYPE_CHECKING:

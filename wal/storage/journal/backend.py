@@ -26,10 +26,10 @@ from wal.storage.journal.disk import Disk
 from wal.storage.journal.layout import HEADER_PAGE_BYTES
 from wal.storage.journal.lineage_file import save_lineage
 from wal.storage.journal.log import JournalLog
+from wal.storage.journal.loop_path import WritePath
 from wal.storage.journal.preparer import NO_SPACE
 from wal.storage.journal.read_only_journal import absence
 from wal.storage.journal.recovery import RecoveredLog, recover_log
-from wal.storage.journal.writer import WritePath
 
 _T = TypeVar("_T")
 

@@ -27,16 +27,19 @@ from wal.runtime.tasks import keep_task
 from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, Unread, closed_before, past_end, too_long
 from wal.storage.files import HeldDirectory
 from wal.storage.files.links import is_shared
+from wal.storage.journal.active_segment import ActiveSegment
 from wal.storage.journal.checkpoint import CheckpointFiles
 from wal.storage.journal.control import ControlPage
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.index import index_name
-from wal.storage.journal.log_tail import ActiveSegment, IndexKeeper, LogTail
+from wal.storage.journal.index_keeper import IndexKeeper
+from wal.storage.journal.log_tail import LogTail
+from wal.storage.journal.loop_path import WritePath, loop_bytes_max, loop_write
 from wal.storage.journal.preparer import Preparer
 from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.recovery import RecoveredLog
 from wal.storage.journal.segments import Segment, SegmentSet, last_truncated, write_index
-from wal.storage.journal.writer import JournalWriter, WritePath, loop_bytes_max, loop_write
+from wal.storage.journal.writer import JournalWriter
 
 _T = TypeVar("_T")
 

@@ -30,12 +30,12 @@ from wal.errors import CorruptionError
 from wal.message import Lineage
 from wal.storage.base import LogState, not_above, other_log
 from wal.storage.files.links import check_only_name
+from wal.storage.journal.active_segment import ActiveSegment
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk, JournalFile
 from wal.storage.journal.index import SegmentIndex, index_name
 from wal.storage.journal.layout import SECTOR_BYTES, Envelope, segment_name, slot_bytes
 from wal.storage.journal.lineage_file import load_lineage
-from wal.storage.journal.log_tail import ActiveSegment
 from wal.storage.journal.preparer import SPARE_SUFFIX, ZEROS_SUFFIX, Spare
 from wal.storage.journal.segments import ScanEnd, Segment, damaged, load_index, segment_bases
 

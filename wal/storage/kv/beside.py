@@ -14,7 +14,7 @@ from typing import Final
 
 from wal.errors import FormatError, StorageError, UnavailableError
 from wal.runtime.descriptors import write_file
-from wal.storage.kv.sqlite_store import read_records
+from wal.storage.kv.sqlite_records import read_records
 
 _TRIES: Final = 50
 _PAUSE_S: Final = 0.02

@@ -18,7 +18,8 @@ from typing import Final, Self, cast
 
 from wal.errors import ClosedError, InnerError, InvalidArgumentError, WouldBlockError
 from wal.storage.kv.base import KVBase, KVBatch, KVStatistics
-from wal.storage.kv.sqlite_store import Applied, Differs, Load, Operation, Outcome, Scan, SqliteStore, Upgrade
+from wal.storage.kv.sqlite_records import Applied, Differs, Load, Operation, Outcome, Scan, Upgrade
+from wal.storage.kv.sqlite_store import SqliteStore
 from wal.storage.kv.watch import Watch, WatchHub
 
 _GROUP_MAX: Final = 256

@@ -14,7 +14,8 @@ import urllib.request
 from typing import Any, Final
 
 from wal.errors import InvalidArgumentError, StorageError, WALError
-from wal.storage.pulsar.address import PulsarAddress, TopicLedger
+from wal.storage.pulsar.address import PulsarAddress
+from wal.storage.pulsar.positions import TopicLedger
 
 TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 5

@@ -15,10 +15,10 @@ from typing import Final
 import google_crc32c
 
 from wal.errors import CorruptionError
-from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.connection import PulsarConnection, failure, position_of_id
 from wal.storage.pulsar.control import Control, StoredState
 from wal.storage.pulsar.layout import KIND, PIECE
+from wal.storage.pulsar.positions import text_of
 from wal.storage.pulsar.topic import TopicReader, move_cursor
 
 PIECE_BYTES: Final = 1 << 20

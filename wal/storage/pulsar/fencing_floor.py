@@ -19,7 +19,7 @@ import msgspec
 
 from wal.errors import CorruptionError
 from wal.frame import TermStart
-from wal.storage.pulsar.address import text_of
+from wal.storage.pulsar.positions import text_of
 
 
 class FencingFloor(msgspec.Struct, gc=False):

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from wal.errors import CorruptionError
-from wal.storage.pulsar.address import text_of
+from wal.storage.pulsar.positions import text_of
 
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
 """Pulsar's default `maxMessageSize` of 5 MiB, less a generous margin for its own metadata of a message."""

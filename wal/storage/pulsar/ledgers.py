@@ -14,7 +14,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.storage.base import Extent
-from wal.storage.pulsar.address import TopicLedger, entry_of, ledger_of, position_of
+from wal.storage.pulsar.positions import TopicLedger, entry_of, ledger_of, position_of
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, gc=False):

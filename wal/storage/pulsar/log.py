@@ -16,13 +16,13 @@ from wal.errors import ChannelFencedError, WALError, closed_log
 from wal.frame import EncodedFrame, RunName
 from wal.message import LogPosition
 from wal.storage.base import AppendDone, Extent, FramePage, LogState, PChannelLog, closed_before, past_end, too_long
-from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.broker_settings import group_bytes
 from wal.storage.pulsar.checkpoints import PIECE_BYTES, Checkpoints
 from wal.storage.pulsar.control import CHANGES_MAX
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.ledgers import LedgerRecord
 from wal.storage.pulsar.opening import Opened
+from wal.storage.pulsar.positions import text_of
 from wal.storage.pulsar.reader import Passed, PulsarReader
 from wal.storage.pulsar.topic import move_cursor
 from wal.storage.pulsar.writer import FRAME_COST, PulsarWriter

@@ -16,7 +16,6 @@ import msgspec
 
 from wal.errors import ChannelFencedError, CorruptionError, WALError
 from wal.storage.base import LogState
-from wal.storage.pulsar.address import entry_of, ledger_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
 from wal.storage.pulsar.connection import PulsarConnection, close_quietly, failure, is_one_of, patiently
@@ -25,6 +24,7 @@ from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import Mark
 from wal.storage.pulsar.ledgers import LedgerTable
+from wal.storage.pulsar.positions import entry_of, ledger_of, text_of
 from wal.storage.pulsar.recovery import end_before, missing_records
 from wal.storage.pulsar.topic import move_cursor, send_mark
 from wal.storage.pulsar.vchannel_index import VChannelIndex

@@ -23,7 +23,6 @@ from wal.message import FORM_PULSAR, Lineage, LogPosition, Origin
 from wal.runtime.backoff import Backoff
 from wal.storage import search
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
-from wal.storage.pulsar.address import ledger_of, position_of, text_of
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.checkpoints import read_state
 from wal.storage.pulsar.connection import PulsarConnection
@@ -31,6 +30,7 @@ from wal.storage.pulsar.control import PulsarControlRecord, StoredState
 from wal.storage.pulsar.fencing_floor import FencingFloor
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.ledgers import LedgerTable
+from wal.storage.pulsar.positions import ledger_of, position_of, text_of
 from wal.storage.pulsar.reader import Passed, PulsarReader
 from wal.storage.pulsar.recovery import end_before
 from wal.storage.pulsar.vchannel_index import VChannelIndex

@@ -24,12 +24,12 @@ from wal.errors import CorruptionError, closed_log
 from wal.frame import RECOVERED, FrameHeader, FrameView, RunKind, RunName
 from wal.message import FORM_PULSAR, LogPosition, MessageID
 from wal.storage.base import FramePage, StoredFrame, released, truncated
-from wal.storage.pulsar.address import text_of
 from wal.storage.pulsar.connection import READ_AHEAD, READ_AHEAD_MAX, PulsarConnection
 from wal.storage.pulsar.fencing_floor import FencingFloor, FloorSearch
 from wal.storage.pulsar.floor_index import FloorIndex
 from wal.storage.pulsar.layout import FRAMES_IN_FLIGHT
 from wal.storage.pulsar.ledgers import LedgerTable
+from wal.storage.pulsar.positions import text_of
 from wal.storage.pulsar.topic import TopicEntry, TopicReader, damaged
 from wal.storage.pulsar.vchannel_index import VChannelIndex
 

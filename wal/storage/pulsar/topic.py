@@ -14,9 +14,10 @@ import msgspec
 
 from wal.errors import ClosedError, CorruptionError
 from wal.frame import FrameHeader
-from wal.storage.pulsar.address import LOG_SUBSCRIPTION, entry_of, ledger_of, text_of
+from wal.storage.pulsar.address import LOG_SUBSCRIPTION
 from wal.storage.pulsar.connection import READ_AHEAD, PulsarConnection, close_quietly, failure, position_of_id
 from wal.storage.pulsar.layout import Mark, mark_of, mark_properties
+from wal.storage.pulsar.positions import entry_of, ledger_of, text_of
 
 if TYPE_CHECKING:
     import pulsar

@@ -25,8 +25,9 @@ from wal.storage.pulsar.address import LOG_SUBSCRIPTION, PulsarAddress
 from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.connection import PulsarConnection, close_quietly, is_refusal, patiently
 from wal.streams.msgstream.errors import PartialSendError
-from wal.streams.msgstream.media.pulsar_consumer import PulsarConsumer, PulsarSubscription
+from wal.streams.msgstream.media.pulsar_consumer import PulsarConsumer
 from wal.streams.msgstream.media.pulsar_ids import Place, TopicIds
+from wal.streams.msgstream.media.pulsar_subscription import PulsarSubscription
 from wal.streams.msgstream.medium import BaseMedium, Outgoing
 from wal.streams.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
 from wal.streams.msgstream.tt_stream import TtMsgStream

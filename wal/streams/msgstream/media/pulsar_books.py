@@ -1,0 +1,123 @@
+"""Books: what a consumer of Pulsar has received, and what of it is handled."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.streams.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
+from wal.streams.msgstream.medium import Received
+
+if TYPE_CHECKING:
+    import pulsar
+
+
+_NONE: Final = UNBATCHED - 1
+"""Below the index of every message."""
+
+
+class Books:
+    """What a consumer of Pulsar has received, and what of it is handled.
+
+    A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of
+    its messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also
+    tell which messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the
+    only consumer of a subscription, all up to the last one.
+
+    Threads use the books, one at a time.
+
+    `acked` are the native ids that wait to be acknowledged.
+    """
+
+    def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:
+        self.acked: deque[Any] = deque()
+        self._ids = ids
+        self._exclusive = exclusive
+        self._entries: dict[tuple[int, int], BookEntry] = {}
+        self._held: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
+        self._done: Place | None = None
+        self._lock = threading.Lock()
+
+    def begin(self, done: Place) -> None:
+        """Nothing up to this place is wanted. Pulsar moves to entries only, so the entry of this place is delivered from its start."""
+        self._done = done
+
+    def receive(self, messages: Iterable[pulsar.Message]) -> list[Received]:
+        """Returns what is new among these messages."""
+        received: list[Received] = []
+        with self._lock:
+            held, ids = self._held, self._ids
+            ledger = number = -1
+            newest: BookEntry | None = None
+            for message in messages:
+                native = message.message_id()
+                if native.entry_id() != number or native.ledger_id() != ledger:
+                    ledger, number = native.ledger_id(), native.entry_id()
+                    entry, start = self._entry(ledger, number, native), ids.entry(ledger, number)
+                index = native.batch_index()
+                if index <= entry.seen:
+                    if index > entry.counted:  # it is not wanted, or its acknowledgement was lost
+                        entry.counted = index
+                        self._count(entry, 1)
+                    continue
+                entry.seen = entry.counted = index
+                newest = entry
+                msg_id = start + ids.end(index)
+                held[msg_id] = entry, native
+                received.append(Received(msg_id, message.data()))
+            if self._exclusive and newest is not None:
+                self._done = Place(newest.ledger, newest.number, newest.seen)
+        return received
+
+    def handle(self, msg_ids: Iterable[bytes]) -> None:
+        """These messages are handled; ids that are not in the books were handled before."""
+        with self._lock:
+            parts: dict[BookEntry, list[Any]] = {}
+            for msg_id in msg_ids:
+                entry, native = self._held.pop(msg_id, (None, None))
+                if entry is not None:
+                    parts.setdefault(entry, []).append(native)
+            for entry, natives in parts.items():
+                if not self._count(entry, len(natives)):
+                    self.acked.extend(natives)
+
+    def _entry(self, ledger: int, number: int, native: Any) -> BookEntry:
+        """Returns the entry in the books; a new one knows which of its messages are not wanted."""
+        entry = self._entries.get((ledger, number))
+        if entry is None:
+            entry = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
+            if self._done is not None and self._done[:2] == (ledger, number):
+                entry.seen = self._done.batch_index
+            elif self._done is not None and self._exclusive and (ledger, number) < self._done[:2]:
+                entry.seen = entry.size
+        return entry
+
+    def _count(self, entry: BookEntry, count: int) -> bool:
+        """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
+        entry.left -= count
+        if entry.left:
+            return False
+        self.acked.append(entry.native())
+        del self._entries[entry.ledger, entry.number]
+        return True
+
+
+class BookEntry:
+    """An entry of the topic: of `size` messages `left` are not handled. Those up to the index `seen` were received, or are not wanted;
+    those up to `counted` are counted, or will be when they are handled."""
+
+    __slots__ = ("counted", "ledger", "left", "number", "seen", "size")
+
+    def __init__(self, ledger: int, number: int, size: int) -> None:
+        self.ledger = ledger
+        self.number = number
+        self.size = self.left = size
+        self.seen = self.counted = _NONE
+
+    def native(self) -> Any:
+        """Returns the native id of the whole entry."""
+        import pulsar
+
+        return pulsar.MessageId(-1, self.ledger, self.number, UNBATCHED)
