@@ -160,7 +160,7 @@ async def call_in_a_move(
 async def test_call_for_a_pchannel_that_no_server_has_waits(call: Call) -> None:
     """The coordinator, which is asked as long as none has it, has no pchannels."""
     refusing = Refusing(on_no_node, over=lambda: False)
-    nowhere = dict.fromkeys((*CALLS[call], methods.CONSUME), refusing.answer)
+    nowhere = dict.fromkeys((*CALLS[call], methods.FOLLOW_TAIL), refusing.answer)
     await call_in_a_move(call, lambda: refusing.refused, nowhere=nowhere)
 
 

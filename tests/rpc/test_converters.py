@@ -27,7 +27,7 @@ from wal.rpc import converters as cursor_state
 from wal.rpc import converters as positions
 from wal.rpc import converters as reports
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
-from wal.serve.consume import filters_from_proto, policy_from_proto
+from wal.serve.milvus import filters_from_proto, policy_from_proto
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.idempotency.keys import ProducerInfo

@@ -20,11 +20,9 @@ from wal import open_wal
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.message import Message
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.converters import position_to_proto
 from wal.rpc.frame_pages import READ_PAGES
-from wal.rpc.headers import consumer_header
-from wal.rpc.methods import CONSUME, DROP_VCHANNEL, LIST_VCHANNELS
+from wal.rpc.methods import DROP_VCHANNEL, FOLLOW_TAIL, LIST_VCHANNELS
 from wal.serve.access import Access
 from wal.serve.bounds import Budget
 from wal.settings import ServerBounds
@@ -78,19 +76,24 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
 
 async def test_streams_of_a_client_are_bounded() -> None:
     async with bounded(client_calls_max=8) as served, connected(served.address) as connection:
-        info = await assigned(connection)
-        header = consumer_header(proto.CreateConsumerRequest(pchannel=info, frames=frames_pb2.FrameSelection(tail_only=True)))
+        first = frames_pb2.FollowTailRequest(pchannel=await assigned(connection))
+
+        async def following() -> Any:
+            stream = await connection.stream(FOLLOW_TAIL, "following")
+            await stream.write_if_open(first)
+            return stream
+
         await settled(lambda: bounds_of(served).calls.used == 0)  # the stream of the assignments has ended
-        streams = [await connection.stream(CONSUME, "consuming", headers=[header]) for _ in range(8)]
+        streams = [await following() for _ in range(8)]
         for stream in streams:
             assert await stream.read() is not None
-        over = await connection.stream(CONSUME, "consuming", headers=[header])
+        over = await following()
         with pytest.raises(WouldBlockError, match="client_calls_max=8 and calls_max=16384"):
             await over.read()
         assert await listed(served.address) == []  # others are served
         streams.pop().cancel()
         await settled(lambda: bounds_of(served).calls.used == 7)
-        again = await connection.stream(CONSUME, "consuming", headers=[header])
+        again = await following()
         assert await again.read() is not None
         for stream in (*streams, again):
             stream.cancel()

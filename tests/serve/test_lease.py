@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 
 from tests.serve.servers import connected
-from tests.serve.test_consume_frames import Feed
+from tests.serve.test_tail import Feed
 from wal import ImmutableMessage, Message
 from wal.errors import SessionLostError
 from wal.location import parse_location
@@ -23,10 +23,10 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
 from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME, GET_MOMENT, READ_FRAMES
-from wal.serve import consume
+from wal.serve import tail
 from wal.serve.access import Access
-from wal.serve.consume import MessageFeed
 from wal.serve.hosted import Hosted
+from wal.serve.milvus import MessageFeed
 from wal.settings import Settings
 
 P0: Final = PChannelInfo(name="p0")
@@ -165,7 +165,7 @@ async def test_tail_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch) ->
 
     async with leased() as (log, lease), connected_to(log) as connection:
         feed = await Feed.open(connection, info=P0)
-        monkeypatch.setattr(consume, "tail_of", moved)
+        monkeypatch.setattr(tail, "tail_of", moved)
         with pytest.raises(SessionLostError):
             while True:
                 await feed.update()

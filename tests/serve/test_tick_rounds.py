@@ -1,4 +1,4 @@
-"""Idle Consume streams hear of promised ticks in rounds; data, an awaited tick and the end of a stream wait for none."""
+"""Idle streams hear of promised ticks in rounds; data, an awaited tick and the end of a stream wait for none."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 
 from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving
-from tests.serve.test_consume_frames import Feed
 from tests.serve.test_consume_messages import TIME_TICK, put, reader
+from tests.serve.test_tail import Feed
 from wal.message import Message
 from wal.read.pchannel import Tail
-from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.api.frames_pb2 import AwaitTickRequest
+from wal.rpc.api.frames_pb2 import FollowTailRequest
 from wal.rpc.connection import Connection
 from wal.rpc.converters import position_from_proto
-from wal.serve import consume as tick_rounds
-from wal.serve.consume import STREAMS_A_TURN, TickRounds
+from wal.serve import tail as tick_rounds
+from wal.serve.tail import STREAMS_A_TURN, TickRounds
 from wal.write.pchannel import PChannel
 
 
@@ -101,7 +100,7 @@ async def test_data_waits_for_no_round(no_rounds: None, served: Serving, connect
 async def test_awaited_tick_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection)
     tick = await served.log.allocate_time_tick()
-    await feed.stream.write(proto.ConsumeRequest(await_tick=AwaitTickRequest(time_tick=tick)))
+    await feed.stream.write(FollowTailRequest(await_tick=tick))
     while feed.tail.promised_tick < tick:
         await feed.update()
     feed.stream.cancel()

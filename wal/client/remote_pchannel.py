@@ -1,8 +1,8 @@
 """RemotePChannel: a pchannel on a server, as the scanners of this process see it.
 
-Owns the Consume stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream begins
-with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted, and
-continues exactly where it stopped. In a cluster it also waits for the next owner of a pchannel whose log has failed at a node.
+Owns the FollowTail stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream
+begins with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted,
+and continues exactly where it stopped. In a cluster it also waits for the next owner of a pchannel whose log has failed at a node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from wal.read.truncated import check_seen, shrinkage, went_back
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.connection import Connection, Stream
-from wal.rpc.headers import consumer_header
-from wal.rpc.methods import CONSUME
+from wal.rpc.methods import FOLLOW_TAIL
 from wal.runtime.tasks import end_tasks, keep_task
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import MomentRequest, PageRequest, TickRequest, run_async
 
 FAILED: Final = (StorageError, UnknownError)
 """With these errors a node says that a pchannel has failed there: it is opened anew, there or elsewhere."""
-ConsumeStream = Stream[proto.ConsumeRequest, proto.ConsumeResponse]
-Created = proto.CreateConsumerResponse | proto.CreateProducerResponse
+TailStream = Stream[frames_pb2.FollowTailRequest, frames_pb2.TailUpdate]
+Created = frames_pb2.TailUpdate | proto.CreateProducerResponse
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -59,7 +58,7 @@ class RemotePChannel(ShownPChannel):
         self._supervision = supervision
         self._moves = moves
         self._following: asyncio.Task[None] | None = None
-        self._stream: ConsumeStream | None = None
+        self._stream: TailStream | None = None
         self._awaited_tick = 0
         self._pauses = Pauses()
         self._asking: set[asyncio.Task[None]] = set()
@@ -162,37 +161,29 @@ class RemotePChannel(ShownPChannel):
         except WALError as error:  # the log was recreated, or the server does not allow it
             self.tail.fail(error)
 
-    async def _open(self) -> ConsumeStream:
-        request = proto.CreateConsumerRequest(
-            pchannel=pchannel_pb2.PChannelInfo(name=self.channel),
-            frames=frames_pb2.FrameSelection(incarnation=self.log.incarnation, tail_only=True),
-        )
+    async def _open(self) -> TailStream:
         connection: Connection = self.log.connection()
-        return await connection.stream(CONSUME, f"following pchannel {self.channel}", headers=[consumer_header(request)])
+        return await connection.stream(FOLLOW_TAIL, f"following pchannel {self.channel}")
 
-    async def _take(self, stream: ConsumeStream, check: Callable[[Created], Awaitable[None]]) -> None:
-        term = self.log.shown.term
-        while (response := await stream.read()) is not None:
-            if response.HasField("create"):
-                created = response.create
-                await check(created)
-                term = created.log.pchannel.term
-                if created.HasField("tail"):
-                    self.show_snapshot(self.log.snapshot(created.tail, term=term))
+    async def _take(self, stream: TailStream, check: Callable[[Created], Awaitable[None]]) -> None:
+        info, term = pchannel_pb2.PChannelInfo(name=self.channel), self.log.shown.term
+        await stream.write_if_open(frames_pb2.FollowTailRequest(pchannel=info, incarnation=self.log.incarnation))
+        while (update := await stream.read()) is not None:
+            if update.HasField("log"):
+                await check(update)
+                term = update.log.pchannel.term
+            self.show_snapshot(self.log.snapshot(update.tail, term=term))
+            if self._stream is None:
                 self._stream = stream
                 self._pauses.reset()
                 if self._awaited_tick > self.tail.promised_tick:
                     self._ask(self._awaited_tick)
-            elif response.HasField("frames") and response.frames.HasField("tail"):
-                self.show_snapshot(self.log.snapshot(response.frames.tail, term=term))
-            elif response.HasField("close"):
-                return
 
     def _ask(self, tick: int) -> None:
         """Sends the tick that readers wait for. Without a stream the next one begins with it."""
         if self._stream is None:
             return
-        request = proto.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=tick))
+        request = frames_pb2.FollowTailRequest(await_tick=tick)
         keep_task(self._asking, self._supervision.start(partial(self._stream.write_if_open, request), f"await a tick of {self.channel}"))
 
     def show_snapshot(self, snapshot: LogSnapshot, newest: LogPosition | None = None) -> bool:

@@ -83,6 +83,7 @@ NAME_CURSOR_HOME: Final = Method(_PCHANNEL + "NameCursorHome", calls.CursorHomeR
 CLAIM_CURSOR: Final = Method(_PCHANNEL + "ClaimCursor", calls.ClaimCursorRequest, calls.CursorClaim)
 KEEP_CURSOR: Final = Method(_PCHANNEL + "KeepCursor", calls.KeepCursorRequest, Empty)
 GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls.Moment)
+FOLLOW_TAIL: Final = Method(_PCHANNEL + "FollowTail", frames.FollowTailRequest, frames.TailUpdate)
 READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)
 WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", calls.WeighFramesRequest, calls.FrameWeights)
 FIND_TICK: Final = Method(_PCHANNEL + "FindTick", calls.FindTickRequest, pchannel.EventPosition)

@@ -22,8 +22,7 @@ from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.headers import consumer_header
-from wal.rpc.methods import CONSUME, GET_LATEST_TICK, GET_MOMENT
+from wal.rpc.methods import FOLLOW_TAIL, GET_LATEST_TICK, GET_MOMENT
 from wal.timestamp import compose
 
 
@@ -48,11 +47,9 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
 
         async def open(self, incarnation: int) -> None:
             self._stream = await opened(self._connection, self._info)
-            request = proto.CreateConsumerRequest(
-                pchannel=self._info, frames=frames_pb2.FrameSelection(incarnation=incarnation, tail_only=True)
-            )
-            consuming = await self._connection.stream(CONSUME, "following", headers=[consumer_header(request)])
-            self._reading = [asyncio.ensure_future(self._take_outcomes()), asyncio.ensure_future(self._take_tails(consuming))]
+            following = await self._connection.stream(FOLLOW_TAIL, "following")
+            await following.write(frames_pb2.FollowTailRequest(pchannel=self._info, incarnation=incarnation))
+            self._reading = [asyncio.ensure_future(self._take_outcomes()), asyncio.ensure_future(self._take_tails(following))]
             await eventually(lambda: self.newest_tick)
 
         async def ask(self) -> None:
@@ -84,9 +81,8 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
 
         async def _take_tails(self, stream: Any) -> None:
             try:
-                while (response := await stream.read()) is not None:
-                    for tail in (response.frames.tail, response.create.tail):
-                        self.newest_tick = max(self.newest_tick, tail.promised_tick)
+                while (update := await stream.read()) is not None:
+                    self.newest_tick = max(self.newest_tick, update.tail.promised_tick)
             except WALError:
                 pass
 

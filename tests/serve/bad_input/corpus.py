@@ -76,11 +76,8 @@ def produced(world: World, tag: bytes, chance: Random) -> list[Any]:
 
 
 def consumer(world: World, chance: Random) -> Any:
-    """Returns the message that creates a consumer: of messages or of the tail."""
+    """Returns the message that creates a consumer."""
     request = streaming.CreateConsumerRequest(pchannel=world.info)
-    if chance.random() < 0.5:
-        request.frames.CopyFrom(frames_pb2.FrameSelection(incarnation=world.log.incarnation, tail_only=True))
-        return request
     start = WireID(id=bytes(world.newest))
     policy = streaming.DeliverPolicy
     request.deliver_policy.CopyFrom(chance.choice((policy(latest=Empty()), policy(start_from=start), policy(start_after=start))))
@@ -94,12 +91,15 @@ def consumer(world: World, chance: Random) -> Any:
     return request
 
 
-def consumed(created: Any, world: World, chance: Random) -> list[Any]:
+def consumed() -> list[Any]:
     """Returns the requests of a Consume stream, up to its close."""
-    requests: list[Any] = []
-    if created.HasField("frames") and chance.random() < 0.7:
-        requests.append(streaming.ConsumeRequest(await_tick=frames_pb2.AwaitTickRequest(time_tick=world.tick)))
-    return [*requests, streaming.ConsumeRequest(close=streaming.CloseConsumerRequest())]
+    return [streaming.ConsumeRequest(close=streaming.CloseConsumerRequest())]
+
+
+def followed(world: World, chance: Random) -> list[Any]:
+    """Returns the requests of a FollowTail stream."""
+    first = frames_pb2.FollowTailRequest(pchannel=world.info, incarnation=world.log.incarnation)
+    return [first, *[frames_pb2.FollowTailRequest(await_tick=world.tick)] * chance.randint(0, 2)]
 
 
 def _messages(tag: bytes, chance: Random) -> list[Message]:

@@ -75,8 +75,11 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
                 await self._ask(number, tag, chance)
             elif share < 0.7:
                 await self._produce(number, tag, chance)
-            elif share < 0.93:
+            elif share < 0.82:
                 await self._consume(number, chance)
+            elif share < 0.93:
+                self.kinds["FollowTail"] += 1
+                await self._converse(m.FOLLOW_TAIL, number, (), some_mutated(corpus.followed(self._world, chance), chance), chance)
             else:
                 await self._discover(number, chance)
 
@@ -100,7 +103,7 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
         async def _consume(self, number: int, chance: Random) -> None:
             self.kinds["Consume"] += 1
             created = corpus.consumer(self._world, chance)
-            requests = corpus.consumed(created, self._world, chance)
+            requests = corpus.consumed()
             metadata = _metadata("create-consumer", created, chance)
             await self._converse(m.CONSUME, number, metadata, some_mutated(requests, chance), chance)
 

@@ -43,14 +43,15 @@ from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import keep_task
 from wal.serve.access import Access
-from wal.serve.consume import ConsumeService
 from wal.serve.copies_service import CopiesService
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck, NodeManager
+from wal.serve.milvus import ConsumeService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import Server, States
+from wal.serve.tail import AllTickRounds, TailService
 from wal.settings import Settings
 from wal.storage.kv import KVBase
 from wal.storage.kv.etcd import EtcdElection, EtcdKV
@@ -208,7 +209,7 @@ class ClusterNode:
         check = CallCheck(self.server_id, self.session, partial(_leading_token, storage))
         self._manager = manager = NodeManager(node, view, storage.kv, check, wall=time.time)
         copies = CopiesService(node, view, hosted, check)
-        states = States(self.server_id)
+        states, rounds = States(self.server_id), AllTickRounds()
         await states.ready("it is not known yet where the pchannels are")
 
         def handlers(_address: str) -> Mapping[Method[Any, Any], Handler]:
@@ -217,7 +218,8 @@ class ClusterNode:
                 **manager.handlers(),
                 **copies.handlers(),
                 **ProduceService(node, hosted, draining, self._access.bounds).handlers(),
-                **ConsumeService(node, hosted, draining, self._access.bounds).handlers(),
+                **ConsumeService(node, hosted, draining, rounds).handlers(),
+                **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
                 **PChannelService(node, hosted, draining).handlers(),
             }
 

@@ -15,14 +15,15 @@ from wal.network import Method
 from wal.node.local.log import LocalLog
 from wal.rpc.serving import Draining, Handler
 from wal.serve.access import Access
-from wal.serve.consume import ConsumeService
 from wal.serve.discovery import Discovery
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
 from wal.serve.log_service import LogService
+from wal.serve.milvus import ConsumeService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import DRAIN_S, Server, States
+from wal.serve.tail import AllTickRounds, TailService
 from wal.settings import ServerBounds, Settings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def all_handlers(
     `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
     stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`.
     """
+    rounds = AllTickRounds()
     return {
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
@@ -54,7 +56,8 @@ def all_handlers(
             frame_bytes_max=log.frame_bytes_max,
         ).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
-        **ConsumeService(log.node, hosted, draining, bounds).handlers(),
+        **ConsumeService(log.node, hosted, draining, rounds).handlers(),
+        **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
         **PChannelService(log.node, hosted, draining).handlers(),
     }
 

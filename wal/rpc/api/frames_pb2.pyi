@@ -7,31 +7,29 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class FrameSelection(_message.Message):
-    __slots__ = ("incarnation", "tail_only")
+class FollowTailRequest(_message.Message):
+    __slots__ = ("pchannel", "incarnation", "await_tick")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    TAIL_ONLY_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_TICK_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
     incarnation: int
-    tail_only: bool
-    def __init__(self, incarnation: _Optional[int] = ..., tail_only: bool = ...) -> None: ...
+    await_tick: int
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., await_tick: _Optional[int] = ...) -> None: ...
+
+class TailUpdate(_message.Message):
+    __slots__ = ("log", "tail")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    log: _pchannel_pb2.LogIdentity
+    tail: _pchannel_pb2.TailState
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class VChannelNames(_message.Message):
     __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class AwaitTickRequest(_message.Message):
-    __slots__ = ("time_tick",)
-    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    time_tick: int
-    def __init__(self, time_tick: _Optional[int] = ...) -> None: ...
-
-class FrameUpdate(_message.Message):
-    __slots__ = ("tail",)
-    TAIL_FIELD_NUMBER: _ClassVar[int]
-    tail: _pchannel_pb2.TailState
-    def __init__(self, tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class FramePage(_message.Message):
     __slots__ = ("frames", "start", "next_position", "last_event", "promised_tick")

@@ -4,7 +4,6 @@ from wal.message import wire_pb2 as _wire_pb2
 from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import component_pb2 as _component_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
-from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
@@ -257,48 +256,38 @@ class CloseProducerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("close", "await_tick")
+    __slots__ = ("close",)
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    AWAIT_TICK_FIELD_NUMBER: _ClassVar[int]
     close: CloseConsumerRequest
-    await_tick: _frames_pb2.AwaitTickRequest
-    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping[str, object]]] = ..., await_tick: _Optional[_Union[_frames_pb2.AwaitTickRequest, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, close: _Optional[_Union[CloseConsumerRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseConsumerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CreateConsumerRequest(_message.Message):
-    __slots__ = ("pchannel", "deliver_policy", "deliver_filters", "frames")
+    __slots__ = ("pchannel", "deliver_policy", "deliver_filters")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     DELIVER_POLICY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FILTERS_FIELD_NUMBER: _ClassVar[int]
-    FRAMES_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     deliver_policy: DeliverPolicy
     deliver_filters: _containers.RepeatedCompositeFieldContainer[DeliverFilter]
-    frames: _frames_pb2.FrameSelection
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., deliver_policy: _Optional[_Union[DeliverPolicy, _Mapping[str, object]]] = ..., deliver_filters: _Optional[_Iterable[_Union[DeliverFilter, _Mapping[str, object]]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameSelection, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., deliver_policy: _Optional[_Union[DeliverPolicy, _Mapping[str, object]]] = ..., deliver_filters: _Optional[_Iterable[_Union[DeliverFilter, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("create", "consume", "close", "frames")
+    __slots__ = ("create", "consume", "close")
     CREATE_FIELD_NUMBER: _ClassVar[int]
     CONSUME_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    FRAMES_FIELD_NUMBER: _ClassVar[int]
     create: CreateConsumerResponse
     consume: ConsumeMessageReponse
     close: CloseConsumerResponse
-    frames: _frames_pb2.FrameUpdate
-    def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping[str, object]]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping[str, object]]] = ..., frames: _Optional[_Union[_frames_pb2.FrameUpdate, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, create: _Optional[_Union[CreateConsumerResponse, _Mapping[str, object]]] = ..., consume: _Optional[_Union[ConsumeMessageReponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseConsumerResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateConsumerResponse(_message.Message):
-    __slots__ = ("log", "tail")
-    LOG_FIELD_NUMBER: _ClassVar[int]
-    TAIL_FIELD_NUMBER: _ClassVar[int]
-    log: _pchannel_pb2.LogIdentity
-    tail: _pchannel_pb2.TailState
-    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ConsumeMessageReponse(_message.Message):
     __slots__ = ("id", "message")

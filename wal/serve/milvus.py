@@ -1,23 +1,14 @@
-"""Consume: the streams on which clients follow a pchannel: its messages, in the protocol's own form, or its tail, in ours.
+"""The reading half of Milvus' protocol, for clients that were generated from its files: Consume, which carries a pchannel's messages.
 
 A stream is written no faster than its client reads: HTTP/2 makes this side wait, with at most a page in memory, and nobody else notices.
-
-`MessageFeed` sends message by message: a transaction as its begin, its bodies and its commit, one after the other. TimeTick messages show
+It goes message by message: a transaction is its begin, its bodies and its commit, one after the other. TimeTick messages show
 that time passes on a quiet log. Without a filter by vchannel the consumer gets the whole pchannel.
-
-`TailFeed` feeds a remote pchannel: it sends the tail whenever that moves. Its client reads the frames by ReadFrames, at the pace of its
-readers.
-
-`TickRounds` tells idle streams that the promised tick has moved. One task waits for ticks on behalf of all of them, which themselves wait
-for data only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by
-default, and 8,000 every 4 s. If each waited by itself, 8,000 would keep most of a core busy.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import grpc.aio
@@ -44,21 +35,40 @@ from wal.read.options import (
     WholePChannel,
 )
 from wal.read.scanner import Scanner
-from wal.rpc.api import frames_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.converters import id_from_bytes
-from wal.rpc.headers import client_in, consumer_in
+from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.tasks import end_tasks
-from wal.serve.hosted import Hosted, identity_of, tail_of
-from wal.settings import ServerBounds
+from wal.serve.hosted import Hosted
+from wal.serve.tail import AllTickRounds, TickRounds
 from wal.write.pchannel import PChannel
 
 _BATCH: Final = 256
 """The most messages that are taken before the stream is looked at: its end is noticed after them."""
 _WHOLE: Final = ("",)
 """Stands for the vchannels of a read of the whole pchannel: no vchannel has this name."""
+
+
+class ConsumeService:
+    """Serves the streams that read the messages of the pchannels that are `hosted` here."""
+
+    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining, rounds: AllTickRounds) -> None:
+        self._node = node
+        self._hosted = hosted
+        self._draining = draining
+        self._rounds = rounds
+
+    def handlers(self) -> dict[Method[Any, Any], Handler]:
+        """Returns the handler of Consume."""
+        return {CONSUME: self._consume}
+
+    async def _consume(self, context: Any) -> None:
+        created = consumer_in(context.invocation_metadata() or ())
+        rounds = self._rounds.of(self._hosted.find(created.pchannel))
+        await MessageFeed(context, self._node, self._draining, rounds, created).run()
+        await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))
 
 
 class MessageFeed:
@@ -147,154 +157,10 @@ class MessageFeed:
         with self._draining.ending():
             request = await self._context.read()
             if request is not grpc.aio.EOF and not request.HasField("close"):
-                raise InvalidArgumentError("a ConsumeRequest has no request that this version knows for a consumer of messages: set close")
+                raise InvalidArgumentError("a ConsumeRequest has no request that this version knows: set close")
 
     async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
         return self._pchannel, WholePChannel(), self._node.spawn
-
-
-class ConsumeService:
-    """Serves the streams that read the pchannels that are `hosted` here."""
-
-    def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining, bounds: ServerBounds) -> None:
-        self._node = node
-        self._hosted = hosted
-        self._draining = draining
-        self._grace_s = bounds.consumer_grace_s
-        self._rounds: dict[str, TickRounds] = {}
-
-    def handlers(self) -> dict[Method[Any, Any], Handler]:
-        """Returns the handler of Consume."""
-        return {CONSUME: self._consume}
-
-    async def _consume(self, context: Any) -> None:
-        metadata = context.invocation_metadata() or ()
-        created, client = consumer_in(metadata), client_in(metadata)
-        with self._node.claims.connected(client, self._grace_s) if client else contextlib.nullcontext():
-            await self._serve(context, created)
-
-    async def _serve(self, context: Any, created: proto.CreateConsumerRequest) -> None:
-        pchannel = self._hosted.find(created.pchannel)
-        rounds = self._rounds.get(pchannel.channel)
-        if rounds is None or rounds.pchannel is not pchannel:
-            rounds = self._rounds[pchannel.channel] = TickRounds(pchannel)
-        if created.HasField("frames"):
-            await TailFeed(context, self._draining, rounds, created.frames).run()
-        else:
-            await MessageFeed(context, self._node, self._draining, rounds, created).run()
-        await context.write(proto.ConsumeResponse(close=proto.CloseConsumerResponse()))
-
-
-STREAMS_A_TURN: Final = 100
-TURN_S: Final = 0.05
-"""2,000 streams a second take about a third of a core."""
-
-
-class TickRounds:
-    """The rounds of one pchannel."""
-
-    def __init__(self, pchannel: PChannel) -> None:
-        self.pchannel: PChannel = pchannel
-        self._wakes: dict[Callable[[], object], None] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    @contextlib.contextmanager
-    def calling(self, wake: Callable[[], object]) -> Iterator[None]:
-        """A block in which `wake` is called in each round."""
-        self._wakes[wake] = None
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"ticks of {self.pchannel.channel}")
-        try:
-            yield
-        finally:
-            del self._wakes[wake]
-            if not self._wakes:
-                self._task.cancel()
-                self._task = None
-
-    async def _run(self) -> None:
-        while True:
-            waiter = self.pchannel.tail.waiter(ticks=True)
-            try:
-                await waiter
-            finally:
-                waiter.cancel()
-            wakes = list(self._wakes)
-            for first in range(0, len(wakes), STREAMS_A_TURN):
-                for wake in wakes[first : first + STREAMS_A_TURN]:
-                    wake()
-                await asyncio.sleep(TURN_S)
-
-
-class TailFeed:
-    """Sends the tail of the pchannel whenever it moves."""
-
-    def __init__(self, context: Any, draining: Draining, rounds: TickRounds, selection: frames_pb2.FrameSelection) -> None:
-        """Raises InvalidArgumentError for the tail of another log, or for a stream that is to carry frames."""
-        self._context = context
-        self._draining = draining
-        self._rounds = rounds
-        self._pchannel = pchannel = rounds.pchannel
-        self._sent_tail = tail_of(pchannel)
-        self._awaited_tick = 0
-        self._wake = asyncio.Event()
-        if selection.incarnation not in (0, pchannel.log.incarnation):
-            raise InvalidArgumentError(
-                f"pchannel {pchannel.channel!r} has a log of incarnation {pchannel.log.incarnation:x}, not {selection.incarnation:x}: the "
-                "positions are of another log"
-            )
-        if not selection.tail_only:
-            raise InvalidArgumentError("Consume carries no frames: set frames.tail_only, and read the frames with ReadFrames")
-
-    async def run(self) -> None:
-        """Serves the stream until the client closes it. Raises the error with which it ends."""
-        created = proto.CreateConsumerResponse(log=identity_of(self._pchannel), tail=self._sent_tail)
-        reader = asyncio.get_running_loop().create_task(self._read(), name=f"consume {self._pchannel.channel}")
-        reader.add_done_callback(self._moved)
-        try:
-            await self._context.write(proto.ConsumeResponse(create=created))
-            with self._rounds.calling(self._wake.set):
-                while not reader.done():
-                    await self._feed()
-        finally:
-            await self._context.end(reader)
-        reader.result()
-
-    async def _feed(self) -> None:
-        """Sends the tail if it has moved, then waits until it moves."""
-        pchannel, tail = self._pchannel, self._pchannel.tail
-        self._wake.clear()
-        if tail.failure is not None:
-            raise tail.failure
-        if self._awaited_tick > tail.promised_tick:
-            pchannel.advance_for(self._awaited_tick)
-        waiter = tail.waiter(ticks=self._awaited_tick > tail.promised_tick)
-        waiter.add_done_callback(self._moved)
-        try:
-            if (state := tail_of(pchannel)) != self._sent_tail:
-                pchannel.check_lease()
-                await self._context.write(proto.ConsumeResponse(frames=frames_pb2.FrameUpdate(tail=state)))
-                self._sent_tail = state
-            await self._wake.wait()
-        finally:
-            waiter.remove_done_callback(self._moved)  # cancelling the waiter would wake the stream once more
-            waiter.cancel()
-
-    def _moved(self, _ended: object) -> None:
-        self._wake.set()
-
-    async def _read(self) -> None:
-        """Executes the requests; returns when the client closes the stream. Raises for a request that ends it."""
-        with self._draining.ending():
-            while (request := await self._context.read()) is not grpc.aio.EOF:
-                match request.WhichOneof("request"):
-                    case "close":
-                        return
-                    case "await_tick":
-                        self._awaited_tick = request.await_tick.time_tick
-                    case _:
-                        raise InvalidArgumentError("a ConsumeRequest has no request that this version knows: set close or await_tick")
-                self._wake.set()
 
 
 def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:

@@ -1,7 +1,8 @@
-"""Consume with the tail: what feeds a remote pchannel."""
+"""FollowTail: what feeds a remote pchannel."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,13 +11,11 @@ from tests.serve.servers import Serving
 from tests.serve.test_produce import assigned
 from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import Message
-from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.api.frames_pb2 import AwaitTickRequest, FrameSelection
+from wal.rpc.api.frames_pb2 import FollowTailRequest
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
 from wal.rpc.converters import position_from_proto
-from wal.rpc.headers import consumer_header
-from wal.rpc.methods import CONSUME
+from wal.rpc.methods import FOLLOW_TAIL
 
 
 class Feed:
@@ -27,19 +26,18 @@ class Feed:
         self.tail = tail
 
     @classmethod
-    async def open(cls, connection: Connection, *, info: PChannelInfo | None = None, **selection: Any) -> Feed:
-        frames = FrameSelection(**{"tail_only": True, **selection})
-        created = proto.CreateConsumerRequest(pchannel=info or await assigned(connection), frames=frames)
-        stream = await connection.stream(CONSUME, "feeding", headers=[consumer_header(created)])
+    async def open(cls, connection: Connection, *, info: PChannelInfo | None = None, incarnation: int = 0) -> Feed:
+        stream = await connection.stream(FOLLOW_TAIL, "feeding")
+        await stream.write_if_open(FollowTailRequest(pchannel=info or await assigned(connection), incarnation=incarnation))
         first = await stream.read()
         assert first is not None
-        assert first.create.HasField("log")
-        return cls(stream, first.create.tail)
+        assert first.HasField("log")
+        return cls(stream, first.tail)
 
     async def update(self) -> None:
         response = await self.stream.read()
         assert response is not None
-        self.tail = response.frames.tail
+        self.tail = response.tail
 
 
 async def put(served: Serving, *messages: Message) -> None:
@@ -63,26 +61,38 @@ async def test_awaited_tick_is_promised_at_once(served: Serving, connection: Con
     for _ in range(3):
         await put(served, Message("orders", b"x"))
         tick = await served.log.allocate_time_tick()
-        await feed.stream.write(proto.ConsumeRequest(await_tick=AwaitTickRequest(time_tick=tick)))
+        await feed.stream.write(FollowTailRequest(await_tick=tick))
         while feed.tail.promised_tick < tick:
             await feed.update()
 
 
-async def test_close_handshake(connection: Connection) -> None:
+async def test_client_that_sends_nothing_more_ends_the_feed(connection: Connection) -> None:
     feed = await Feed.open(connection)
-    await feed.stream.write(proto.ConsumeRequest(close=proto.CloseConsumerRequest()))
-    responses = []
-    while (response := await feed.stream.read()) is not None:
-        responses.append(response.WhichOneof("response"))
-    assert responses[-1] == "close"
+    await feed.stream.finish()
+    while await feed.stream.read() is not None:
+        pass
 
 
-@pytest.mark.parametrize(
-    ("selection", "words"), [({"incarnation": 5}, "are of another log"), ({"tail_only": False}, "read the frames with ReadFrames")]
-)
-async def test_wrong_selection_is_an_error(connection: Connection, selection: Any, words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        await Feed.open(connection, **selection)
+async def test_positions_of_another_log_are_an_error(connection: Connection) -> None:
+    with pytest.raises(InvalidArgumentError, match="are of another log"):
+        await Feed.open(connection, incarnation=5)
+
+
+async def test_later_request_without_a_tick_is_an_error(connection: Connection) -> None:
+    feed = await Feed.open(connection)
+    await feed.stream.write(FollowTailRequest())
+    with pytest.raises(InvalidArgumentError, match="set await_tick"):
+        while True:
+            await feed.update()
+
+
+async def test_silent_stream_of_a_stopping_node_ends(served: Serving, connection: Connection) -> None:
+    stream = await connection.stream(FOLLOW_TAIL, "feeding")
+    while not served.node.draining.calls:
+        await asyncio.sleep(0.01)
+    await served.node.close()
+    with pytest.raises(WALError, match="is being stopped"):
+        await stream.read()
 
 
 async def test_end_of_the_log_and_of_the_node_end_the_feed(served: Serving, connection: Connection) -> None:
