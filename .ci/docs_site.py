@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
+from mkdocs.utils import get_relative_url
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PROJECT: Final = {
@@ -22,6 +24,7 @@ PROJECT: Final = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 """The pages beside docs/, and their place in the site. Pictures beside them come along."""
+_log: Final = get_plugin_logger("docs_site")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?P<start>!?\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\()(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
 
@@ -55,6 +58,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         parts += [_LINK.sub(rewritten, markdown[at : fence.start()]), fence[0]]
         at = fence.end()
     return "".join([*parts, _LINK.sub(rewritten, markdown[at:])])
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Resolves the links of docstrings to pages of docs/, which are written as `site:docs/howto/consumers.md`."""
+
+    def resolved(link: re.Match[str]) -> str:
+        file = files.get_file_from_path(link[1])
+        if file is None:
+            _log.warning("a docstring on %s names docs/%s, which does not exist", page.file.src_uri, link[1])
+            return link[0]
+        return f'href="{get_relative_url(file.url, page.url)}"'
+
+    return re.sub(r'href="site:docs/([^"]+)"', resolved, html)
 
 
 def _places() -> dict[str, str]:

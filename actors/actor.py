@@ -206,6 +206,7 @@ class ActorRef:
 
     @property
     def name(self) -> str:
+        """The name that the actor was spawned with."""
         return self._name
 
     @property
@@ -307,6 +308,7 @@ class ActorRef:
         return self.pending > 0 and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> ActorStatistics:
+        """Returns the current counts."""
         return ActorStatistics(
             name=self._name, pending=self.pending, handled=self._handled, turns=self._turns, failure=failure_text(self._failure)
         )

@@ -173,10 +173,12 @@ class Group(GroupInbox):
 
     @property
     def name(self) -> str:
+        """The name of the group."""
         return self._name
 
     @property
     def paused(self) -> bool:
+        """Whether the group is paused."""
         return self._pauses > 0
 
     @property

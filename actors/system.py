@@ -50,6 +50,7 @@ class ActorSystem:
 
     @property
     def name(self) -> str:
+        """The name of the system."""
         return self._name
 
     @property

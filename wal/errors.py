@@ -258,10 +258,14 @@ class ClosedError(WALError):
 
 
 class ChannelExistError(WALError):
+    """The vchannel exists already."""
+
     code = StreamingCode.CHANNEL_EXIST
 
 
 class ChannelNotExistError(WALError):
+    """The vchannel does not exist, or was dropped."""
+
     code = StreamingCode.CHANNEL_NOT_EXIST
 
 
@@ -289,23 +293,33 @@ class UnmatchedChannelTermError(WALError):
 
 
 class IgnoredOperationError(WALError):
+    """In the `.outcomes` of a bulk: the message was not sent."""
+
     code = StreamingCode.IGNORED_OPERATION
 
 
 class InvalidRequestSeqError(WALError):
+    """A producer's sequence is below one in flight, or follows a failed one. Nothing was written: retry from the failed one."""
+
     code = StreamingCode.INVALID_REQUEST_SEQ
 
 
 class InnerError(WALError):
+    """Ids could not be allocated."""
+
     code = StreamingCode.INNER
     retryable = True
 
 
 class EndOfStreamError(WALError):
+    """The end of a stream in Milvus' protocol; no call raises it."""
+
     code = StreamingCode.EOF
 
 
 class UnknownError(WALError):
+    """A defect of the log; the text asks for a report."""
+
     code = StreamingCode.UNKNOWN
 
 
@@ -490,6 +504,8 @@ class SessionLostError(WALError):
 
 
 class UnrecoverableError(WALError):
+    """A broadcast is stuck or was aborted while its caller waited, or the broadcaster failed: then open the log again."""
+
     code = StreamingCode.UNRECOVERABLE
 
 

@@ -58,7 +58,11 @@ if TYPE_CHECKING:
 
 
 class WALAccesser:
-    """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it."""
+    """A log that is open or being opened. Get one from `open_wal` or `WAL()`, and use it on the event loop that opened it.
+
+    A call from another event loop, or from a forked child, raises InvalidArgumentError. A log, scanner or transaction that is
+    garbage-collected while it is open is released with a `ResourceWarning`.
+    """
 
     if not TYPE_CHECKING:  # a type checker knows the names
 
@@ -203,6 +207,9 @@ class WALAccesser:
         had an event; an event in flight counts. Otherwise nothing is written, and a ConflictError has the id of the last event in `.last`.
         It is judged when the append joins its frame, after its barrier and its key: a retry with a key returns the first result. Raises
         InvalidArgumentError for an id of another log, or of a body of the last transaction.
+
+        A key is a text of 1 to 255 bytes of UTF-8, or a `ProducerKey`; it belongs to its vchannel, and contents are not compared: the first
+        write counts. See docs/howto/idempotent-retries.md for how long keys are remembered.
         """
         lifecycle = self._lifecycle
         engine = lifecycle.engine
@@ -350,9 +357,12 @@ class WALAccesser:
 
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
         or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
-        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. With a `handler`
-        the scanner runs by itself once entered. `auto_ack` acknowledges each copy of a broadcast when the handler has returned, or when the
-        loop asks for the next message or page.
+        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. A stale cursor
+        raises TruncatedError until `delete_cursor`. With a `handler` the scanner runs by itself once entered. `auto_ack` acknowledges each
+        copy of a broadcast when the handler has returned, or when the loop asks for the next message or page.
+
+        A vchannel that does not exist is read as an empty log until it is created; after 5 s without one, a warning lists the most similar
+        names. With `create_vchannels=False` the read raises ChannelNotExistError.
         """
         if wrong:
             from wal.api.guesses import unknown_keywords
@@ -519,7 +529,8 @@ class WALAccesser:
         """Drains what is in flight, then closes the log. Idempotent; concurrent calls all wait, and cancelling one does not stop it.
 
         Once the event loop that opened the log has ended, a task of any other loop may call it: files, threads and locks are released, and
-        the next opening recovers as after a crash. Appends in flight when the loop ended have an unknown outcome.
+        the next opening recovers as after a crash. Appends in flight when the loop ended have an unknown outcome. Raises a StorageError,
+        after everything is released, if the directory was removed or replaced.
         """
         await self._lifecycle.close()
 

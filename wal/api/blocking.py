@@ -43,7 +43,11 @@ if TYPE_CHECKING:
 
 
 class BlockingWAL(TwinOfLog):
-    """An open log. Get one from `blocking`; any number of threads may use it at once."""
+    """An open log. Get one from `blocking`; any number of threads may use it at once.
+
+    A call from another event loop, or from a forked child, raises InvalidArgumentError. A log, scanner or transaction that is
+    garbage-collected while it is open is released with a `ResourceWarning`.
+    """
 
     _async: WALAccesser
 
@@ -153,6 +157,9 @@ class BlockingWAL(TwinOfLog):
         had an event; an event in flight counts. Otherwise nothing is written, and a ConflictError has the id of the last event in `.last`.
         It is judged when the append joins its frame, after its barrier and its key: a retry with a key returns the first result. Raises
         InvalidArgumentError for an id of another log, or of a body of the last transaction.
+
+        A key is a text of 1 to 255 bytes of UTF-8, or a `ProducerKey`; it belongs to its vchannel, and contents are not compared: the first
+        write counts. See docs/howto/idempotent-retries.md for how long keys are remembered.
         """
         call: Callable[..., Awaitable[AppendResult | ForgottenResult]] = self._async.raw_append
         return self._call(
@@ -271,9 +278,12 @@ class BlockingWAL(TwinOfLog):
 
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
         or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
-        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. With a `handler`
-        the scanner runs by itself once entered. `auto_ack` acknowledges each copy of a broadcast when the handler has returned, or when the
-        loop asks for the next message or page.
+        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. A stale cursor
+        raises TruncatedError until `delete_cursor`. With a `handler` the scanner runs by itself once entered. `auto_ack` acknowledges each
+        copy of a broadcast when the handler has returned, or when the loop asks for the next message or page.
+
+        A vchannel that does not exist is read as an empty log until it is created; after 5 s without one, a warning lists the most similar
+        names. With `create_vchannels=False` the read raises ChannelNotExistError.
 
         An iterable is iterated in the caller's thread. The `handler` is called in a thread of a pool, one message at a time; it may block
         and use the log.

@@ -35,9 +35,11 @@ _S = TypeVar("_S", bound=Sized)
 class BlockingMessageHandler(Protocol):
     """A handler as an object: `handle` for each message, `close` once when the scanner ends."""
 
-    def handle(self, message: ImmutableMessage) -> None: ...
+    def handle(self, message: ImmutableMessage) -> None:
+        """Handles a message; an exception ends the scanner."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Is called once, after the last message."""
 
 
 BlockingHandler = Callable[[ImmutableMessage], Any] | BlockingMessageHandler

@@ -105,6 +105,7 @@ class ImmutableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def message_id(self) -> MessageID:
+        """The id of the event; a body has its own."""
         return self._origin.message_id(self._index)
 
     @property
@@ -189,6 +190,7 @@ class TimeTickMessage(ImmutableMessage, frozen=True, gc=False, eq=False):
 
     @property
     def message_id(self) -> MessageID | None:  # type: ignore[override]
+        """The id of the newest event before it; None before any."""
         return self._origin.message_id(self._index) if self.has_event else None
 
     @property

@@ -383,9 +383,11 @@ _log: Final = logging.getLogger("wal.scanner")
 class MessageHandler(Protocol):
     """A handler as an object: `handle` is called for each message (sync or async), `close` once when the scanner ends."""
 
-    def handle(self, message: ImmutableMessage) -> Awaitable[None] | None: ...
+    def handle(self, message: ImmutableMessage) -> Awaitable[None] | None:
+        """Handles a message; an exception ends the scanner."""
 
-    def close(self) -> Awaitable[None] | None: ...
+    def close(self) -> Awaitable[None] | None:
+        """Is called once, after the last message."""
 
 
 Handler = Callable[[ImmutableMessage], Any] | MessageHandler

@@ -59,14 +59,17 @@ class QueryLag(msgspec.Struct, frozen=True):
 
     @property
     def bytes(self) -> int | None:
+        """The bytes of all pchannels that are still to be read; None if one of them is unknown."""
         return self._sum([one.bytes for one in self.pchannels])
 
     @property
     def rows(self) -> int | None:
+        """The rows of all pchannels that are still to be read; None if one of them is unknown."""
         return self._sum([one.rows for one in self.pchannels])
 
     @property
     def seconds(self) -> float | None:
+        """The seconds of the pchannel that lags most; None if unknown."""
         return max((one.seconds for one in self.pchannels), default=0.0) if self.complete else None
 
     def _sum(self, values: list[int | None]) -> int | None:

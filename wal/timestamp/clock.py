@@ -39,10 +39,13 @@ class MachineClock:
     """The clocks of this machine, with timers of the running event loop."""
 
     def wall(self) -> float:
+        """Returns seconds since 1970 (UTC)."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Returns seconds since an arbitrary moment."""
         return time.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> ScheduledCall:
+        """Calls `callback(*args)` on the running event loop after `delay_s`."""
         return asyncio.get_running_loop().call_later(delay_s, callback, *args)

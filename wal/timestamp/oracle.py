@@ -336,6 +336,7 @@ class TimestampOracle(AsyncClosing):
         return self
 
     def statistics(self) -> OracleStatistics:
+        """Returns the current counts."""
         now_ms = self._now_ms()
         return OracleStatistics(
             last=self._table.last,

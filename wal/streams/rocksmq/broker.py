@@ -34,7 +34,8 @@ _log: Final = logging.getLogger("wal.rocksmq")
 class IDAllocator(Protocol):
     """Milvus' allocator: `count` consecutive ids, positive, above all earlier ones; `wal.timestamp.IdAllocator` is one."""
 
-    def alloc(self, count: int) -> Awaitable[range]: ...
+    def alloc(self, count: int) -> Awaitable[range]:
+        """Returns the next `count` ids."""
 
 
 class RocksMQStatistics(msgspec.Struct, frozen=True):

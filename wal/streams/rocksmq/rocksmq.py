@@ -228,6 +228,7 @@ class RocksMQ(AsyncClosing):
         return self._broker.catalog.infos(self._consuming.waiting.count)
 
     def statistics(self) -> RocksMQStatistics:
+        """Returns the current counts."""
         broker = self._broker
         channels = broker.catalog.channels.values()
         return RocksMQStatistics(
