@@ -20,7 +20,7 @@ from wal.message.codec import to_wire
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.headers import producer_header
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, MILVUS_PRODUCE
 
 Send = Callable[[], "asyncio.Future[None]"]
 """Sends the message once; the future is done when its answer has come."""
@@ -45,7 +45,7 @@ async def open_stream(address: str, vchannel: str, payload: bytes, *, echo: bool
         else:
             pchannel = await _pchannel(channel)
             header = producer_header(proto.CreateProducerRequest(pchannel=pchannel))
-            call = channel.stream_stream(PRODUCE.path)(metadata=[header])
+            call = channel.stream_stream(MILVUS_PRODUCE.path)(metadata=[header])
             if not proto.ProduceResponse.FromString(await call.read()).HasField("create"):
                 raise RuntimeError("the server does not take messages")
 

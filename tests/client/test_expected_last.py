@@ -13,7 +13,6 @@ from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import ConflictError, InvalidArgumentError, UnknownOutcomeError
 from wal.message import AppendResult
 from wal.rpc.api import append_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of
 from wal.serve.log_service import LogService
 
@@ -114,13 +113,11 @@ async def test_hostile_expectations(served: Serving) -> None:
     expected = append_pb2.ExpectedLast(vchannel="orders", last=bytes(last or b""))
     other, broken = append_pb2.ExpectedLast(vchannel="other"), append_pb2.ExpectedLast(vchannel="orders", last=b"\x01")
     requests = [
-        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=two, expected_last=expected)),
-        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=one, expected_last=other)),
-        proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=one, expected_last=broken)),
+        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=two, expected_last=expected)),
+        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=one, expected_last=other)),
+        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=one, expected_last=broken)),
         *[
-            proto.ProduceRequest(
-                append_txn=append_pb2.AppendTxnRequest(request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong)
-            )
+            append_pb2.ProducerRequest(append_txn=append_pb2.AppendTxn(request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong))
             for wrong in ([other], [broken], [expected, expected])
         ],
     ]

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wal.client.outbox import AHEAD_MIN, GROW_MESSAGES, Hold, Outbox, Sending
 from wal.errors import SessionLostError, UnavailableError
 from wal.message import Message
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2
 
 
 def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = None) -> Sending:
@@ -16,7 +16,7 @@ def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = Non
 
 
 def request(*, repeatable: bool = False) -> Sending:
-    return Sending(None, 10, make=lambda number, seen: proto.ProduceRequest(), repeatable=repeatable)
+    return Sending(None, 10, make=lambda number, seen: append_pb2.ProducerRequest(), repeatable=repeatable)
 
 
 def test_half_goes_ahead_while_nothing_is_under_way() -> None:

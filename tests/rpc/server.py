@@ -16,7 +16,7 @@ from wal.network import ServerCertificate, TlsFiles
 from wal.rpc.api import cluster_pb2, component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header, producer_in
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE_STATES, PRODUCE, READ_FRAMES
+from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, MILVUS_PRODUCE, NODE_STATES, READ_FRAMES
 from wal.rpc.serving import add_handlers, listen, server_options
 
 WAIT_S = 30.0
@@ -41,7 +41,7 @@ class Server:
             CREATE_VCHANNEL: self.create,
             DROP_VCHANNEL: self.drop,
             READ_FRAMES: self.read,
-            PRODUCE: self.produce,
+            MILVUS_PRODUCE: self.produce,
         }
 
     async def states(self, _request: object, _context: object) -> component_pb2.ComponentStates:
@@ -69,7 +69,7 @@ class Server:
 
     async def produce(self, context: Any) -> None:
         """Answers each request; a text of a payload asks for something special."""
-        producer_in(context.invocation_metadata())
+        producer_in(context.invocation_metadata(), streaming_pb2.CreateProducerRequest)
         self.streams.add(context)
         try:
             await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))

@@ -23,7 +23,7 @@ from wal.rpc import auth, methods
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Right, Token, TokenCheck
 from wal.rpc.headers import token_header
-from wal.rpc.methods import LIST_VCHANNELS, PRODUCE, READ_FRAMES
+from wal.rpc.methods import LIST_VCHANNELS, MILVUS_PRODUCE, READ_FRAMES
 from wal.rpc.serving import add_handlers, listen
 from wal.runtime.secret import Secret
 
@@ -34,7 +34,7 @@ async def test_token_lets_in_and_another_or_none_does_not() -> None:
         for token in ("old", "new"):
             async with connected(port, token=Secret(token)) as connection:
                 assert await listed(connection) == ["orders"]
-                stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+                stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
                 assert await stream.read() is not None
                 stream.cancel()
         for refused, words in ((Secret("other"), "is not the server's"), (None, "has none")):
@@ -42,7 +42,7 @@ async def test_token_lets_in_and_another_or_none_does_not() -> None:
                 with pytest.raises(AuthenticationError, match=words) as answer:
                     await listed(connection)
                 assert "other" not in str(answer.value)
-                stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+                stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
                 with pytest.raises(InvalidArgumentError, match=words):
                     await stream.read()
                 with pytest.raises(InvalidArgumentError, match=words):
@@ -75,11 +75,11 @@ async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
     async with serving(Server(), interceptors=[check]) as port:
         async with connected(port, token=Secret("r")) as reader:
             assert await listed(reader) == ["orders"]
-            stream = await reader.stream(PRODUCE, "producing", headers=[HEADER])
+            stream = await reader.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
             with pytest.raises(AuthenticationError, match=r"no right to .*Produce, which needs 'write'"):
                 await stream.read()
         async with connected(port, token=Secret("w")) as writer:
-            stream = await writer.stream(PRODUCE, "producing", headers=[HEADER])
+            stream = await writer.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
             assert await stream.read() is not None
             with pytest.raises(AuthenticationError, match="which needs 'read'"):
                 await listed(writer)
@@ -106,7 +106,7 @@ async def test_stream_ends_when_its_token_is_taken_back() -> None:
         connected(port, token=Secret("old")) as first,
         connected(port, token=Secret("new")) as second,
     ):
-        streams = [await one.stream(PRODUCE, "producing", headers=[HEADER]) for one in (first, second)]
+        streams = [await one.stream(MILVUS_PRODUCE, "producing", headers=[HEADER]) for one in (first, second)]
         for stream in streams:
             assert await stream.read() is not None
         check.renew([msgspec.structs.replace(new, rights=READER | WRITER)])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageType
-from wal.rpc.api.append_pb2 import AppendRequest, MessageColumns
+from wal.rpc.api import append_pb2
+from wal.rpc.api.append_pb2 import MessageColumns
 from wal.rpc.appends import Append, appends_of, columns_of, key_of, messages_of, request_of
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
@@ -33,7 +34,7 @@ def alike(one: Message, other: object) -> bool:
 
 @given(st.lists(appends, max_size=8), st.integers(-(2**62), 2**62), st.integers(0, 2**64 - 1))
 def test_appends_arrive_as_they_were_sent(sent: list[Append], first: int, seen: int) -> None:
-    request = AppendRequest.FromString(request_of(first, sent, seen_time_tick=seen).SerializeToString())
+    request = append_pb2.Append.FromString(request_of(first, sent, seen_time_tick=seen).SerializeToString())
     arrived = list(appends_of(request))
     assert [number for number, _ in arrived] == list(range(first, first + len(sent)))
     assert request.seen_time_tick == seen
@@ -111,7 +112,7 @@ def test_bytes_are_a_key_or_are_refused(stored: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_request_is_answered(data: bytes) -> None:
     """No bytes on the wire raise anything else than an InvalidArgumentError."""
-    request = AppendRequest(first_request_id=1)
+    request = append_pb2.Append(first_request_id=1)
     request.messages.vchannels.extend(["a", ""])
     half = len(data) // 2
     request.messages.payload_lengths, request.messages.payloads = data[:half], data[half:]

@@ -17,7 +17,7 @@ from wal import errors
 from wal.network import Method
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, streaming_pb2
 from wal.rpc.frame_pages import EncodedPage
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, NODE_STATES, PRODUCE, READ_FRAMES
+from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, MILVUS_PRODUCE, NODE_STATES, READ_FRAMES
 from wal.rpc.serving import listen, server_options
 
 
@@ -51,7 +51,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
 
     class Damaged(Server):
         def handlers(self) -> dict[Any, Any]:
-            each: dict[Any, Any] = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, PRODUCE: produce}
+            each: dict[Any, Any] = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, MILVUS_PRODUCE: produce}
             found = {Method(method.path, method.request, EncodedPage): handler for method, handler in each.items()}
             return {NODE_STATES: self.states, **found}
 
@@ -62,7 +62,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
             await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await anext(connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await stream.read()
 
@@ -100,7 +100,7 @@ async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(tur
 
 async def test_stream_answers_until_it_is_closed() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         created = await stream.read()
         assert created is not None
         assert created.create.producer_id == 1
@@ -119,7 +119,7 @@ async def test_stream_answers_until_it_is_closed() -> None:
 
 async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         await stream.write(produce(1, b"fail"))
         with pytest.raises(errors.ChannelNotExistError, match=r"^no such channel$"):
@@ -130,7 +130,7 @@ async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> Non
 
 async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
     async with serving(Server()) as port, Proxy(port) as proxy, connected(int(proxy.address.rpartition(":")[2])) as connection:
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         proxy.cut()
         with pytest.raises(errors.UnavailableError, match=f"{proxy.address}, producing: ") as caught:
@@ -140,7 +140,7 @@ async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() ->
 
 async def test_stream_without_its_header_is_refused_with_the_remedy() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(PRODUCE, "producing")
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         with pytest.raises(errors.InvalidArgumentError, match="has 0 headers 'create-producer': send one"):
             await stream.read()
 
@@ -148,7 +148,7 @@ async def test_stream_without_its_header_is_refused_with_the_remedy() -> None:
 async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> None:
     fake = Server()
     async with serving(fake) as port, connected(port) as connection:
-        slow = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        slow = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await slow.write(produce(0, b"freeze"))
         fake.hang.clear()
         sent = 0
@@ -160,7 +160,7 @@ async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> Non
                 sent += 1
 
         writing = asyncio.create_task(flood())
-        quick = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        quick = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await quick.read()
         for number in range(500):
             await quick.write(produce(number))
@@ -176,14 +176,14 @@ async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> Non
 
 async def test_cancelling_a_stream_ends_its_reader_and_cancelling_a_task_is_no_error_of_the_stream() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
         stream.cancel()
         with pytest.raises(errors.ClosedError, match="the stream has ended"):
             await reading
-        stream = await connection.stream(PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         await stream.read()
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WALError, WouldBlockError
 from wal.message import FORM_PULSAR, AppendResult, MessageID, TxnContext
-from wal.rpc.api import append_pb2, result_pb2, streaming_pb2
+from wal.rpc.api import append_pb2, result_pb2
 from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
-from wal.rpc.converters import Numbered, ranges_of, result_from_proto, result_to_proto, results_of
+from wal.rpc.converters import Numbered, ranges_of, results_of
 
 ids = st.builds(MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)) | st.builds(
     MessageID, st.just("p-1"), st.integers(0, 2**64 - 1), st.integers(0, 2**128 - 1), st.integers(0, 2**32 - 2), st.just(FORM_PULSAR)
@@ -58,23 +58,10 @@ def test_results_come_out_as_they_were(numbered: list[Numbered]) -> None:
     assert [each for one in ranges for each in results_of(one)] == numbered
 
 
-@given(results())
-def test_result_comes_out_as_it_was_in_the_form_of_the_contract(result: AppendResult) -> None:
-    message = streaming_pb2.ProduceMessageResponseResult.FromString(result_to_proto(result).SerializeToString())
-    assert result_from_proto(message) == result
-
-
-def test_result_of_a_server_of_the_contract_has_an_id_alone() -> None:
-    at = MessageID("p-1", 7, 4096, 0)
-    message = streaming_pb2.ProduceMessageResponseResult(id={"id": bytes(at)})
-    assert result_from_proto(message) == AppendResult(at, 0, at)
-
-
 def test_extra_that_no_wire_carries_is_refused() -> None:
     at = MessageID("p-1", 7, 4096, 0)
-    for convert in (result_to_proto, lambda result: ranges_of([(1, result)])):
-        with pytest.raises(InvalidArgumentError, match="no wire form"):
-            convert(AppendResult(at, 1, at, extra=object()))
+    with pytest.raises(InvalidArgumentError, match="no wire form"):
+        ranges_of([(1, AppendResult(at, 1, at, extra=object()))])
 
 
 def test_results_of_a_frame_are_one_range() -> None:

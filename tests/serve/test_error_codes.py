@@ -13,9 +13,7 @@ from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving, connected
 from tests.serve.test_message_txns import Producer, Refused
 from wal.errors import ChannelExistError, ChannelFencedError
-from wal.message import Message
-from wal.rpc.api import cluster_pb2, streaming_pb2
-from wal.rpc.appends import request_of
+from wal.rpc.api import cluster_pb2
 from wal.rpc.methods import CREATE_VCHANNEL
 
 STATUS = grpc.StatusCode.FAILED_PRECONDITION
@@ -66,12 +64,15 @@ async def invalid_request_seq(served: Serving, foreign: Foreign) -> tuple[grpc.S
     kind = foreign.kind
     close = kind("ProduceRequest")(close=kind("CloseProducerRequest")())
     late = foreign.request(2, foreign.message("orders", b"late"))
-    # The answer to the close waits for the message, and that for its barrier (one of our requests; Milvus' have none).
-    barrier = await served.log.allocate_time_tick() + (300 << 18)
-    held = streaming_pb2.ProduceRequest(append=request_of(1, [(Message("orders", b"held"), barrier, None)]))
-    await producer.call.write(kind("ProduceRequest").FromString(held.SerializeToString()))
+    # The answer to the close waits for the message, which is not written before the server has read what follows the close.
+    (pchannel,) = served.log.node.pchannels.values()
+    pchannel.actor_group.pause()
+    await producer.call.write(foreign.request(1, foreign.message("orders", b"held")))
     await producer.call.write(close)
     await producer.call.write(late)
+    while any(task.get_name() == f"requests for {pchannel.channel}" for task in asyncio.all_tasks()):
+        await asyncio.sleep(0.001)
+    pchannel.actor_group.resume()
     return await ended(foreign, producer.call)
 
 

@@ -1,23 +1,20 @@
-"""Produce: Milvus' form and ours, over real sockets."""
+"""Produce, over real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
+from google.protobuf.empty_pb2 import Empty
 
 from tests.faults import SavingGate
-from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving, child, connected, serving
 from wal import errors, open_wal
-from wal.message import AppendResult, Message, MessageID, MessageType
+from wal.message import AppendResult, Message, MessageType
 from wal.read.options import ReadOptions
 from wal.read.scanner import Scanner
 from wal.rpc.api import append_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, columns_of, outcomes_from_proto, request_of
 from wal.rpc.connection import Connection
@@ -25,19 +22,18 @@ from wal.rpc.headers import producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
 from wal.write.idempotency.keys import ProducerKey
 
-CLOSE = proto.ProduceRequest(close=proto.CloseProducerRequest())
+CLOSE = append_pb2.ProducerRequest(close=Empty())
 
 
 async def opened(connection: Connection, info: PChannelInfo | None = None, *, session: bytes = b"") -> Any:
     """Returns a stream after its first response."""
     if info is None:
         info = await assigned(connection)
-    header = producer_header(proto.CreateProducerRequest(pchannel=info, session=session))
+    header = producer_header(append_pb2.OpenProducer(pchannel=info, session=session))
     stream = await connection.stream(PRODUCE, "producing", headers=[header])
     first = await stream.read()
     assert first is not None
-    assert first.create.producer_id > 0
-    assert first.create.log.pchannel == info
+    assert first.opened.log.pchannel == info
     return stream
 
 
@@ -68,85 +64,8 @@ async def stored(served: Serving, vchannel: str) -> list[bytes]:
         return [body.payload async for message in scanner for body in message.bodies()]
 
 
-def append(first: int, *messages: Message, **options: Any) -> proto.ProduceRequest:
-    return proto.ProduceRequest(append=request_of(first, [(message, 0, None) for message in messages], **options))
-
-
-async def test_client_of_the_contract_appends(served: Serving, foreign: Foreign) -> None:
-    info = await foreign.assigned()
-    call = foreign.produce(info)
-    assert (await call.read()).create.producer_id == 1
-    for number in range(100):
-        await call.write(foreign.request(number, foreign.message("orders", b"%d" % number, who="me")))
-    ids = []
-    for number in range(100):
-        answer = (await call.read()).produce
-        assert (answer.request_id, answer.WhichOneof("response")) == (number, "result")
-        ids.append(MessageID.from_bytes(answer.result.id.id))
-    assert ids == sorted(ids)
-    await call.write(foreign.kind("ProduceRequest")(close=foreign.kind("CloseProducerRequest")()))
-    assert (await call.read()).WhichOneof("response") == "close"
-    assert await call.read() is grpc.aio.EOF
-    assert await call.code() is grpc.StatusCode.OK
-    assert await stored(served, "orders") == [b"%d" % number for number in range(100)]
-
-
-async def test_producers_have_ids_of_their_own(foreign: Foreign) -> None:
-    info = await foreign.assigned()
-    assert [(await foreign.produce(info).read()).create.producer_id for _ in range(3)] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("properties", "words"),
-    [
-        ({"_t": "1"}, "TIME_TICK cannot be appended"),
-        ({"_t": "77"}, "'77': expected a type"),
-        ({"_tt": "zz"}, "'_tt' of a message on the wire"),
-        ({"_ik": "key"}, "'_ik' of a message on the wire"),
-        ({"_v": "1"}, "'_v' of a message on the wire is '1'"),
-        ({"_vc": ""}, "'_vc' of a message on the wire is ''"),
-        ({"_vc": "x" * 600}, "vchannel"),
-    ],
-)
-async def test_one_bad_message_is_an_error_of_its_own(served: Serving, foreign: Foreign, properties: dict[str, str], words: str) -> None:
-    call = foreign.produce(await foreign.assigned())
-    await call.read()
-    bad = foreign.message("orders", b"bad")
-    bad.properties.update(properties)
-    await call.write(foreign.request(7, bad))
-    await call.write(foreign.request(8, foreign.message("orders", b"good")))
-    answers = {answer.request_id: answer for answer in [(await call.read()).produce, (await call.read()).produce]}
-    assert answers[7].error.code == 10
-    assert words in answers[7].error.cause
-    assert answers[8].WhichOneof("response") == "result"
-    assert await stored(served, "orders") == [b"good"]
-
-
-async def test_stream_that_is_created_wrongly_gets_the_contracts_status(foreign: Foreign) -> None:
-    info = await foreign.assigned()
-    wrong = foreign.kind("PChannelInfo")
-    for given, code, status in (
-        (wrong(name="other", term=info.term), 2, grpc.StatusCode.FAILED_PRECONDITION),
-        (wrong(name=info.name, term=info.term + 1), 6, grpc.StatusCode.FAILED_PRECONDITION),
-        (wrong(), 10, grpc.StatusCode.INVALID_ARGUMENT),
-    ):
-        found, error = await foreign.error_of(foreign.produce(given))
-        assert (found, error.code) == (status, code)
-    nothing = foreign.open("StreamingNodeHandlerService", "Produce")
-    assert (await foreign.error_of(nothing))[1].code == 10
-    garbage = foreign.open("StreamingNodeHandlerService", "Produce", metadata=[("create-producer", "?")])
-    assert (await foreign.error_of(garbage))[1].code == 10
-
-
-async def test_request_without_a_content_ends_its_stream_after_what_was_accepted(foreign: Foreign) -> None:
-    call = foreign.produce(await foreign.assigned())
-    await call.read()
-    await call.write(foreign.request(1, foreign.message("orders", b"before")))
-    await call.write(foreign.kind("ProduceRequest")())
-    assert (await call.read()).produce.WhichOneof("response") == "result"
-    status, error = await foreign.error_of(call)
-    assert (status, error.code) == (grpc.StatusCode.INVALID_ARGUMENT, 10)
-    assert "set produce" in error.cause
+def append(first: int, *messages: Message, **options: Any) -> append_pb2.ProducerRequest:
+    return append_pb2.ProducerRequest(append=request_of(first, [(message, 0, None) for message in messages], **options))
 
 
 async def test_many_messages_at_a_time(served: Serving, connection: Connection) -> None:
@@ -175,7 +94,7 @@ async def test_errors_of_single_messages_leave_the_others_alone(served: Serving,
         payloads=b"abcd",
         types=b"".join(number.to_bytes(4, "little") for number in (2, 2, 9999, 2)),
     )
-    await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=10, messages=columns)))
+    await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=10, messages=columns)))
     found = await outcomes(stream, 4)
     assert isinstance(found[10], AppendResult)
     assert isinstance(found[11], errors.InvalidArgumentError)
@@ -188,11 +107,11 @@ async def test_key_is_written_once(served: Serving, connection: Connection) -> N
     stream = await opened(connection)
     message = Message("orders", b"once")
     keys = [(message, 0, "return-7"), (message, 0, "return-7"), (message, 0, ProducerKey("me", 1))]
-    await stream.write(proto.ProduceRequest(append=request_of(1, [*keys, *keys])))  # type: ignore[list-item]
+    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [*keys, *keys])))  # type: ignore[list-item]
     found = await outcomes(stream, 6)
     assert [found[number].duplicate for number in range(1, 7)] == [False, True, False, True, True, True]  # type: ignore[union-attr]
     assert found[4].message_id == found[1].message_id  # type: ignore[union-attr]
-    await stream.write(proto.ProduceRequest(append=request_of(7, [(message, 0, ProducerKey("me", 1))])))
+    await stream.write(append_pb2.ProducerRequest(append=request_of(7, [(message, 0, ProducerKey("me", 1))])))
     assert (await outcomes(stream, 1))[7].duplicate  # type: ignore[union-attr]
     assert await stored(served, "orders") == [b"once", b"once"]
 
@@ -201,13 +120,13 @@ async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, conn
     stream = await opened(connection)
     tick = await served.log.allocate_time_tick()
     request = request_of(1, [(Message("orders", b"x"), tick, None)], seen_time_tick=tick + 5)
-    await stream.write(proto.ProduceRequest(append=request))
+    await stream.write(append_pb2.ProducerRequest(append=request))
     result = (await outcomes(stream, 1))[1]
     assert isinstance(result, AppendResult)
     assert result.time_tick is not None
     assert result.time_tick > tick + 5
     far = request_of(2, [(Message("orders", b"x"), 0, None)], seen_time_tick=(1 << 63))
-    await stream.write(proto.ProduceRequest(append=far))
+    await stream.write(append_pb2.ProducerRequest(append=far))
     refused = (await outcomes(stream, 1))[2]
     assert isinstance(refused, errors.InvalidArgumentError)
     await stream.write(append(3, Message("orders", b"y")))  # the stream goes on
@@ -219,11 +138,11 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
     message, oracle = Message("orders", b"x"), served.log.node.oracle
     for number in range(70):
         seen = oracle.last + (59_000 << 18)
-        await stream.write(proto.ProduceRequest(append=request_of(number, [(message, 0, None)], seen_time_tick=seen)))
+        await stream.write(append_pb2.ProducerRequest(append=request_of(number, [(message, 0, None)], seen_time_tick=seen)))
         await outcomes(stream, 1)
     assert oracle.statistics().ahead_s < 61.0
     far = oracle.last + (30_000 << 18)
-    await stream.write(proto.ProduceRequest(append=request_of(70, [(message, far, None)])))
+    await stream.write(append_pb2.ProducerRequest(append=request_of(70, [(message, far, None)])))
     refused = (await outcomes(stream, 1))[70]
     assert isinstance(refused, errors.InvalidArgumentError)  # a barrier as far would be waited for as long
 
@@ -231,9 +150,9 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
 async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)
-    await stream.write(proto.ProduceRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
-    txn = append_pb2.AppendTxnRequest(request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
-    await stream.write(proto.ProduceRequest(append_txn=txn))
+    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
+    txn = append_pb2.AppendTxn(request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
+    await stream.write(append_pb2.ProducerRequest(append_txn=txn))
     found = await outcomes(stream, 3)
     for number in (1, 3):
         assert isinstance(found[number], errors.InvalidArgumentError)
@@ -244,16 +163,16 @@ async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connect
 async def test_whole_transaction_is_one_event(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3", message_type=MessageType.DELETE)]
-    request = append_pb2.AppendTxnRequest(request_id=5, vchannels=["a", "b"], bodies=columns_of(bodies))
-    await stream.write(proto.ProduceRequest(append_txn=request))
+    request = append_pb2.AppendTxn(request_id=5, vchannels=["a", "b"], bodies=columns_of(bodies))
+    await stream.write(append_pb2.ProducerRequest(append_txn=request))
     result = (await outcomes(stream, 1))[5]
     assert isinstance(result, AppendResult)
     assert result.txn_context is not None
     assert await stored(served, "a") == [b"1", b"3"]
     assert await stored(served, "b") == [b"2"]
     for names, wrong in ((["a"], bodies), ([], bodies[:1]), (["a", "a"], bodies[:1])):
-        request = append_pb2.AppendTxnRequest(request_id=6, vchannels=names, bodies=columns_of(wrong))
-        await stream.write(proto.ProduceRequest(append_txn=request))
+        request = append_pb2.AppendTxn(request_id=6, vchannels=names, bodies=columns_of(wrong))
+        await stream.write(append_pb2.ProducerRequest(append_txn=request))
         assert isinstance((await outcomes(stream, 1))[6], errors.InvalidArgumentError)
     assert await stored(served, "a") == [b"1", b"3"]
 
@@ -261,7 +180,7 @@ async def test_whole_transaction_is_one_event(served: Serving, connection: Conne
 async def test_contradictory_columns_end_the_stream(connection: Connection) -> None:
     stream = await opened(connection)
     wrong = append_pb2.MessageColumns(vchannels=["a"], payload_lengths=b"\5\0\0\0", payloads=b"x")
-    await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(messages=wrong)))
+    await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(messages=wrong)))
     with pytest.raises(errors.InvalidArgumentError, match="contradict each other"):
         await stream.read()
 
@@ -306,7 +225,7 @@ async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, c
 async def test_requests_after_the_one_that_closes_are_not_executed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     held = request_of(1, [(Message("orders", b"held"), (await served.log.allocate_time_tick()) + (1 << 18) * 300, None)])
-    await stream.write(proto.ProduceRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
+    await stream.write(append_pb2.ProducerRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
     with pytest.raises(errors.InvalidRequestSeqError, match="follows the one that closes"):
@@ -445,15 +364,15 @@ async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any
 
 async def test_withdrawing_is_answered_and_changes_nothing_but_what_waits(connection: Connection) -> None:
     stream = await opened(connection)
-    await stream.write(proto.ProduceRequest(append=request_of(1, [(Message("orders", b"1"), 0, "k")])))
-    await stream.write(proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=2, withdrawn_ids=[1, 2, 9])))
+    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [(Message("orders", b"1"), 0, "k")])))
+    await stream.write(append_pb2.ProducerRequest(withdraw=append_pb2.Withdraw(request_id=2, withdrawn_ids=[1, 2, 9])))
     answered: dict[int, Outcome | None] = {}
     while len(answered) < 2:
         outcomes = (await stream.read()).outcomes
         answered |= dict(outcomes_from_proto(outcomes)) | dict.fromkeys(outcomes.done)
     assert answered[2] is None
     assert isinstance(answered[1], AppendResult)
-    await stream.write(proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=3, withdrawn_ids=[1])))
+    await stream.write(append_pb2.ProducerRequest(withdraw=append_pb2.Withdraw(request_id=3, withdrawn_ids=[1])))
     assert list((await stream.read()).outcomes.done) == [3]
 
 

@@ -14,7 +14,6 @@ from tests.serve.test_produce import append, opened, outcomes, stored
 from wal import errors
 from wal.message import AppendResult, Message, MessageType
 from wal.rpc.api import append_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of
 from wal.rpc.codes import error_from_proto
 from wal.rpc.connection import Connection
@@ -37,30 +36,30 @@ class Client:
         (value,) = request.values()
         self.number += 1
         value.request_id = self.number
-        await self.stream.write(proto.ProduceRequest(**request))
+        await self.stream.write(append_pb2.ProducerRequest(**request))
         answer: append_pb2.Outcomes = (await self.stream.read()).outcomes
         for failed in answer.failed:
             raise error_from_proto(failed.error)
         return answer
 
     async def begin(self, *names: str, **more: Any) -> append_pb2.BegunTxn:
-        (begun,) = (await self.ask(begin_txn=append_pb2.BeginTxnRequest(vchannels=names, **more))).begun
+        (begun,) = (await self.ask(begin_txn=append_pb2.BeginTxn(vchannels=names, **more))).begun
         assert begun.request_id == self.number
         return begun
 
     async def keep(self, txn: append_pb2.BegunTxn, *, bodies: int, size: int) -> None:
-        request = append_pb2.KeepTxnRequest(txn_id=txn.context.txn_id, bodies=bodies, bytes=size)
+        request = append_pb2.KeepTxn(txn_id=txn.context.txn_id, bodies=bodies, bytes=size)
         assert list((await self.ask(keep_txn=request)).done) == [self.number]
 
     async def roll_back(self, txn: append_pb2.BegunTxn) -> None:
-        request = append_pb2.RollbackTxnRequest(txn_id=txn.context.txn_id)
+        request = append_pb2.RollbackTxn(txn_id=txn.context.txn_id)
         assert list((await self.ask(rollback_txn=request)).done) == [self.number]
 
     async def commit(self, txn: append_pb2.BegunTxn, names: list[str], *bodies: Message, **more: Any) -> AppendResult:
-        request = append_pb2.CommitTxnRequest(txn=txn, vchannels=names, bodies=columns_of(bodies), **more)
+        request = append_pb2.CommitTxn(txn=txn, vchannels=names, bodies=columns_of(bodies), **more)
         self.number += 1
         request.request_id = self.number
-        await self.stream.write(proto.ProduceRequest(commit_txn=request))
+        await self.stream.write(append_pb2.ProducerRequest(commit_txn=request))
         outcome = (await outcomes(self.stream, 1))[self.number]
         if isinstance(outcome, BaseException):
             raise outcome
@@ -210,7 +209,7 @@ async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Ser
     bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
     for key in (key_ext("once"), b""):
         begun = await client.begin("a", key_bytes=len(key))
-        request = append_pb2.CommitTxnRequest(txn=begun, vchannels=["a"], bodies=bodies, key=key)
+        request = append_pb2.CommitTxn(txn=begun, vchannels=["a"], bodies=bodies, key=key)
         committing = [txns.commit(request) for _ in range(2)]
         for commit in committing:  # none of them waits, so that no actor has a turn in between
             with pytest.raises(StopIteration) as ended:

@@ -7,10 +7,11 @@ import contextlib
 from typing import Any
 
 import grpc.aio
+from google.protobuf.empty_pb2 import Empty
 
 from tests.serve.bad_input.test_bad_input import resident
 from tests.serve.servers import Child
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
@@ -21,18 +22,18 @@ async def test_requests_after_the_close_take_no_memory(server: Child) -> None:
     request_bytes = 60_000
     streams = 500
 
-    async def send_after_the_close(channel: grpc.aio.Channel, late: proto.ProduceRequest) -> None:
-        header = producer_header(proto.CreateProducerRequest(pchannel=PChannelInfo(name="p0")))
+    async def send_after_the_close(channel: grpc.aio.Channel, late: append_pb2.ProducerRequest) -> None:
+        header = producer_header(append_pb2.OpenProducer(pchannel=PChannelInfo(name="p0")))
         call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())(metadata=[header])
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server may be faster
-            await call.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+            await call.write(append_pb2.ProducerRequest(close=Empty()))
             await call.write(late)
             await call.done_writing()
             while await call.read() is not grpc.aio.EOF:
                 pass
 
-    late = proto.ProduceRequest()
-    late.produce.message.payload = bytes(request_bytes)
+    late = append_pb2.ProducerRequest()
+    late.append.messages.payloads = bytes(request_bytes)
     async with grpc.aio.insecure_channel(server.address) as channel:
         for _ in range(streams // 5):
             await send_after_the_close(channel, late)

@@ -12,18 +12,18 @@ from tests.serve.test_produce import append, assigned, outcomes, stored
 from wal import Message
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.message import AppendResult
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 
 
 async def begun(connection: Connection, session: bytes, number: int = 0) -> Any:
-    request = proto.CreateProducerRequest(pchannel=await assigned(connection, number), session=session)
+    request = append_pb2.OpenProducer(pchannel=await assigned(connection, number), session=session)
     stream = await connection.stream(PRODUCE, "producing", headers=[producer_header(request)])
     created = await stream.read()
     assert created is not None
-    assert created.HasField("create")
+    assert created.HasField("opened")
     return stream
 
 
@@ -80,7 +80,7 @@ async def test_other_sessions_and_pchannels_are_left_alone() -> None:
 async def test_many_streams_of_a_session_at_once_leave_one(served: Serving) -> None:
     async with connected(served.address) as connection:
         info = await assigned(connection)
-        header = producer_header(proto.CreateProducerRequest(pchannel=info, session=b"session"))
+        header = producer_header(append_pb2.OpenProducer(pchannel=info, session=b"session"))
         streams = [await connection.stream(PRODUCE, "producing", headers=[header]) for _ in range(8)]
 
         async def answered(stream: Any) -> bool:

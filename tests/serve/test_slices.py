@@ -19,7 +19,6 @@ from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, Message, encode_properties
 from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, outcomes_from_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import APPEND_BROADCAST, DELETE_CURSORS, DESCRIBE_CHANNELS, DESTORY_CHANNELS, LIST_VCHANNELS, LOCATE_VCHANNELS
@@ -72,7 +71,7 @@ async def ask(connection: Connection, method: Any, request: Proto) -> Any:
 
 async def answer(stream: Any, **request: Any) -> BaseException | None:
     """Returns the error of a request on a Produce stream, whose number is 1, or None."""
-    await stream.write(proto.ProduceRequest(**request))
+    await stream.write(append_pb2.ProducerRequest(**request))
     response = await stream.read()
     if response.outcomes.begun:
         return None
@@ -88,11 +87,11 @@ async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest
             assert [state.name for state in answered.vchannels] == names
             assert all(state.incarnation for state in answered.vchannels)
             stream = await opened(connection)
-            begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=[f"begun-{number}" for number in range(MANY)])
+            begin = append_pb2.BeginTxn(request_id=1, vchannels=[f"begun-{number}" for number in range(MANY)])
             assert await answer(stream, begin_txn=begin) is None
             messages = [Message(f"appended-{number}", b"") for number in range(MANY)]
-            append = append_pb2.AppendRequest(first_request_id=1, messages=columns_of(messages))
-            await stream.write(proto.ProduceRequest(append=append))
+            append = append_pb2.Append(first_request_id=1, messages=columns_of(messages))
+            await stream.write(append_pb2.ProducerRequest(append=append))
             assert all(isinstance(one, AppendResult) for one in (await outcomes(stream, MANY)).values())
         assert sum(turns.calls.values()) == 3 * MANY
         assert max(turns.calls.values()) <= SLICE
@@ -111,7 +110,7 @@ async def test_appends_are_executed_in_slices(
     else:
         messages.types = struct.pack("<I", 2) * MANY  # otherwise they are appended together, as 1 operation
     with turns.counted(monkeypatch, type(served.log.appends), "append"):
-        await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=messages)))
+        await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=messages)))
         assert len(await outcomes(stream, MANY)) == MANY
     assert sum(turns.calls.values()) == MANY
     assert max(turns.calls.values()) <= SLICE
@@ -121,8 +120,8 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
     stream = await opened(connection)
     bodies_max = served.log.settings.txn_bodies_max
     many = [f"v{number}" for number in range(bodies_max + 1)]
-    begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=many)
-    txn = append_pb2.AppendTxnRequest(request_id=1, vchannels=many, bodies=columns_of([Message("v0", b"")]))
+    begin = append_pb2.BeginTxn(request_id=1, vchannels=many)
+    txn = append_pb2.AppendTxn(request_id=1, vchannels=many, bodies=columns_of([Message("v0", b"")]))
     for refused in (await answer(stream, begin_txn=begin), await answer(stream, append_txn=txn)):
         assert isinstance(refused, InvalidArgumentError)
         assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
@@ -134,7 +133,7 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
 async def test_transaction_without_room_creates_nothing() -> None:
     async with serving(vchannels_max=10) as served, connected(served.address) as connection:
         stream = await opened(connection)
-        begin = append_pb2.BeginTxnRequest(request_id=1, vchannels=[f"v{number}" for number in range(11)])
+        begin = append_pb2.BeginTxn(request_id=1, vchannels=[f"v{number}" for number in range(11)])
         refused = await answer(stream, begin_txn=begin)
         assert isinstance(refused, InvalidArgumentError)
         assert "'v0' and 10 others would be 1 more than vchannels_max=10" in str(refused)
@@ -175,7 +174,7 @@ async def test_too_many_entries_are_counted_before_they_are_read(
     for method, request in requests:
         with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
             await ask(connection, method, request)
-    await stream.write(proto.ProduceRequest(begin_txn=append_pb2.BeginTxnRequest(request_id=1, vchannels=millions)))
+    await stream.write(append_pb2.ProducerRequest(begin_txn=append_pb2.BeginTxn(request_id=1, vchannels=millions)))
     with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
         await stream.read()
 
@@ -185,11 +184,11 @@ async def test_request_of_too_many_messages_makes_none(connection: Connection, m
     monkeypatch.setattr("wal.rpc.appends.Message", lambda *values, **named: made.append(values))
     stream = await opened(connection)
     million = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4_000_000))
-    await stream.write(proto.ProduceRequest(append=append_pb2.AppendRequest(first_request_id=1, messages=million)))
+    await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=million)))
     with pytest.raises(InvalidArgumentError, match="1000000 messages, at most 65536"):
         await stream.read()
     stream = await opened(connection)
-    txn = append_pb2.AppendTxnRequest(request_id=1, vchannels=["orders"], bodies=million)
+    txn = append_pb2.AppendTxn(request_id=1, vchannels=["orders"], bodies=million)
     refused = await answer(stream, append_txn=txn)
     assert isinstance(refused, InvalidArgumentError)
     assert "1000000 bodies is over txn_bodies_max=4096" in str(refused)
@@ -202,7 +201,7 @@ async def test_message_of_many_properties_is_refused_undecoded(connection: Conne
     columns = append_pb2.MessageColumns(
         vchannels=["orders"], payload_lengths=bytes(4), properties_lengths=struct.pack("<I", len(stored)), properties=stored
     )
-    refused = await answer(stream, append=append_pb2.AppendRequest(first_request_id=1, messages=columns))
+    refused = await answer(stream, append=append_pb2.Append(first_request_id=1, messages=columns))
     assert isinstance(refused, InvalidArgumentError)
     assert "16385 properties, and at most 16384" in str(refused)
 

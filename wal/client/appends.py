@@ -24,8 +24,8 @@ from wal.client.txn import RemoteTxn
 from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
+from wal.rpc.api import append_pb2 as proto
 from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
 from wal.rpc.converters import producers_from_proto
 from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
@@ -408,10 +408,10 @@ class RemoteAppends:
 
 def _expecting(
     message: Message, barrier: int, key: Key | None, expected_last: MessageID | None, number: int, seen: int
-) -> proto.ProduceRequest:
+) -> proto.ProducerRequest:
     """Returns the request for a message that expects this last event."""
     (expected,) = expected_to_proto({message.vchannel: expected_last})
-    return proto.ProduceRequest(append=request_of(number, [(message, barrier, key)], seen_time_tick=seen, expected_last=expected))
+    return proto.ProducerRequest(append=request_of(number, [(message, barrier, key)], seen_time_tick=seen, expected_last=expected))
 
 
 def _not_located(name: str, error: BaseException) -> WALError:

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from wal.errors import WALError
 from wal.message import Message
-from wal.rpc.api import append_pb2
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2 as proto
 from wal.write.idempotency.keys import Key
 
 REQUEST_BYTES: Final = 1024 * 1024
@@ -29,18 +28,18 @@ server work at the same time, each on one half. A request of fewer messages woul
 GROW_MESSAGES: Final = 32
 """A request of fewer messages may wait for an answer: a request costs the client, the server and the log as much as about 20 messages."""
 
-Make = Callable[[int, int], proto.ProduceRequest]
+Make = Callable[[int, int], proto.ProducerRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
 
 
 def requested(name: str, *, sees: bool = True, **fields: Any) -> Make:
     """Returns what makes a request of this kind with these fields; unless `sees` is False it has the largest tick seen as well."""
 
-    def make(number: int, seen: int) -> proto.ProduceRequest:
+    def make(number: int, seen: int) -> proto.ProducerRequest:
         values: dict[str, Any] = {"request_id": number, **fields}
         if sees:
             values["seen_time_tick"] = seen
-        return proto.ProduceRequest(**{name: values})
+        return proto.ProducerRequest(**{name: values})
 
     return make
 
@@ -289,6 +288,6 @@ class Withdrawals:
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._outbox.add(Sending(future, 0, make=self._request, repeatable=True))
 
-    def _request(self, number: int, _seen: int) -> proto.ProduceRequest:
+    def _request(self, number: int, _seen: int) -> proto.ProducerRequest:
         ids = [sent for sent, sending in self._outbox.sent.items() if sending.may_wait and (self.closing or sending.future.cancelled())]
-        return proto.ProduceRequest(withdraw=append_pb2.WithdrawRequest(request_id=number, withdrawn_ids=ids))
+        return proto.ProducerRequest(withdraw=proto.Withdraw(request_id=number, withdrawn_ids=ids))

@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
 from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
@@ -50,8 +51,8 @@ from wal.errors import (
     closed_log,
 )
 from wal.message import MessageID
-from wal.rpc.api import append_pb2, pchannel_pb2
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2 as proto
+from wal.rpc.api import pchannel_pb2
 from wal.rpc.appends import outcomes_from_proto, request_of
 from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.headers import producer_header
@@ -59,11 +60,11 @@ from wal.rpc.methods import PRODUCE
 from wal.write.in_flight import InFlight
 from wal.write.operations import closed_at_barrier
 
-ProduceStream = Stream[proto.ProduceRequest, proto.ProduceResponse]
+ProduceStream = Stream[proto.ProducerRequest, proto.ProducerResponse]
 
 
 async def open_stream(
-    connection: Connection, pchannel: str, session: bytes, check: Callable[[proto.CreateProducerResponse], Awaitable[None]]
+    connection: Connection, pchannel: str, session: bytes, check: Callable[[proto.ProducerOpened], Awaitable[None]]
 ) -> tuple[ProduceStream, int]:
     """Returns a stream that the server has answered, and the term in which it has the pchannel.
 
@@ -71,7 +72,7 @@ async def open_stream(
 
     Once it returns, the server executes nothing of an older stream of the same session.
     """
-    request = proto.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), session=session)
+    request = proto.OpenProducer(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), session=session)
     stream = await connection.stream(PRODUCE, f"producing to pchannel {pchannel}", headers=[producer_header(request)])
     try:
         async with asyncio.timeout(connection.timeout_s):
@@ -84,24 +85,24 @@ async def open_stream(
     except BaseException:
         stream.cancel()
         raise
-    if response is None or not response.HasField("create"):
+    if response is None or not response.HasField("opened"):
         stream.cancel()
         raise UnknownError(f"the server began a Produce stream of pchannel {pchannel} with {response!r}")
     try:
-        await check(response.create)
+        await check(response.opened)
     except BaseException:
         stream.cancel()
         raise
-    return stream, response.create.log.pchannel.term
+    return stream, response.opened.log.pchannel.term
 
 
-def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> proto.ProduceRequest:
+def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> proto.ProducerRequest:
     """Returns the request for what an `Outbox` has taken: one request, or messages, of which the first has this number."""
     make = taken[0].make
     if make is not None:
         return make(first, seen_time_tick)
     appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
-    return proto.ProduceRequest(append=request_of(first, appends, seen_time_tick=seen_time_tick))  # type: ignore[arg-type]
+    return proto.ProducerRequest(append=request_of(first, appends, seen_time_tick=seen_time_tick))  # type: ignore[arg-type]
 
 
 UNKNOWN_S: Final = 5.0
@@ -336,7 +337,7 @@ class Producer:
                 elif self.outbox.refusing is not None and not self.outbox.sent:
                     break
                 elif self._withdrawals.closing and not self.outbox:
-                    await stream.write(proto.ProduceRequest(close=proto.CloseProducerRequest()))
+                    await stream.write(proto.ProducerRequest(close=Empty()))
                     await asyncio.wait([reading], timeout=self._connection().timeout_s)
                     break
                 else:
@@ -375,7 +376,7 @@ class Producer:
 
     # -- outcomes
 
-    def _take(self, outcomes: append_pb2.Outcomes) -> None:
+    def _take(self, outcomes: proto.Outcomes) -> None:
         released = newest = 0
         event: MessageID | None = None
         outbox = self.outbox

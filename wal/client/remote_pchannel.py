@@ -22,8 +22,7 @@ from wal.message import LogPosition
 from wal.read.options import ReadPosition
 from wal.read.pchannel import Moment, ShownPChannel
 from wal.read.truncated import check_seen, shrinkage, went_back
-from wal.rpc.api import frames_pb2, pchannel_pb2
-from wal.rpc.api import streaming_pb2 as proto
+from wal.rpc.api import append_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.connection import Connection, Stream
 from wal.rpc.methods import FOLLOW_TAIL
 from wal.runtime.tasks import end_tasks, keep_task
@@ -33,7 +32,7 @@ from wal.storage.search import MomentRequest, PageRequest, TickRequest, run_asyn
 FAILED: Final = (StorageError, UnknownError)
 """With these errors a node says that a pchannel has failed there: it is opened anew, there or elsewhere."""
 TailStream = Stream[frames_pb2.FollowTailRequest, frames_pb2.TailUpdate]
-Created = frames_pb2.TailUpdate | proto.CreateProducerResponse
+Created = frames_pb2.TailUpdate | append_pb2.ProducerOpened
 
 
 class _Known(msgspec.Struct, frozen=True):

@@ -40,9 +40,9 @@ Append = tuple[Message, int, Key | None]
 
 def request_of(
     first_request_id: int, appends: Sequence[Append], *, seen_time_tick: int = 0, expected_last: proto.ExpectedLast | None = None
-) -> proto.AppendRequest:
+) -> proto.Append:
     """Returns the request for these appends; they are numbered from `first_request_id` on."""
-    request = proto.AppendRequest(
+    request = proto.Append(
         first_request_id=first_request_id,
         messages=columns_of([append[0] for append in appends]),
         seen_time_tick=seen_time_tick,
@@ -56,7 +56,7 @@ def request_of(
     return request
 
 
-def appends_of(request: proto.AppendRequest) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
+def appends_of(request: proto.Append) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
     """Yields the appends of a request with their numbers; an error in place of one that cannot be made.
 
     Each is made when it is asked for, so a caller can make them in slices. Raises InvalidArgumentError at once for columns that contradict
@@ -80,7 +80,7 @@ def count_of(columns: proto.MessageColumns) -> int:
     return lengths // 4
 
 
-def plain_of(request: proto.AppendRequest) -> tuple[str, list[bytes]] | None:
+def plain_of(request: proto.Append) -> tuple[str, list[bytes]] | None:
     """Returns the vchannel and the payloads of a request of plain messages for one vchannel: INSERTs without properties, keys or barriers.
 
     Returns None for any other request. Raises InvalidArgumentError for columns that contradict each other.

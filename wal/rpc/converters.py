@@ -4,8 +4,7 @@ Positions, ids, the identity of a log, vchannels and their owners; cursors; the 
 settings, statistics, retention, producers, the tail. A message from the network that is not as the protocol says is an
 InvalidArgumentError.
 
-Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them. The protocol's own
-form has one message for each result.
+Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import ReadPosition
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
-from wal.rpc.api.streaming_pb2 import ProduceMessageResponseResult
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
 from wal.write.idempotency.keys import ProducerInfo
@@ -274,34 +272,6 @@ def results_of(appended: result_pb2.AppendedRange) -> Iterator[Numbered]:
     for step in range(count):
         message_id = MessageID(pchannel, incarnation, position, index + step, form)
         yield number + step, AppendResult(message_id, tick + step, message_id, None, None, duplicate)
-
-
-def result_to_proto(result: AppendResult | ForgottenResult) -> ProduceMessageResponseResult:
-    """Returns the message of one result, in the form of Milvus' protocol."""
-    message_id, confirmed = result.message_id, result.last_confirmed
-    return ProduceMessageResponseResult(
-        id=None if message_id is None else MessageIDProto(id=bytes(message_id)),
-        time_tick=result.time_tick or 0,
-        txn_context=None if result.txn_context is None else txn_to_proto(result.txn_context),
-        extra=_extra(result.extra),
-        last_confirmed=None if confirmed is None else MessageIDProto(id=bytes(confirmed)),
-        duplicate=result.duplicate,
-    )
-
-
-def result_from_proto(result: ProduceMessageResponseResult) -> AppendResult | ForgottenResult:
-    """Returns one result of a message in the form of Milvus' protocol. A server of Milvus' protocol sends no more than the id."""
-    if not result.HasField("id"):
-        return AppendResult(None, None, None, None, None, result.duplicate)
-    message_id = id_from_bytes("id", result.id.id)
-    return AppendResult(
-        message_id,
-        result.time_tick,
-        id_from_bytes("last_confirmed", result.last_confirmed.id) if result.HasField("last_confirmed") else message_id,
-        txn_from_proto(result.txn_context) if result.HasField("txn_context") else None,
-        result.extra if result.HasField("extra") else None,
-        result.duplicate,
-    )
 
 
 def _extra(extra: object) -> AnyProto | None:

@@ -1,9 +1,10 @@
-"""The metadata of a call: what a stream of Milvus' protocol is created with, a client's token, the log that it opened, and its session.
+"""The metadata of a call: what a stream is created with, a client's token, the log that it opened, and its session.
 
-A stream is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for Consume. A client with a
-token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls are known by (`wal.serve.fence`), and on a
-stream it says which client is connected. `log-id: ID`, hexadecimal, is the log that the client opened: a server that has another one
-refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless the connection has TLS.
+A stream is created by a message in its metadata, in base64: `open-producer` for Produce, `create-producer` for that of Milvus' protocol,
+`create-consumer` for Consume. A client with a token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls
+are known by (`wal.serve.fence`), and on a stream it says which client is connected. `log-id: ID`, hexadecimal, is the log that the client
+opened: a server that has another one refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless
+the connection has TLS.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from wal.errors import InvalidArgumentError
+from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
 from wal.rpc.methods import (
     APPEND_BROADCAST,
@@ -42,7 +44,7 @@ Header = tuple[str, str]
 Metadata = Iterable[tuple[str, str | bytes]]
 """The metadata of a call, as gRPC gives it to a server."""
 
-CREATE_PRODUCER: Final = "create-producer"
+_PRODUCERS: Final = {OpenProducer: "open-producer", CreateProducerRequest: "create-producer"}
 CREATE_CONSUMER: Final = "create-consumer"
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "Bearer "
@@ -62,11 +64,12 @@ CHANGES: Final = frozenset(
 aborts of broadcasts are not among them: they name a broadcast by its id, and may be repeated at any time."""
 
 _P = TypeVar("_P", bound=Proto)
+_Opening = TypeVar("_Opening", OpenProducer, CreateProducerRequest)
 
 
-def producer_header(request: CreateProducerRequest) -> Header:
-    """Returns the metadata that creates a producer."""
-    return CREATE_PRODUCER, _encoded(request)
+def producer_header(request: OpenProducer | CreateProducerRequest) -> Header:
+    """Returns the metadata that creates a producer, in our form or in that of Milvus' protocol."""
+    return _PRODUCERS[type(request)], _encoded(request)
 
 
 def consumer_header(request: CreateConsumerRequest) -> Header:
@@ -74,10 +77,11 @@ def consumer_header(request: CreateConsumerRequest) -> Header:
     return CREATE_CONSUMER, _encoded(request)
 
 
-def producer_in(metadata: Metadata) -> CreateProducerRequest:
-    """Returns the request in the metadata of Produce. Raises InvalidArgumentError unless there is one that names a pchannel."""
-    request = _decoded(metadata, CREATE_PRODUCER, CreateProducerRequest)
-    _check_pchannel(request.pchannel.name, CREATE_PRODUCER)
+def producer_in(metadata: Metadata, kind: type[_Opening]) -> _Opening:
+    """Returns the request of this kind in the metadata of Produce. Raises InvalidArgumentError unless one is there and names a pchannel."""
+    header = _PRODUCERS[kind]
+    request = _decoded(metadata, header, kind)
+    _check_pchannel(request.pchannel.name, header)
     return request
 
 

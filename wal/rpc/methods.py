@@ -33,7 +33,7 @@ NODE_STATES: Final = Method(_NODE_STATE + "GetComponentStates", component.GetCom
 ASSIGNMENT_DISCOVER: Final = Method(
     _ASSIGNMENT + "AssignmentDiscover", streaming.AssignmentDiscoverRequest, streaming.AssignmentDiscoverResponse
 )
-PRODUCE: Final = Method(_HANDLER + "Produce", streaming.ProduceRequest, streaming.ProduceResponse)
+MILVUS_PRODUCE: Final = Method(_HANDLER + "Produce", streaming.ProduceRequest, streaming.ProduceResponse)
 CONSUME: Final = Method(_HANDLER + "Consume", streaming.ConsumeRequest, streaming.ConsumeResponse)
 ASSIGN: Final = Method(_MANAGER + "Assign", streaming.StreamingNodeManagerAssignRequest, streaming.StreamingNodeManagerAssignResponse)
 REMOVE: Final = Method(_MANAGER + "Remove", streaming.StreamingNodeManagerRemoveRequest, streaming.StreamingNodeManagerRemoveResponse)
@@ -65,6 +65,7 @@ GET_BROADCAST_STATISTICS: Final = Method(_LOG + "GetBroadcastStatistics", cluste
 # -- a pchannel
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
+PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.ProducerResponse)
 GET_LATEST_TICK: Final = Method(_PCHANNEL + "GetLatestTick", calls.VChannelRequest, calls.TickResponse)
 GET_LAST_EVENT: Final = Method(_PCHANNEL + "GetLastEvent", calls.VChannelRequest, calls.LastEventResponse)
 TRUNCATE: Final = Method(_PCHANNEL + "Truncate", calls.TruncateRequest, Empty)

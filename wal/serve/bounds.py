@@ -25,7 +25,7 @@ import grpc.aio
 
 from wal.errors import WALError, WouldBlockError
 from wal.rpc.codes import abort
-from wal.rpc.methods import PRODUCE
+from wal.rpc.methods import MILVUS_PRODUCE, PRODUCE
 from wal.settings import ServerBounds
 
 UPLOAD_S: Final = 30.0
@@ -35,6 +35,7 @@ ROOM_S: Final = 5.0
 SMALL_BYTES: Final = 64 * 1024
 """An answer up to this size is counted and never refused: it ends no stream on which a client waits for something else."""
 _ALWAYS: Final = "/grpc.health.v1.Health/Check"
+_PRODUCES: Final = (PRODUCE.path, MILVUS_PRODUCE.path)
 
 
 class Budget:
@@ -129,7 +130,7 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
         if handler is None or method == _ALWAYS:
             return handler
         serve = self._stream if handler.stream_stream is not None else self._single
-        budgets = (self.calls, self.producers) if method == PRODUCE.path else (self.calls,)
+        budgets = (self.calls, self.producers) if method in _PRODUCES else (self.calls,)
 
         async def call(requests: object, context: Any) -> None:
             client = context.peer()
@@ -191,7 +192,7 @@ class _Context:
         self._context = context
         self._answers = answers
         self._serialize = handler.response_serializer
-        self._is_produce = method == PRODUCE.path
+        self._is_produce = method in _PRODUCES
         """Whether an answer may not be refused: the client would not know the outcomes of what was executed."""
         self._taken = 0
         """The room that the call has. It keeps that of its last answer, which HTTP/2 may have taken and not sent yet."""

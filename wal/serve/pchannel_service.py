@@ -31,7 +31,7 @@ from wal.rpc.serving import Draining, Handler
 from wal.serve.cursor_calls import CursorCalls
 from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
-from wal.serve.produce import Places
+from wal.serve.request_stream import Places
 from wal.timestamp.timestamp import LOGICAL_BITS, MILLISECONDS_MAX, from_datetime
 from wal.write.idempotency.keys import check_key
 from wal.write.pchannel import PChannel

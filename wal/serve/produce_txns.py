@@ -1,16 +1,8 @@
-"""ProduceTxns: the transactions of a Produce stream, and the form of those that come message by message.
+"""ProduceTxns: the transactions of a Produce stream.
 
 Our own clients keep the bodies until the commit. The node keeps the keepalive and the bounds of a transaction, and ends it at an exclusive
 message. A transaction that was begun in an earlier term of the pchannel is begun again at its commit, unless the log since its begin holds
 an exclusive message that it must not span.
-
-In Milvus' form (`TxnMessage`) a client sends a transaction message by message. The type of a message says what it does, and the reserved
-property `_tx` to which transaction it belongs:
-
-    _t 900   begins one on its vchannel; `_h` is the base64 of a BeginTxnHeader with the keepalive
-    _tx      the base64 of the TxnContext that the begin was answered with: the message is a body
-    _t 901   with `_tx`: commits it; `_h` may be there, empty or with the vchannel
-    _t 902   with `_tx`: rolls it back; `_h` may be there, empty
 """
 
 from __future__ import annotations
@@ -19,16 +11,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from wal.channels.vchannels import SHOWN_MAX
 from wal.engine import NOT_EXPECTED
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import FrameView, RunKind
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, type_properties, wire_pb2
-from wal.message.codec import message_from_wire
-from wal.message.properties import Reserved
-from wal.message.wire_fields import from_base64, refused, txn_from_proto, txn_to_proto
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
+from wal.message.wire_fields import txn_to_proto
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
@@ -36,7 +24,6 @@ from wal.rpc.appends import count_of, key_of, messages_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
 from wal.rpc.serving import sliced
 from wal.serve.cursor_calls import change_from_proto
-from wal.write.checks import check_body
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel
@@ -45,8 +32,6 @@ from wal.write.txn_table import TxnOwner, check_txn_names
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
 _PAGE_BYTES: Final = 2 << 20
-_ENDS_AND_BEGIN: Final = (MessageType.BEGIN_TXN, MessageType.COMMIT_TXN, MessageType.ROLLBACK_TXN)
-_TYPES: Final = frozenset(str(int(kind)) for kind in _ENDS_AND_BEGIN)
 
 
 class ProduceTxns:
@@ -59,7 +44,7 @@ class ProduceTxns:
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
 
-    async def begin(self, request: proto.BeginTxnRequest) -> proto.BegunTxn:
+    async def begin(self, request: proto.BeginTxn) -> proto.BegunTxn:
         """Begins a transaction."""
         names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
         check_keepalive(keepalive_s, self._keepalive_s_max)
@@ -73,17 +58,17 @@ class ProduceTxns:
             incarnations=self._incarnations(names),
         )
 
-    def keep(self, request: proto.KeepTxnRequest) -> None:
+    def keep(self, request: proto.KeepTxn) -> None:
         """Renews the keepalive."""
         pchannel = self._pchannel
         pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.txn_now())
 
-    async def roll_back(self, request: proto.RollbackTxnRequest) -> None:
+    async def roll_back(self, request: proto.RollbackTxn) -> None:
         """Forgets a transaction; does nothing if it is over."""
         if request.txn_id in self._pchannel.table:
             await self._opened(request.txn_id, None).rollback()
 
-    async def commit(self, request: proto.CommitTxnRequest) -> asyncio.Future[AppendResult | ForgottenResult]:
+    async def commit(self, request: proto.CommitTxn) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Commits a transaction with its bodies; returns the future of its result.
 
         A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result, and its save
@@ -114,7 +99,7 @@ class ProduceTxns:
             txn.append_many(bodies, request.barrier_time_tick)
         return txn.send_commit(change)
 
-    async def change_of(self, request: proto.CommitTxnRequest | proto.AppendTxnRequest) -> CursorChange | None:
+    async def change_of(self, request: proto.CommitTxn | proto.AppendTxn) -> CursorChange | None:
         """Returns the save of a cursor that a transaction commits, or None. Its home is this pchannel from now on, or it is refused."""
         if not request.HasField("save"):
             return None
@@ -151,9 +136,9 @@ class ProduceTxns:
         pchannel, node = self._pchannel, self._node
         for name, last in expected.items():
             node.routes.expect(name, last)
-        return _open_txn(node, pchannel, txn_id, self._owner, key, expected)
+        return opened_txn(node, pchannel, txn_id, self._owner, key, expected)
 
-    async def _begun_anew(self, request: proto.CommitTxnRequest, names: tuple[str, ...], key: Key | None) -> int:
+    async def _begun_anew(self, request: proto.CommitTxn, names: tuple[str, ...], key: Key | None) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
 
         Raises TransactionExpiredError if it has to be given up, ChannelNotExistError if one of its vchannels was dropped. It is begun
@@ -214,7 +199,7 @@ class ProduceTxns:
             at = page.next_position
 
 
-def _open_txn(
+def opened_txn(
     node: StreamingNode,
     pchannel: PChannel,
     txn_id: int,
@@ -291,100 +276,3 @@ def _is_exclusive(view: FrameView, names: frozenset[str]) -> bool:
         if any(type_properties(kind).exclusive for kind in set(view.columns(source).types or ())):
             return True
     return False
-
-
-Result = AppendResult | ForgottenResult
-
-
-class MessageTxns:
-    """The transactions in Milvus' form, which a client sends message by message on a Produce stream.
-
-    The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
-    nothing is in the log yet, so there is no id and no tick.
-
-    The transactions on `pchannel`.
-    """
-
-    def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
-        self._node = node
-        self._pchannel = pchannel
-        self._owner = owner
-        self._keepalive_s_max = keepalive_s_max
-
-    async def execute(self, request: TxnMessage) -> asyncio.Future[Result]:
-        """Executes a message of a transaction, whose vchannel is on this pchannel; returns the future of its result.
-
-        Raises TransactionExpiredError if the transaction expired, was ended by the log, or is unknown here; InvalidTransactionStateError if
-        it was committed or rolled back, or is of another client; InvalidArgumentError for a message that cannot be in it, which leaves it
-        open.
-        """
-        message = request.message
-        match message.message_type:
-            case MessageType.BEGIN_TXN:
-                return self._answer(await self._begin(message, request.keepalive_s))
-            case MessageType.COMMIT_TXN:
-                return self._opened(request).send_commit()
-            case MessageType.ROLLBACK_TXN:
-                txn = self._opened(request)
-                await txn.rollback()
-            case _:
-                txn = self._opened(request)
-                txn.append(message, 0)
-        return self._answer(txn)
-
-    async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
-        check_keepalive(keepalive_s, self._keepalive_s_max)
-        return await self._node.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
-
-    def _opened(self, txn_message: TxnMessage) -> LocalTxn:
-        """Returns the open transaction of a message."""
-        txn = _open_txn(self._node, self._pchannel, txn_message.txn_id, self._owner)
-        check_body(txn_message.message, txn.names)
-        return txn
-
-    @staticmethod
-    def _answer(txn: LocalTxn) -> asyncio.Future[Result]:
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        future.set_result(AppendResult(None, None, None, txn.context))
-        return future
-
-
-class TxnMessage(msgspec.Struct, frozen=True):
-    """A message, in Milvus' form, that begins or ends a transaction, or a body; the type of `message` says which.
-
-    The message that begins it has the `txn_id` 0, and only its `keepalive_s` counts; 0.0 means the log's setting.
-    """
-
-    message: Message
-    txn_id: int
-    keepalive_s: float
-
-
-def is_of_txn(wire: wire_pb2.Message) -> bool:
-    """Returns whether a message in Milvus' form belongs to a transaction."""
-    properties = wire.properties
-    return Reserved.TXN_CONTEXT in properties or properties.get(Reserved.TYPE) in _TYPES
-
-
-def txn_message_from_wire(wire: wire_pb2.Message) -> TxnMessage:
-    """Returns a message of a transaction. Raises InvalidArgumentError for a field that it must not have, or that cannot be decoded."""
-    properties = dict(wire.properties)
-    context, header = properties.pop(Reserved.TXN_CONTEXT, None), properties.pop(Reserved.HEADER, None)
-    message = message_from_wire(wire_pb2.Message(payload=wire.payload, properties=properties))
-    kind = message.message_type
-    if kind in _ENDS_AND_BEGIN and (message.payload or message.properties):
-        raise InvalidArgumentError(
-            f"a {kind.name} has {len(message.payload)} bytes of payload and {len(message.properties)} properties of the user's, which "
-            "the log would not keep: put them into a body"
-        )
-    if kind == MessageType.BEGIN_TXN:
-        if context is not None:
-            raise refused(Reserved.TXN_CONTEXT, context, "none on a message that begins a transaction: its answer has it")
-        milliseconds = from_base64(header or "", Reserved.HEADER, wire_pb2.BeginTxnHeader).keepalive_milliseconds
-        return TxnMessage(message, 0, milliseconds / 1000)
-    txn = txn_from_proto(from_base64(context, Reserved.TXN_CONTEXT, wire_pb2.TxnContext))
-    if header is not None:
-        named = from_base64(header, Reserved.HEADER, wire_pb2.CommitTxnHeader).vchannels
-        if kind not in _ENDS_AND_BEGIN or list(named) not in ([], [message.vchannel]):
-            raise refused(Reserved.HEADER, header, "none on a body, and on an end no vchannels but its own")
-    return TxnMessage(message, txn.txn_id, 0.0)

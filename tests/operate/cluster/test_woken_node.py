@@ -18,7 +18,6 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import WALError
 from wal.message import AppendResult
 from wal.rpc.api import append_pb2, frames_pb2, pchannel_calls_pb2
-from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
@@ -55,8 +54,8 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
         async def ask(self) -> None:
             """Sends what the node will find when it wakes up."""
             await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
-            begin = append_pb2.BeginTxnRequest(request_id=2, vchannels=[self._vchannel])
-            await self._stream.write(proto.ProduceRequest(begin_txn=begin))
+            begin = append_pb2.BeginTxn(request_id=2, vchannels=[self._vchannel])
+            await self._stream.write(append_pb2.ProducerRequest(begin_txn=begin))
             of_vchannel = pchannel_calls_pb2.VChannelRequest(pchannel=self._info, vchannel=self._vchannel)
             of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
             # Once: nobody else answers it.

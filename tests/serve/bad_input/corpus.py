@@ -23,7 +23,7 @@ from wal.write.idempotency.keys import ProducerKey, key_ext
 
 NAMES: Final = ("fuzz-a", "fuzz-b", "fuzz-c")
 FIELDS: Final = (
-    "produce", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw", "close",
+    "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw", "close",
 )  # fmt: skip
 
 
@@ -63,7 +63,19 @@ def discover(world: World, chance: Random) -> list[Any]:
 
 def producer(world: World) -> Any:
     """Returns the message that creates a producer."""
+    return append_pb2.OpenProducer(pchannel=world.info)
+
+
+def milvus_producer(world: World) -> Any:
+    """Returns the message that creates a producer in Milvus' form."""
     return streaming.CreateProducerRequest(pchannel=world.info)
+
+
+def milvus_produced(world: World, tag: bytes, chance: Random) -> list[Any]:
+    """Returns the requests of a Produce stream in Milvus' form, up to its close."""
+    messages = [streaming.ProduceMessageRequest(request_id=number, message=_contract_form(world, tag, chance)) for number in range(3)]
+    requests = [streaming.ProduceRequest(produce=message) for message in messages[: chance.randint(1, 3)]]
+    return [*requests, streaming.ProduceRequest(close=streaming.CloseProducerRequest())]
 
 
 def produced(world: World, tag: bytes, chance: Random) -> list[Any]:
@@ -133,32 +145,27 @@ def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -
     txn = world.txns[-1] if world.txns else append_pb2.BegunTxn()
     bodies = columns_of([Message("fuzz-a", tag), Message("fuzz-b", tag)])
     match name:
-        case "produce":
-            wire = _contract_form(world, tag, chance)
-            request: Any = streaming.ProduceMessageRequest(request_id=number, message=wire)
         case "append":
             keys = (None, None, tag.decode(), ProducerKey("fuzz", int(tag.rpartition(b"-")[2])))
             appends = [(message, 0, chance.choice(keys)) for message in _messages(tag, chance)]
-            request = request_of(number, appends, seen_time_tick=world.tick)
+            request: Any = request_of(number, appends, seen_time_tick=world.tick)
         case "append_txn":
-            request = append_pb2.AppendTxnRequest(
-                request_id=number, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, seen_time_tick=world.tick
-            )
+            request = append_pb2.AppendTxn(request_id=number, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, seen_time_tick=world.tick)
         case "begin_txn":
-            request = append_pb2.BeginTxnRequest(request_id=number, vchannels=["fuzz-a", "fuzz-b"], keepalive_s=0.2)
+            request = append_pb2.BeginTxn(request_id=number, vchannels=["fuzz-a", "fuzz-b"], keepalive_s=0.2)
         case "keep_txn":
-            request = append_pb2.KeepTxnRequest(request_id=number, txn_id=txn.context.txn_id, bodies=2, bytes=200)
+            request = append_pb2.KeepTxn(request_id=number, txn_id=txn.context.txn_id, bodies=2, bytes=200)
         case "commit_txn":
-            request = append_pb2.CommitTxnRequest(
+            request = append_pb2.CommitTxn(
                 request_id=number, txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, key=key_ext(tag.decode())
             )
         case "rollback_txn":
-            request = append_pb2.RollbackTxnRequest(request_id=number, txn_id=txn.context.txn_id)
+            request = append_pb2.RollbackTxn(request_id=number, txn_id=txn.context.txn_id)
         case "withdraw":
-            request = append_pb2.WithdrawRequest(request_id=number, withdrawn_ids=range(max(0, number - 100), number))
+            request = append_pb2.Withdraw(request_id=number, withdrawn_ids=range(max(0, number - 100), number))
         case _:
-            request = streaming.CloseProducerRequest()
-    return streaming.ProduceRequest(**{name: request})
+            request = Empty()
+    return append_pb2.ProducerRequest(**{name: request})
 
 
 def _cursor(world: World) -> pchannel_calls_pb2.Cursor:

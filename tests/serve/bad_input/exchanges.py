@@ -21,7 +21,7 @@ from wal.network import Method
 from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.codes import error_from_proto, error_in
-from wal.rpc.converters import result_from_proto, results_of
+from wal.rpc.converters import results_of
 from wal.rpc.methods import WATCH_VCHANNELS
 
 DEADLINE_S: Final = 30.0
@@ -145,8 +145,8 @@ class Exchanges:
         elif name == "produce":
             if response.produce.HasField("error"):
                 self._judge(error_from_proto(response.produce.error), what)
-            elif (result := result_from_proto(response.produce.result)).message_id is not None:
-                answer.ids.add(bytes(result.message_id))
+            elif response.produce.result.HasField("id"):
+                answer.ids.add(response.produce.result.id.id)
 
     def _judged(self, error: grpc.aio.AioRpcError, what: str) -> WALError | None:
         """Returns the error that a call ended with; notes one that says too little as a defect."""

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any, Final, Self
 
 import grpc.aio
+from google.protobuf.empty_pb2 import Empty
 
 from wal.message import Message, MessageID
 from wal.message.wire_pb2 import MessageID as WireID
-from wal.rpc.api import pchannel_pb2
+from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import outcomes_from_proto, request_of
 from wal.rpc.headers import Header, consumer_header, producer_header
@@ -39,8 +40,8 @@ class Neighbour:
         self._discovering = self._stream(ASSIGNMENT_DISCOVER)
         (assignment,) = (await self._discovering.read()).full_assignment.assignments
         info = assignment.channels[0]
-        self._producing = self._stream(PRODUCE, producer_header(proto.CreateProducerRequest(pchannel=info)))
-        self.log = (await self._producing.read()).create.log
+        self._producing = self._stream(PRODUCE, producer_header(append_pb2.OpenProducer(pchannel=info)))
+        self.log = (await self._producing.read()).opened.log
         await self._append()
         created = proto.CreateConsumerRequest(pchannel=info)
         created.deliver_policy.start_after.CopyFrom(WireID(id=bytes(self.ids[0])))
@@ -65,7 +66,7 @@ class Neighbour:
         async with asyncio.timeout(STEP_S):
             for call, request in (
                 (self._discovering, proto.AssignmentDiscoverRequest(close=proto.CloseAssignmentDiscoverRequest())),
-                (self._producing, proto.ProduceRequest(close=proto.CloseProducerRequest())),
+                (self._producing, append_pb2.ProducerRequest(close=Empty())),
                 (self._consuming, proto.ConsumeRequest(close=proto.CloseConsumerRequest())),
             ):
                 await call.write(request)
@@ -77,7 +78,7 @@ class Neighbour:
     async def _append(self) -> None:
         self._number += 1
         message = Message(NAME, b"well-%d" % self._number)
-        await self._producing.write(proto.ProduceRequest(append=request_of(self._number, [(message, 0, None)])))
+        await self._producing.write(append_pb2.ProducerRequest(append=request_of(self._number, [(message, 0, None)])))
         response = await self._producing.read()
         assert response is not grpc.aio.EOF, await self._producing.details()
         ((number, outcome),) = outcomes_from_proto(response.outcomes)

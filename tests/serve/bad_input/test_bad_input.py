@@ -96,8 +96,13 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
 
         async def _produce(self, number: int, tag: bytes, chance: Random) -> None:
             self.kinds["Produce"] += 1
+            if chance.random() < 0.2:
+                requests = corpus.milvus_produced(self._world, tag, chance)
+                metadata = _metadata("create-producer", corpus.milvus_producer(self._world), chance)
+                await self._converse(m.MILVUS_PRODUCE, number, metadata, some_mutated(requests, chance), chance)
+                return
             requests = corpus.produced(self._world, tag, chance)
-            metadata = _metadata("create-producer", corpus.producer(self._world), chance)
+            metadata = _metadata("open-producer", corpus.producer(self._world), chance)
             await self._converse(m.PRODUCE, number, metadata, some_mutated(requests, chance), chance)
 
         async def _consume(self, number: int, chance: Random) -> None:
@@ -147,7 +152,7 @@ async def test_wrong_requests_are_answered_and_harm_nobody(data_dir: Path, soak:
                 ((f"{name}-bin", created.SerializeToString()),),
                 ((name, "A" * 6000),),
                 ((name, "A" * 100_000),),
-                (("create-consumer" if name == "create-producer" else "create-producer", right),),
+                (("create-consumer" if name != "create-consumer" else "open-producer", right),),
             )
         )
 

@@ -48,6 +48,7 @@ from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck, NodeManager
 from wal.serve.milvus import ConsumeService
+from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import Server, States
@@ -218,6 +219,7 @@ class ClusterNode:
                 **manager.handlers(),
                 **copies.handlers(),
                 **ProduceService(node, hosted, draining, self._access.bounds).handlers(),
+                **MilvusProduceService(node, hosted, draining, self._access.bounds).handlers(),
                 **ConsumeService(node, hosted, draining, rounds).handlers(),
                 **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
                 **PChannelService(node, hosted, draining).handlers(),

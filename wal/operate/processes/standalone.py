@@ -20,6 +20,7 @@ from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
 from wal.serve.log_service import LogService
 from wal.serve.milvus import ConsumeService
+from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import DRAIN_S, Server, States
@@ -56,6 +57,7 @@ def all_handlers(
             frame_bytes_max=log.frame_bytes_max,
         ).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
+        **MilvusProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
         **PChannelService(log.node, hosted, draining).handlers(),

@@ -1,3 +1,4 @@
+from google.protobuf import empty_pb2 as _empty_pb2
 from wal.message import wire_pb2 as _wire_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
@@ -10,6 +11,52 @@ from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class OpenProducer(_message.Message):
+    __slots__ = ("pchannel", "session")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    session: bytes
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., session: _Optional[bytes] = ...) -> None: ...
+
+class ProducerRequest(_message.Message):
+    __slots__ = ("close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TXN_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_TXN_FIELD_NUMBER: _ClassVar[int]
+    KEEP_TXN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    close: _empty_pb2.Empty
+    append: Append
+    append_txn: AppendTxn
+    begin_txn: BeginTxn
+    keep_txn: KeepTxn
+    commit_txn: CommitTxn
+    rollback_txn: RollbackTxn
+    withdraw: Withdraw
+    def __init__(self, close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., append: _Optional[_Union[Append, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[AppendTxn, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[BeginTxn, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[KeepTxn, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[CommitTxn, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[RollbackTxn, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping[str, object]]] = ...) -> None: ...
+
+class ProducerResponse(_message.Message):
+    __slots__ = ("opened", "outcomes", "close")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    opened: ProducerOpened
+    outcomes: Outcomes
+    close: _empty_pb2.Empty
+    def __init__(self, opened: _Optional[_Union[ProducerOpened, _Mapping[str, object]]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping[str, object]]] = ..., close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ...) -> None: ...
+
+class ProducerOpened(_message.Message):
+    __slots__ = ("log", "tail")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    log: _pchannel_pb2.LogIdentity
+    tail: _pchannel_pb2.TailState
+    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
 
 class MessageColumns(_message.Message):
     __slots__ = ("vchannels", "vchannel_numbers", "payload_lengths", "payloads", "types", "properties_lengths", "properties")
@@ -37,7 +84,7 @@ class ExpectedLast(_message.Message):
     last: bytes
     def __init__(self, vchannel: _Optional[str] = ..., last: _Optional[bytes] = ...) -> None: ...
 
-class AppendRequest(_message.Message):
+class Append(_message.Message):
     __slots__ = ("first_request_id", "messages", "key_lengths", "keys", "barrier_time_ticks", "seen_time_tick", "expected_last")
     FIRST_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -55,7 +102,7 @@ class AppendRequest(_message.Message):
     expected_last: ExpectedLast
     def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Union[ExpectedLast, _Mapping[str, object]]] = ...) -> None: ...
 
-class AppendTxnRequest(_message.Message):
+class AppendTxn(_message.Message):
     __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -75,7 +122,7 @@ class AppendTxnRequest(_message.Message):
     save: _pchannel_calls_pb2.CursorSave
     def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
-class BeginTxnRequest(_message.Message):
+class BeginTxn(_message.Message):
     __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
@@ -89,7 +136,7 @@ class BeginTxnRequest(_message.Message):
     seen_time_tick: int
     def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., key_bytes: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
 
-class KeepTxnRequest(_message.Message):
+class KeepTxn(_message.Message):
     __slots__ = ("request_id", "txn_id", "bodies", "bytes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -101,7 +148,7 @@ class KeepTxnRequest(_message.Message):
     bytes: int
     def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
-class CommitTxnRequest(_message.Message):
+class CommitTxn(_message.Message):
     __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_FIELD_NUMBER: _ClassVar[int]
@@ -123,7 +170,7 @@ class CommitTxnRequest(_message.Message):
     save: _pchannel_calls_pb2.CursorSave
     def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
-class RollbackTxnRequest(_message.Message):
+class RollbackTxn(_message.Message):
     __slots__ = ("request_id", "txn_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TXN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -131,7 +178,7 @@ class RollbackTxnRequest(_message.Message):
     txn_id: int
     def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ...) -> None: ...
 
-class WithdrawRequest(_message.Message):
+class Withdraw(_message.Message):
     __slots__ = ("request_id", "withdrawn_ids")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_IDS_FIELD_NUMBER: _ClassVar[int]

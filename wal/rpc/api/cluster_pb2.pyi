@@ -1,5 +1,6 @@
 from google.protobuf import empty_pb2 as _empty_pb2
 from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2

@@ -1,7 +1,6 @@
 from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
 from wal.message import wire_pb2 as _wire_pb2
-from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import component_pb2 as _component_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import nodes_pb2 as _nodes_pb2
@@ -162,34 +161,18 @@ class DeliverFilterMessageTypes(_message.Message):
     def __init__(self, types: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("produce", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
+    __slots__ = ("produce", "close")
     PRODUCE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    APPEND_FIELD_NUMBER: _ClassVar[int]
-    APPEND_TXN_FIELD_NUMBER: _ClassVar[int]
-    BEGIN_TXN_FIELD_NUMBER: _ClassVar[int]
-    KEEP_TXN_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
-    ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
-    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     produce: ProduceMessageRequest
     close: CloseProducerRequest
-    append: _append_pb2.AppendRequest
-    append_txn: _append_pb2.AppendTxnRequest
-    begin_txn: _append_pb2.BeginTxnRequest
-    keep_txn: _append_pb2.KeepTxnRequest
-    commit_txn: _append_pb2.CommitTxnRequest
-    rollback_txn: _append_pb2.RollbackTxnRequest
-    withdraw: _append_pb2.WithdrawRequest
-    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ..., append: _Optional[_Union[_append_pb2.AppendRequest, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[_append_pb2.AppendTxnRequest, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[_append_pb2.BeginTxnRequest, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[_append_pb2.KeepTxnRequest, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[_append_pb2.CommitTxnRequest, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[_append_pb2.RollbackTxnRequest, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[_append_pb2.WithdrawRequest, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, produce: _Optional[_Union[ProduceMessageRequest, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerRequest, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerRequest(_message.Message):
-    __slots__ = ("pchannel", "session")
+    __slots__ = ("pchannel",)
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    SESSION_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
-    session: bytes
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., session: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProduceMessageRequest(_message.Message):
     __slots__ = ("request_id", "message")
@@ -204,26 +187,20 @@ class CloseProducerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ProduceResponse(_message.Message):
-    __slots__ = ("create", "produce", "close", "outcomes")
+    __slots__ = ("create", "produce", "close")
     CREATE_FIELD_NUMBER: _ClassVar[int]
     PRODUCE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     create: CreateProducerResponse
     produce: ProduceMessageResponse
     close: CloseProducerResponse
-    outcomes: _append_pb2.Outcomes
-    def __init__(self, create: _Optional[_Union[CreateProducerResponse, _Mapping[str, object]]] = ..., produce: _Optional[_Union[ProduceMessageResponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerResponse, _Mapping[str, object]]] = ..., outcomes: _Optional[_Union[_append_pb2.Outcomes, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, create: _Optional[_Union[CreateProducerResponse, _Mapping[str, object]]] = ..., produce: _Optional[_Union[ProduceMessageResponse, _Mapping[str, object]]] = ..., close: _Optional[_Union[CloseProducerResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class CreateProducerResponse(_message.Message):
-    __slots__ = ("producer_id", "log", "tail")
+    __slots__ = ("producer_id",)
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
-    LOG_FIELD_NUMBER: _ClassVar[int]
-    TAIL_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
-    log: _pchannel_pb2.LogIdentity
-    tail: _pchannel_pb2.TailState
-    def __init__(self, producer_id: _Optional[int] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, producer_id: _Optional[int] = ...) -> None: ...
 
 class ProduceMessageResponse(_message.Message):
     __slots__ = ("request_id", "result", "error")
@@ -236,20 +213,16 @@ class ProduceMessageResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., result: _Optional[_Union[ProduceMessageResponseResult, _Mapping[str, object]]] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProduceMessageResponseResult(_message.Message):
-    __slots__ = ("id", "time_tick", "txn_context", "extra", "last_confirmed", "duplicate")
+    __slots__ = ("id", "time_tick", "txn_context", "extra")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     TXN_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     EXTRA_FIELD_NUMBER: _ClassVar[int]
-    LAST_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
-    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     id: _wire_pb2.MessageID
     time_tick: int
     txn_context: _wire_pb2.TxnContext
     extra: _any_pb2.Any
-    last_confirmed: _wire_pb2.MessageID
-    duplicate: bool
-    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., txn_context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., extra: _Optional[_Union[_any_pb2.Any, _Mapping[str, object]]] = ..., last_confirmed: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., duplicate: bool = ...) -> None: ...
+    def __init__(self, id: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., txn_context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., extra: _Optional[_Union[_any_pb2.Any, _Mapping[str, object]]] = ...) -> None: ...
 
 class CloseProducerResponse(_message.Message):
     __slots__ = ()
