@@ -22,7 +22,7 @@ PORTABLE := actors api broadcaster channels client frame message node/retention 
 BENCH ?=
 BENCH_ARGS ?=
 
-.PHONY: help setup prepare servers demo test portable pythons lint site format bench soak simulate release protos twins clean
+.PHONY: help setup prepare servers demo test portable pythons lint site format bench soak simulate release protos twins pictures clean
 
 help: ## lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,9 @@ protos: ## the generated messages of all .proto files, by the version that wal/m
 
 twins: setup ## the blocking classes, generated from the async ones
 	@$(PYTHON) -m tests.twins
+
+pictures: setup ## the pictures of the documentation, drawn from their descriptions in docs/pictures/
+	@$(PYTHON) -m tests.pictures
 
 clean: ## removes what the targets above create, except .venv/ and .venv-3.x/
 	rm -rf .demo .bytecode .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .site dist build

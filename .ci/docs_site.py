@@ -1,7 +1,8 @@
 """The hooks of the documentation site: pages beside docs/ become a part of it, and links lead where the site has their targets.
 
 A link to a page or a picture of the site is rewritten to its place there; one to anything else of the repository, such as a test, becomes
-plain text. Other links stay, and mkdocs checks all of them.
+plain text. Other links stay, and mkdocs checks all of them. A picture of docs/pictures/ becomes a part of its page, so that its colours follow
+the palette of the site.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PROJECT: Final = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 """The pages beside docs/, and their place in the site. Pictures beside them come along."""
+_PICTURE: Final = re.compile(r'<p><img alt="[^"]*" src="[^"]*?pictures/([\w-]+)\.svg" ?/></p>')
 _log: Final = get_plugin_logger("docs_site")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?P<start>!?\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\()(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
@@ -61,7 +63,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Resolves the links of docstrings to pages of docs/, which are written as `site:docs/howto/consumers.md`."""
+    """Puts the pictures into the page, and resolves links of docstrings to pages, which are written as `site:docs/howto/consumers.md`."""
 
     def resolved(link: re.Match[str]) -> str:
         file = files.get_file_from_path(link[1])
@@ -70,7 +72,11 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
             return link[0]
         return f'href="{get_relative_url(file.url, page.url)}"'
 
-    return re.sub(r'href="site:docs/([^"]+)"', resolved, html)
+    def picture(image: re.Match[str]) -> str:
+        svg = (ROOT / "docs" / "pictures" / f"{image[1]}.svg").read_text()
+        return svg.replace(' class="picture"', ' class="picture" style="display:block;width:100%;height:auto;max-width:24rem;margin:1em 0"')
+
+    return re.sub(r'href="site:docs/([^"]+)"', resolved, _PICTURE.sub(picture, html))
 
 
 def _places() -> dict[str, str]:
