@@ -1,8 +1,8 @@
-"""The actor runtime; it knows nothing of logs.
+"""The actor runtime, independent of logs.
 
-An `ActorSystem` starts actors and groups, and stops them in reverse order. An actor that waits owns a task and an inbox; members that
-never wait share the one inbox, the one order and the one turn of their `Group`. What an actor cannot handle ends it, and later calls
-raise that cause. All of a system runs on one event loop, by a `Clock` that tests replace by a virtual one.
+An `ActorSystem` starts actors and groups, and stops them in reverse order. An actor that waits owns a task and an inbox; members that never
+wait share the inbox, the order and the turn of their `Group`. An exception that an actor does not handle ends it, and later calls raise
+that cause. A system runs on one event loop, with a `Clock` that tests replace by a virtual one.
 """
 
 from actors.actor import Actor, ActorRef
@@ -12,7 +12,7 @@ from actors.group import Group, Member
 from actors.statistics import ActorStatistics, GroupStatistics, MemberStatistics, SystemStatistics
 from actors.system import ActorSystem
 
-__distribution__ = "wal-runtime"  # `wal.runtime.installation` looks for it: there are other packages of this name
+__distribution__ = "wal-runtime"  # `wal.runtime.installation` reads it: other packages have this name too
 
 __all__ = [
     "Actor",

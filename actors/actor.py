@@ -1,11 +1,12 @@
-"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which all other code holds; Inbox: what lies between.
+"""Actor: an actor that waits, and therefore owns a task; ActorRef: its address, which callers hold; Inbox: the queue between the two.
 
-Owns the task's loop (control before data, batches drained whole), the messages that the actor has not taken yet, the callers that wait
-for room, the unanswered asks, and the end: a failure poisons the actor, a stop drains it, a stop that takes too long cuts it off.
+Owns the task's loop (control before data, batches drained whole), the messages that the actor has not taken yet, the callers that wait for
+room, and the unanswered asks. A failure poisons the actor, a stop drains it, and a stop that takes too long cuts it off.
 
-Guarantees: the methods of an actor run one at a time, in its own task; data keeps the order in which it was accepted, at most `inbox_max`
-messages, and callers that wait for room get it in order of arrival; every accepted message is handled or passed to `poisoned`; every ask
-gets an answer or an error; a caller that is cancelled while it waits for an actor does not affect the actor. An actor is never restarted.
+Guarantees: the methods of an actor run one after the other, in its own task. Data keeps the order in which it was accepted; at most
+`inbox_max` messages wait, and waiting callers get room in order of arrival. Every accepted message is handled or passed to `poisoned`.
+Every ask gets an answer or an error. A caller that is cancelled while it waits for an actor does not affect the actor. An actor is never
+restarted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from actors.statistics import ActorStatistics, failure_text
 
 
 class Inbox:
-    """An inbox: `wait`, `next_control` and `take` are for the actor, the other methods are for the callers that tell it messages."""
+    """An inbox. The actor calls `wait`, `next_control` and `take`; its callers use the other methods."""
 
     __slots__ = ("_control", "_control_refusal", "_data", "_data_refusal", "_loop", "_max", "_name", "_parked", "_wakeup")
 
@@ -50,7 +51,7 @@ class Inbox:
         return len(self._control)
 
     def tell(self, message: Any, *, inside: bool = False) -> None:
-        """Adds a message, or raises InboxFullError. `inside`: the actor tells itself, which it may do even while it drains."""
+        """Adds a message, or raises InboxFullError. `inside`: the actor sends it to itself, which is allowed even while it drains."""
         self._refuse(inside=inside)
         if len(self._data) >= self._max:
             raise InboxFullError(
@@ -61,7 +62,7 @@ class Inbox:
         self.wake()
 
     async def tell_wait(self, message: Any, *, inside: bool = False) -> None:
-        """Adds a message, after those that already wait for room. A call that is cancelled while it waits adds nothing."""
+        """Adds a message after the messages that already wait for room. A cancelled call adds nothing."""
         self._refuse(inside=inside)
         if len(self._data) < self._max:
             self._data.append(message)
@@ -91,7 +92,7 @@ class Inbox:
                 self._wakeup = None
 
     def wake(self) -> None:
-        """Ends a `wait`, even if no message was told."""
+        """Ends a `wait` without a message."""
         wakeup = self._wakeup
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(None)
@@ -116,7 +117,7 @@ class Inbox:
         return batch
 
     def refuse_data(self, refusal: Callable[[], ActorError]) -> None:
-        """Accepts no more data, except from inside; callers that wait for room get the refusal."""
+        """Accepts no more data, except from inside. Callers that wait for room get the refusal."""
         self._data_refusal = refusal
         parked, self._parked = self._parked, {}
         for room in parked:
@@ -124,13 +125,13 @@ class Inbox:
                 room.set_exception(refusal())
 
     def close(self, refusal: Callable[[], ActorError]) -> list[Any]:
-        """Accepts no more messages at all, and returns the remaining ones: control first, then data."""
+        """Accepts no more messages, and returns the remaining ones: control first, then data."""
         self._control_refusal = refusal
         self.refuse_data(refusal)
-        left = [*self._control, *self._data]
+        remaining = [*self._control, *self._data]
         self._control.clear()
         self._data = []
-        return left
+        return remaining
 
     def _refuse(self, *, inside: bool) -> None:
         refusal = self._control_refusal if inside else self._data_refusal
@@ -144,7 +145,7 @@ T = TypeVar("T")
 
 
 class Actor:
-    """The base class of actors that wait: subclass it and give it to `ActorSystem.spawn`. From then on `ref` is its own address.
+    """The base class of actors that wait: subclass it and pass an instance to `ActorSystem.spawn`. From then on `ref` is its own address.
 
     Its last call is `stopped`, if that returns, or else `poisoned`.
     """
@@ -155,7 +156,7 @@ class Actor:
         """Called once, before any message."""
 
     async def receive(self, batch: list[Any]) -> None:
-        """Handles all messages that were in the inbox, in order. It may keep or change the list."""
+        """Handles all messages that were in the inbox, in order. The actor may keep or change the list."""
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
     async def receive_control(self, message: Any) -> None:
@@ -163,21 +164,21 @@ class Actor:
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     async def stopped(self) -> None:
-        """Called once at a stop, when all accepted messages have been handled."""
+        """Called once at a stop, after all accepted messages were handled."""
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Called once when a method above raised, or was cut off by a stop that took too long (`cause` is an ActorStoppedError then).
+        """Called once when another method raised, or when a stop that took too long cut it off (`cause` is an ActorStoppedError then).
 
-        `unhandled` has the messages in hand, then those that were still in the inbox, control first. The futures of `ActorRef.ask`
-        are failed by the runtime; the actor itself has to fail whatever else depends on these messages.
+        `unhandled` has the messages that the actor was handling, then the messages that were still in the inbox, control first. The runtime
+        fails the futures of `ActorRef.ask`; the actor itself fails whatever else depends on these messages.
         """
 
 
 class ActorRef:
     """The address of an actor, returned by `ActorSystem.spawn`; it belongs to the system's event loop.
 
-    Every call that tells raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (a message that an actor
-    tells itself while it drains is still accepted), and WrongLoopError from another loop or thread.
+    Every call that sends a message raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (except for a
+    message that an actor sends to itself while it drains), and WrongLoopError from another loop or thread.
     """
 
     def __init__(
@@ -248,10 +249,10 @@ class ActorRef:
         self._inbox.tell_control(message)
 
     async def ask(self, make_message: Callable[[asyncio.Future[T]], object]) -> T:
-        """Tells `make_message(reply)`, after waiting for room if necessary, and returns the result that the actor sets on `reply`.
+        """Sends `make_message(reply)`, after waiting for room if necessary, and returns the result that the actor sets on `reply`.
 
-        The actor may always set the reply: it is not the future that the caller waits on, so cancelling the caller does not cancel it.
-        If the actor fails or stops without an answer, the ask raises ActorFailedError or ActorStoppedError.
+        The actor may always set the reply: the caller waits on another future, so cancelling the caller does not cancel the reply. If the
+        actor fails or stops without an answer, the ask raises ActorFailedError or ActorStoppedError.
         """
         self._home.check()
         reply: asyncio.Future[T] = self._home.loop.create_future()
@@ -295,7 +296,7 @@ class ActorRef:
             self._deadline = self._clock.call_later(self._stop_timeout_s, self._scope.cancel)
 
     def cut_off(self) -> None:
-        """Ends the actor now, whatever it waits for, even if its task never ran its first step. Idempotent; for the system."""
+        """Ends the actor now, whatever it waits for, even if its task never ran its first step. Idempotent; called by the system."""
         self._closing = True
         self._scope.cancel()
         if self._task is None:
@@ -304,7 +305,7 @@ class ActorRef:
             self._end(None, cut_off=True)
 
     def stalled(self, stall_s: float) -> bool:
-        """Returns whether messages are unhandled, and none was finished for longer than `stall_s`."""
+        """Returns whether messages are unhandled, and no message was finished for longer than `stall_s`."""
         return self.pending > 0 and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> ActorStatistics:
@@ -392,7 +393,7 @@ class ActorRef:
     def _answered(self, reply: asyncio.Future[Any]) -> None:
         self._asks.discard(reply)
         if not reply.cancelled():
-            reply.exception()  # so that the error of an ask whose caller was cancelled is not logged as never retrieved
+            reply.exception()  # prevents the log line "never retrieved" for an ask whose caller was cancelled
 
     def _inside(self) -> bool:
         return self._closing and self._task is not None and asyncio.current_task() is self._task

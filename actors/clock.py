@@ -1,7 +1,7 @@
-"""Clocks: the machine's clock, and a virtual clock for tests that stands still until it is moved.
+"""Clocks: the machine's clock, and a virtual clock for tests that moves only when a test moves it.
 
-Owns monotonic time (leases, stalls, timers), wall time (ticks), elapsed time (to judge wall time by) and timers, in one protocol, so that
-no other code of the project reads a clock. A step of the wall clock never touches a timer.
+Owns monotonic time (leases, stalls, timers), wall time (ticks), elapsed time (to check wall time against) and timers, in one protocol, so
+that no other code of the project reads a clock. A step of the wall clock never affects a timer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ NS_PER_S = 1_000_000_000
 STILL_TURNS = 32
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _TIMEX_BYTES = 512
-"""More than Linux' struct timex has; all zero it asks for the state of the clock and changes nothing."""
+"""More than Linux' struct timex has. With zeros in it, the call returns the state of the clock and changes nothing."""
 _TIME_ERROR = 5
-"""What Linux' adjtimex returns for a clock that is not synchronised: since it was set, or since its server was lost."""
+"""The result of Linux' adjtimex for a clock that is not synchronised: since it was set, or since its server was lost."""
 
 
 class Timer(Protocol):
@@ -40,13 +40,13 @@ class Clock(Protocol):
         """Returns seconds since 1970 (UTC); it may step in both directions."""
 
     def elapsed(self) -> float:
-        """Returns what `monotonic` does, but time during which the machine was suspended counts as well, as it does in wall time."""
+        """Returns `monotonic`, plus the time during which the machine was suspended, which wall time counts as well."""
 
     def synchronised(self) -> bool:
-        """Returns whether the operating system says that a time server disciplines the wall clock."""
+        """Returns whether a time server disciplines the wall clock, according to the operating system."""
 
     def call_later(self, delay_s: float, callback: Callable[..., object], /, *args: object) -> Timer:
-        """Calls `callback(*args)` on the event loop after `delay_s` of monotonic time (never inside this call)."""
+        """Calls `callback(*args)` on the event loop after `delay_s` of monotonic time, never inside this call."""
 
     async def sleep(self, delay_s: float) -> None:
         """Returns after `delay_s` of monotonic time."""
@@ -75,12 +75,12 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until `advance` or `run`. It counts whole nanoseconds, so ten steps of 0.1 s are exactly 1 s.
+    """A clock that moves only in `advance` and `run`. It counts whole nanoseconds, so ten steps of 0.1 s are exactly 1 s.
 
-    `run` considers the loop quiet after `settle_turns` looks in a row at which nothing was ready to run, or after STILL_TURNS turns in
-    which no timer was armed or cancelled: a loop that does not say what is ready may be in the middle of a longer chain of callbacks then.
-    It does not wait for work in other threads, nor for sockets: wait for the outcome, and choose many looks if such work should have the
-    time of a few turns. 1 is for a program that works in this loop alone.
+    `run` considers the loop quiet after `settle_turns` successive looks that found nothing ready to run. On a loop that hides its ready
+    queue, it considers the loop quiet after STILL_TURNS turns in which no timer was armed or cancelled, even if a longer chain of callbacks
+    is still running. It waits neither for work in other threads nor for sockets: wait for the outcome, and choose many looks if such work
+    should get the time of a few turns. 1 fits a program that works in this loop alone.
     """
 
     def __init__(self, *, start_wall: float = 1_700_000_000.0, start_monotonic: float = 1_000.0, settle_turns: int = STILL_TURNS) -> None:
@@ -88,7 +88,7 @@ class VirtualClock:
         self._wall_ahead = round(start_wall * NS_PER_S) - self._now
         self._settle_turns = settle_turns
         self._timers: list[tuple[int, int, _VirtualTimer]] = []
-        self._armed = 0  # how many were ever armed; timers due at the same time run in the order of arming
+        self._armed = 0  # the number of timers armed so far; timers due at the same time run in the order of arming
         self._touched = 0
         self._moving = False
 
@@ -136,7 +136,7 @@ class VirtualClock:
             self._moving = False
 
     async def run(self, seconds: float) -> None:
-        """Does the same as `advance`, but lets the loop become quiet before the first timer and after each."""
+        """Advances time, but lets the loop become quiet before the first timer and after each."""
         until = self._begin(seconds)
         try:
             await self._settle()
@@ -170,14 +170,14 @@ class VirtualClock:
 
     async def _settle(self) -> None:
         ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)  # uvloop has none
-        still, quiet, seen = 0, 0, self._touched
+        still, quiet, touched = 0, 0, self._touched
         while still < STILL_TURNS:
             quiet = quiet + 1 if ready is not None and not ready else 0
             if quiet >= self._settle_turns:
                 return
             await asyncio.sleep(0)
-            still = still + 1 if seen == self._touched else 0
-            seen = self._touched
+            still = still + 1 if touched == self._touched else 0
+            touched = self._touched
 
 
 class _VirtualTimer:

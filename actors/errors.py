@@ -4,16 +4,16 @@
     ├── ActorFailedError                 the actor raised, and was poisoned: .cause
     ├── ActorStoppedError                the actor was stopped, left its group, or was never started
     ├── InboxFullError                   the bound of an inbox is reached: wait, or use tell_wait
-    └── WrongLoopError (RuntimeError)    the call comes from another event loop or thread than the one that started the actor
+    └── WrongLoopError (RuntimeError)    the call comes from another event loop or thread than the actor's
 
-"Stopped by the caller" and "broken by a bug" are different classes: the first is expected at shutdown, the second never is.
+"Stopped by the caller" and "broken by a bug" are different classes: only the first is expected at shutdown.
 """
 
 from __future__ import annotations
 
 
 def described(cause: BaseException) -> str:
-    """Returns the cause as one line: `ValueError: no such thing`. It never raises, whatever the `__str__` of the cause does."""
+    """Returns the cause as one line: `ValueError: no such thing`. It never raises, whatever the cause's `__str__` does."""
     kind = type(cause).__name__
     try:
         return f"{kind}: {cause}"
@@ -47,4 +47,4 @@ class InboxFullError(ActorError):
 
 
 class WrongLoopError(ActorError, RuntimeError):
-    """The call comes from another event loop: hand it to the actor's loop with `loop.call_soon_threadsafe`."""
+    """The call comes from another event loop: pass it to the actor's loop with `loop.call_soon_threadsafe`."""

@@ -1,8 +1,8 @@
 """Group: actors that never wait and that share one inbox, one order and one turn.
 
-Owns the inbox and the turn that drains it, scheduled by a single `loop.call_soon` when the first message arrives: no task, no coroutine and
-no lock per message. Guarantees: messages are handled in the order of the calls of `tell`, across all members; a member that raises is
-poisoned alone; a message that is told during a turn waits for the next. It never waits, never restarts a member, and passes every unhandled
+Owns the inbox and the turn that drains it. The first message schedules the turn by a single `loop.call_soon`: no task, no coroutine and no
+lock per message. Guarantees: messages are handled in the order of the calls of `tell`, across all members. A member that raises is poisoned
+alone. A message sent during a turn waits for the next. A group never waits and never restarts a member, and it passes every unhandled
 message on (to `poisoned`, or to the caller of `leave`).
 """
 
@@ -43,10 +43,10 @@ class GroupInbox:
     """The two lanes of a group's inbox, with the messages of all members in order.
 
     Owns the data lane, the control lane, and the part of both that a running turn has yet to deliver. The data lane is stored as runs: a
-    list of members beside a list of batches, so that telling the same member again is one append and a turn is one call for each run.
-    Guarantees: the order never changes; no message is lost between the lanes and a turn. Pure: it knows no loop, no clock and no failure.
+    list of members beside a list of batches, so that another message to the same member is one append, and a turn is one call for each run.
+    Guarantees: the order never changes; no message is lost between the lanes and a turn. Pure: no loop, no clock, no failures.
 
-    `Group` inherits from it instead of holding one: `tell` is the hottest call of the project and would pay for the indirection.
+    `Group` inherits from it instead of owning one: `tell` is the hottest call of the project and would pay for the indirection.
 
     When a member may no longer be called (a pause, a leave, a failure), `_return_rest` ends a running turn early: the turn's iterators run
     dry, and the next turn continues from there.
@@ -60,7 +60,7 @@ class GroupInbox:
         self._name = name
         self._inbox_max = inbox_max
         self._to: list[Member] = []
-        self._batches: list[list[Any]] = []  # _batches[i] is for _to[i]
+        self._batches: list[list[Any]] = []  # _batches[i] is for the member _to[i]
         self._last: Member | None = None  # the member of _run, to which its next message is added; None if that opens a new run
         self._run: list[Any] = []
         self._pending = 0  # messages in _batches
@@ -74,7 +74,7 @@ class GroupInbox:
         return self._pending
 
     def _take_control(self) -> Iterator[tuple[Member, Any]]:
-        """Returns the current control lane for delivery; a message that is told from now on waits for the next turn."""
+        """Returns the current control lane for delivery; later messages wait for the next turn."""
         control, self._control = self._control, []
         self._control_turn = turn = iter(control)
         return turn
@@ -99,20 +99,20 @@ class GroupInbox:
         """Removes and returns all unhandled messages of the member: control first, then data in order."""
         self._return_rest()
         self._last = None
-        taken = [message for to, message in self._control if to is member]
-        if taken:
+        removed = [message for to, message in self._control if to is member]
+        if removed:
             self._control = [entry for entry in self._control if entry[0] is not member]
         if member in self._to:
-            kept = []
+            remaining = []
             for to, batch in self._runs():
                 if to is member:
-                    taken += batch
+                    removed += batch
                     self._pending -= len(batch)
                 else:
-                    kept.append((to, batch))
-            self._to = [to for to, _ in kept]
-            self._batches = [batch for _, batch in kept]
-        return taken
+                    remaining.append((to, batch))
+            self._to = [to for to, _ in remaining]
+            self._batches = [batch for _, batch in remaining]
+        return removed
 
     def _waiting(self) -> dict[Member, int]:
         """Returns the number of waiting messages of each member that has any; walks the lanes."""
@@ -130,15 +130,15 @@ class GroupInbox:
 log = logging.getLogger("actors")
 
 RUNS_A_TURN: Final = 4096
-"""The most runs of messages that a turn delivers, so that it ends within some 20 ms however much has waited, for example in a pause."""
+"""The most runs of messages that a turn delivers, so that it ends within some 20 ms however many messages wait, for example in a pause."""
 
 
 class Group(GroupInbox):
     """A group of members with one ordered inbox. `ActorSystem.group` creates it, inside the event loop that it belongs to.
 
-    `inbox_max` bounds the messages that wait; those of a running turn are not counted, so memory is bounded by twice that. The
-    control lane has no bound of its own: it is for answers and timers, which are bounded by the requests. `on_turn_end` is called once at
-    the end of each turn that handled a message: there the group tells the next actor one list. If it raises, the whole group fails: all its
+    `inbox_max` bounds the messages that wait; messages of a running turn are not counted, so memory is bounded by twice that. The control
+    lane is for answers and timers, which the number of requests bounds; it has no bound of its own. `on_turn_end` is called once at the end
+    of each turn that handled a message; there the group sends one list to the next actor. If it raises, the whole group fails: all its
     members are poisoned with that cause.
     """
 
@@ -212,7 +212,7 @@ class Group(GroupInbox):
         self._pending += 1
 
     def tell_control(self, member: Member, message: Any) -> None:
-        """Adds one message to the control lane: the next turn handles it before all data, also while the group is paused or stopping."""
+        """Adds one message to the control lane: the next turn handles it before all data, even if the group is paused or stopping."""
         if member._group is not self:
             self._check(member)
         if not self._scheduled:
@@ -252,12 +252,12 @@ class Group(GroupInbox):
         return waiting
 
     def pause(self) -> None:
-        """Holds the data lane; a running turn stops handling data after its current batch. Pauses are counted."""
+        """Stops delivery of the data lane; a running turn stops after its current batch. Pauses are counted."""
         self._pauses += 1
         self._return_rest()
 
     def resume(self) -> None:
-        """Undoes one `pause`; when none is left, the data lane continues where it was held."""
+        """Undoes one `pause`; after the last one, delivery of the data lane continues."""
         if not self._pauses:
             raise RuntimeError(f"group {self._name!r} is not paused: each resume() belongs to one pause()")
         if self._pauses == 1 and self._batches and not self._scheduled:
@@ -299,7 +299,7 @@ class Group(GroupInbox):
         self._end()
 
     def stalled(self, stall_s: float) -> bool:
-        """Returns whether a message waits and none was handled for longer than `stall_s` (usually because of a long pause)."""
+        """Returns whether a message waits and no message was handled for longer than `stall_s` (usually because of a long pause)."""
         return bool(self._pending or self._control) and self._clock.monotonic() - self._progressed_at > stall_s
 
     def statistics(self) -> GroupStatistics:
@@ -328,12 +328,12 @@ class Group(GroupInbox):
                     except BaseException as cause:
                         self._fail(cause)
         finally:
-            self._return_rest()  # messages are left only if a signal's exception struck between two calls
+            self._return_rest()  # messages remain here only if a signal's exception struck between two calls
             self._in_turn = False
             self._scheduled = False
             self._progressed_at = self._clock.monotonic()
             if self._closing:
-                self._last = None  # so that a tell from outside cannot join a run that was opened in the turn
+                self._last = None  # a message from outside must not join a run that was opened in the turn
             if self._control or (self._batches and not self._pauses):
                 self._schedule()
             elif self._closing and not self._batches:
@@ -382,7 +382,7 @@ class Group(GroupInbox):
             raise cause
 
     def _fail(self, cause: BaseException) -> None:
-        """Fails the group itself: its results would no longer leave it, so no member may continue."""
+        """Fails the group itself: no member may continue, since the group can no longer pass results on."""
         self._failure = cause
         log.error("group %r failed at the end of a turn", self._name, exc_info=cause)
         for member in list(self._members.values()):
@@ -429,7 +429,7 @@ class Group(GroupInbox):
         self._scheduled = True
 
     def _check(self, member: Member) -> None:
-        """Raises an error if the member cannot be told a message."""
+        """Raises an error if the member cannot receive a message."""
         if member._group is not self or (self._closing and not self._in_turn):
             raise self._refusal(member)
 
@@ -442,11 +442,12 @@ class Group(GroupInbox):
 
 
 class Member:
-    """The base class of members, which never wait: subclass it and give it to `Group.join`. Its last call is `stopped` or `poisoned`.
+    """The base class of members, which never wait: subclass it and pass an instance to `Group.join`. Its last call is `stopped` or
+    `poisoned`.
 
-    It owns its own state, failure and counters; it has no task, no inbox and no lock. Only the group calls its methods, one at a time, on
-    the group's event loop. It never blocks and never awaits: work that has to wait belongs in an `Actor`, or answers on the control lane
-    with a callback.
+    A member owns its state, failure and counters; it has no task, inbox or lock. Only the group calls its methods, one after the other, on
+    the group's event loop. A member never blocks and never awaits: work that has to wait belongs in an `Actor`, or answers on the control
+    lane with a callback.
     """
 
     __slots__ = ("_failure", "_group", "_handled", "_name", "_turns")
@@ -469,34 +470,34 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name that it joined with; empty before."""
+        """The name in its group; empty before `join`."""
         return self._name
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception that it raised when it failed, or None."""
+        """The exception with which the member failed, or None."""
         return self._failure
 
     def receive(self, batch: list[Any]) -> None:
-        """Handles consecutive messages to it, in the order of the calls. It may keep or change the list.
+        """Handles consecutive messages to this member, in the order of the calls. The member may keep or change the list.
 
         An exception poisons this member; the other members continue.
         """
         raise TypeError(f"{type(self).__name__} takes no data: implement receive()")
 
     def receive_control(self, message: Any) -> None:
-        """Handles one message of the control lane, which precedes the data and is not held by a pause."""
+        """Handles one message of the control lane, which precedes the data and which a pause does not stop."""
         raise TypeError(f"{type(self).__name__} takes no control messages: implement receive_control()")
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
-        """Called once when it failed (or was cut off by a stop that took too long), to fail whatever depends on the unhandled messages.
+        """Called once when the member failed (or a slow stop cut it off), to fail whatever depends on the unhandled messages.
 
         `unhandled` has the failing batch (as the member left the list) or control message, then all messages that still waited for it,
-        control first. A batch may be handled in part: only the member can know.
+        control first. The member may have handled a part of the batch; the group has no record of that.
         """
 
     def stopped(self) -> None:
-        """Called once when it leaves its group or the group stops, after its last message."""
+        """Called once when the member leaves its group or the group stops, after its last message."""
 
     def _dismiss(self, group: str) -> None:
         """Ends its membership in order."""

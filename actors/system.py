@@ -59,7 +59,7 @@ class ActorSystem:
         return self._clock
 
     async def start(self) -> None:
-        """Starts the system on the running loop, unless it runs already. A cancelled start stops the system again."""
+        """Starts the system on the running loop, unless it is running. A cancelled start stops the system again."""
         if self._home is not None:
             self._home.check()
         if self._stopping.is_set():
@@ -79,7 +79,7 @@ class ActorSystem:
     async def stop(self) -> None:
         """Stops all actors and groups in reverse order of starting, and drains each before it stops the next.
 
-        Idempotent, and all callers wait for the end; cancelling one does not abort the stop. Raises RuntimeError in the task of one of the
+        Idempotent. All callers wait for the end; cancelling one does not abort the stop. Raises RuntimeError in the task of one of the
         system's own actors, which would wait for itself: call `stop_nowait` there.
         """
         self.stop_nowait()
@@ -144,7 +144,7 @@ class ActorSystem:
         )
 
     async def _run(self) -> None:
-        """Runs as the host task: the task group is entered and left here and nowhere else."""
+        """Runs as the host task, the only place that enters and leaves the task group."""
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._running.set()
@@ -152,13 +152,13 @@ class ActorSystem:
                 for owned in reversed(list(self._owned.values())):
                     await owned.stop()
         finally:
-            # After a stop no actor is left; if the loop cancelled this task, the actors that could not be drained are cut off.
+            # No actor remains after a stop. If the loop cancelled this task, the actors that could not be drained are cut off.
             self._stopping.set()
             for owned in reversed(list(self._owned.values())):
                 owned.cut_off()
 
     def _host_ended(self, host: asyncio.Task[None]) -> None:
-        """Ends the system, in a callback of the host task, since a task that is cancelled before its first step runs no line of `_run`."""
+        """Ends the system, in a callback of the host task: a task that is cancelled before its first step runs no line of `_run`."""
         self._stopping.set()
         self._running.set()
         self._stopped.set()

@@ -1,7 +1,8 @@
-"""What every client over gRPC needs: methods, TLS files, and the choice among several addresses. Imported only where gRPC is installed.
+"""The common part of every client over gRPC: methods, TLS files, and the choice among several addresses. Imported only where gRPC is
+installed.
 
-gRPC is imported once, without its handlers of forks. An `Endpoints` has a channel to each of several addresses, and chooses one for
-calls; `Reach` waits for a connection and says early why there will be none.
+gRPC is imported once, without its fork handlers. `Endpoints` has a channel to each of several addresses, and chooses one for calls. `Reach`
+waits for a connection and reports early if none is possible.
 """
 
 import wal.network.forks  # noqa: F401

@@ -1,7 +1,7 @@
-"""Endpoints: a channel to each of several servers that serve the same, called members, and the choice of one for calls.
+"""Endpoints: a channel to each of several equivalent servers, called members, and the choice of one for calls.
 
-Owns: the channels, and the one task that looks for a member while none is reachable. It returns a channel only while that is connected, so
-that a call that finds none has certainly not been sent. gRPC reconnects by itself, every half second. Its only own call, the probe, asks
+Owns: the channels, and the one task that looks for a member while none is connected. It returns only connected channels, so a call that
+gets no channel has certainly not been sent. gRPC reconnects by itself, every half second. Its only own call, the probe, finds the reason
 why a member cannot be reached.
 """
 
@@ -21,25 +21,25 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     # An answer may be larger than gRPC's default of 4 MiB: a transaction of etcd reads 128 values of up to 1.5 MiB, and frames have 4.5.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # There are no pings without calls: servers end such connections (too_many_pings).
+    # A connection without calls is not pinged: servers end such connections (too_many_pings).
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 0),
-    # gRPC's own back-off grows to two minutes. With this one a server that is back is found within 0.6 s: gRPC varies a pause by a fifth.
+    # gRPC's own back-off grows to two minutes. With this one a restarted server is found within 0.6 s: gRPC varies a pause by a fifth.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # how long one attempt may take, in spite of its name
-    # A name is resolved anew after half a second, not after 30: a server that was restarted may have another address.
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # the time limit of one attempt, in spite of its name
+    # A name is resolved again after half a second, not after 30: a restarted server may have another address.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
-    ("grpc.service_config_disable_resolution", 1),  # the DNS is not asked for settings of a service
-    ("grpc.enable_http_proxy", 0),  # calls go to the server, not through a proxy that a shell happens to name
+    ("grpc.service_config_disable_resolution", 1),  # no DNS query for settings of a service
+    ("grpc.enable_http_proxy", 0),  # calls go to the server, not through a proxy that a shell happens to configure
     ("grpc.use_local_subchannel_pool", 1),  # closing one client must not close another's connection
 ]
 PING_S: Final = 10.0
 """The silence in seconds after which a connection with calls is pinged: etcd ends connections that are pinged more often than every 5 s."""
 served_by: Final[dict[str, int]] = {}
-"""The addresses at which this process serves, each with the process id: a fork copies the dict, and serves nothing."""
+"""The addresses at which this process serves, each with the process id. A fork copies the dict, but does not serve there."""
 LEFT_S: Final = 7.0
-"""How long a stopping member gets no new calls while it stays connected: longer than it waits for calls under way."""
+"""How long a stopping member gets no new calls while it stays connected: longer than the member waits for calls under way."""
 _WHY_TIMEOUT_S: Final = 1.0
 _PAUSE_FIRST_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.02
@@ -57,7 +57,7 @@ class Endpoints:
         probe: tuple[Method[Any, Any], object],
         ping_s: float = PING_S,
     ) -> None:
-        """`probe` is a call that every member answers, and its request; any status but a timeout says why a member is not reachable.
+        """`probe` is a call that every member answers, and its request; any status but a timeout is the reason why a member is unreachable.
 
         Pings find a member that is frozen, or cut off by a broken cable: after `ping_s` of silence, when no answer came for half of it.
         """
@@ -71,13 +71,13 @@ class Endpoints:
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[list[str]] | None = None
         self._left: dict[int, float] = {}
-        """The members that are stopping, and the time until which each gets no new calls while it stays connected."""
+        """The stopping members, and the time until which each gets no new calls while it stays connected."""
         self.stopped: bool = False
-        """Whether no member is waited for any more."""
+        """Whether waiting for members has ended."""
         self._closed = False
 
     def connected(self) -> tuple[int, grpc.aio.Channel] | None:
-        """Returns the channel to ask and its number; None while no member is connected."""
+        """Returns the number and channel of a connected member, or None."""
         for step in range(0 if self._closed else len(self._channels)):
             number = (self._current + step) % len(self._channels)
             if self._channels[number].get_state(try_to_connect=True) is not grpc.ChannelConnectivity.READY:
@@ -105,7 +105,7 @@ class Endpoints:
             self._current = (number + 1) % len(self._channels)
 
     def follow(self, number: int, address: str) -> None:
-        """Uses the member at this address from now on, as the one with this number says; empty: any other one. A new address is added."""
+        """Uses the member at this address from now on, as member `number` asked; empty: any other member. A new address is added."""
         if not address:
             self.turn_away(number)
         elif self._current == number and not self._closed:
@@ -113,7 +113,7 @@ class Endpoints:
             self._current = self.addresses.index(address)
 
     def add(self, address: str) -> None:
-        """Adds a member, unless it is one."""
+        """Adds a member, unless it is already one."""
         if address not in self.addresses and not self._closed:
             self.addresses = (*self.addresses, address)
             self._channels.append(self._channel(address))
@@ -132,7 +132,7 @@ class Endpoints:
         return until > 0.0 and asyncio.get_running_loop().time() < until
 
     async def why(self) -> list[str]:
-        """Returns, as texts for people, what each member that is not connected answered, or why it could not."""
+        """Returns, as texts for people, what each unconnected member answered, or why there was no answer."""
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")
@@ -206,7 +206,7 @@ Response = TypeVar("Response")
 
 
 class Method(NamedTuple, Generic[Request, Response]):
-    """A method of a service: `path` is how gRPC finds it, `request` and `response` are its types.
+    """A method of a service: `path` is its name in gRPC, `request` and `response` are its types.
 
     It replaces the stubs that grpcio-tools would generate.
     """

@@ -1,12 +1,12 @@
 """Imports gRPC with settings of our own. Imported before everything else here, since gRPC reads its settings when it is imported.
 
-Without its handlers of forks: they restart gRPC's threads in a forked child. uvloop starts a subprocess with a plain fork, for which libc
-runs the handlers, and one child in about thirty crashes in such a thread before it becomes the new program. (asyncio's own loop uses vfork,
-which runs none.) Without them a forked child cannot use gRPC, which it cannot do reliably with them either.
+The fork handlers are off: they restart gRPC's threads in a forked child. uvloop starts a subprocess with a plain fork, for which libc runs
+the handlers, and one child in about thirty crashes in such a thread before it becomes the new program. (asyncio's own loop uses vfork,
+which runs no handlers.) Without them a forked child cannot use gRPC, which is unreliable there with them too.
 
-Without its lines on the standard error ("Got goaway …"): what goes wrong is raised by the call, or is a record of `logging`.
+gRPC's lines on the standard error ("Got goaway …") are off: an error is raised by the call, or is a record of `logging`.
 
-A program that sets these variables, or imports gRPC before this, keeps what it chose.
+A program that sets these variables, or imports gRPC before this, keeps its own settings.
 """
 
 import os

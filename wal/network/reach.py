@@ -1,6 +1,6 @@
-"""Reach: waits for a connection to one of several servers, and says early why there will be none.
+"""Reach: waits for a connection to one of several servers, and reports early if none is possible.
 
-A fault of TLS, or the port of another service, is told by gRPC's reason for a connection that failed; the text has the remedy.
+A fault of TLS, or the port of another service, shows in gRPC's reason for a failed connection; the text has the remedy.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import grpc.aio
 from wal.network.endpoints import Endpoints
 
 LOOK_S: Final = 0.5
-"""How often it is asked why no member can be reached before one ever was: gRPC tries about twice a second."""
+"""The pause between two looks for the reason why no member was ever reached: gRPC tries about twice a second."""
 LOOKS: Final = 3
-"""How often in a row a member that closes connections at once is taken for one that is being stopped."""
+"""Consecutive immediate disconnects that are still attributed to a stopping member."""
 _FAULTS: Final = {
     "CERTIFICATE_VERIFY_FAILED": (
         "the server's certificate is not of an authority that this client trusts: name the file of the server's authority with ca="
@@ -31,13 +31,13 @@ _FAULTS: Final = {
 }
 """The explanation for each text that BoringSSL and gRPC use."""
 _CLOSED_AT_ONCE: Final = ("Socket closed", "TSI_DATA_CORRUPTED")
-"""What gRPC says of a connection that the server ended at once; the second, if it did so with an alert of TLS, as servers in Go do."""
+"""gRPC's texts for a connection that the server ended at once. The second is for an end by an alert of TLS, as servers in Go do."""
 
 
 class Reach:
-    """Waits until a member is connected, and finds out early if TLS is why none ever will be.
+    """Waits until a member is connected, and reports early if TLS makes that impossible.
 
-    The way to the members of `endpoints`. `scheme` begins a location whose connections have no TLS.
+    `endpoints` are the members. `scheme` begins a location whose connections have no TLS.
     """
 
     def __init__(self, endpoints: Endpoints, *, scheme: str) -> None:
@@ -47,9 +47,9 @@ class Reach:
         """Whether any member was ever connected, so that address and TLS are right."""
 
     async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel] | str | None:
-        """Returns a connected member, by its number and its channel.
+        """Returns the number and channel of a connected member.
 
-        If there is none by the deadline (infinite: no limit), or TLS is why, it returns what was tried and what to do, as a text. It
+        Without one at the deadline (infinite: no limit), or if TLS is the reason, it returns a text: what was tried and what to do. It
         returns None if the endpoints were stopped.
         """
         endpoints, loop = self._endpoints, asyncio.get_running_loop()
@@ -57,8 +57,8 @@ class Reach:
         while (endpoint := endpoints.connected()) is None:
             if endpoints.stopped:
                 return None
-            left = max(0.0, deadline - loop.time())
-            timeout_s = left if self._was_connected else min(left, LOOK_S)
+            remaining = max(0.0, deadline - loop.time())
+            timeout_s = remaining if self._was_connected else min(remaining, LOOK_S)
             if await endpoints.look(timeout_s if timeout_s < math.inf else None):
                 continue
             reasons = await endpoints.why()
@@ -71,7 +71,7 @@ class Reach:
 
 
 def tls_fault(reasons: Sequence[str], scheme: str) -> str:
-    """Returns what is wrong if TLS, or another service, is why none of several servers can be reached, else an empty text.
+    """Returns the fault if TLS, or another service, is why none of several servers can be reached, else an empty text.
 
     `scheme` begins a location whose connections have no TLS.
     """
@@ -80,12 +80,12 @@ def tls_fault(reasons: Sequence[str], scheme: str) -> str:
 
 
 def is_closed_at_once(reasons: Sequence[str]) -> bool:
-    """Returns whether every server closed the connection before it said anything."""
+    """Returns whether every server closed the connection before it sent anything."""
     return all(any(words in reason for words in _CLOSED_AT_ONCE) for reason in reasons)
 
 
 def closed_at_once(scheme: str) -> str:
-    """Returns what to say of a server that does so again and again. One that is being stopped does it once."""
+    """Returns the hint for a server that keeps closing connections; a stopping server does so once."""
     return (
         f"the server closes every connection before it says anything: if it has TLS, connect with {scheme}+ssl://, and if it asks its "
         "clients for certificates, give one of its authority with certificate= and key="

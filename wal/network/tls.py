@@ -1,6 +1,6 @@
-"""TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's, which can be renewed.
+"""TlsFiles: the files of a TLS connection, for a client and for a server. ServerCertificate: a server's certificate, which can be renewed.
 
-They are read off the loop, and no key is kept longer than it takes to pass it on.
+The files are read off the loop, and a key stays in memory only until gRPC has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """PEM files of one side. `ca`: the authority that signed the other side's certificate. `certificate` with `key`: this side's own.
 
     A client without `ca` trusts the system's authorities. A server with `ca` refuses clients without a certificate of that authority
-    (mutual TLS), and one without takes every client.
+    (mutual TLS); a server without `ca` accepts every client.
     """
 
     ca: str | os.PathLike[str] | None = None
@@ -37,7 +37,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     async def server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Returns what the files hold now, for a server.
+        """Returns the current content of the files, for a server.
 
         Raises InvalidArgumentError without a certificate, for a file that cannot be read or used, and for a key of another certificate.
         """
@@ -48,14 +48,14 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
         return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
 
     def _check(self, ca: bytes | None, key: bytes | None, certificate: bytes | None) -> None:
-        """Raises InvalidArgumentError for files that no server can use. gRPC would only say that it cannot listen."""
-        from wal.runtime.system import file_of  # clients have no such files, and load nothing of the room
+        """Raises InvalidArgumentError for files that no server can use. gRPC would only report that it cannot listen."""
+        from wal.runtime.system import file_of  # clients have no such files, and load no part of that room
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             # Python's ssl reads a certificate and a key from files only.
             with file_of(certificate or b"") as certificate_path, file_of(key or b"") as key_path:
-                context.load_cert_chain(certificate_path, key_path, password="")  # an encrypted key is refused, not asked for
+                context.load_cert_chain(certificate_path, key_path, password="")  # refuses an encrypted key, without a prompt
         except ssl.SSLError as error:
             raise InvalidArgumentError(
                 f"the TLS files {_shown(self.certificate)} and {_shown(self.key)} are no PEM certificate with its unencrypted key "
@@ -76,7 +76,7 @@ class ServerCertificate:
 
     def __init__(self, now: grpc.ServerCertificateConfiguration, *, asks_clients: bool) -> None:
         self._renewed: grpc.ServerCertificateConfiguration | None = None
-        """What was read last, until gRPC has taken it."""
+        """The configuration that was read last, until gRPC has taken it."""
         self._asks_clients = asks_clients
         self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(now, self._take, asks_clients)
 
@@ -86,10 +86,9 @@ class ServerCertificate:
         return cls(await tls.server_configuration(), asks_clients=tls.ca is not None)
 
     async def renew(self, tls: TlsFiles) -> None:
-        """Reads the files. Raises the errors of `TlsFiles.server_configuration`, and then nothing is changed.
+        """Reads the files. Raises the errors of `TlsFiles.server_configuration`; then nothing changes.
 
-        Raises InvalidArgumentError, too, if clients would have to show a certificate from now on, or need none any more: that is
-        settled at the start of a server.
+        Also raises InvalidArgumentError if it would change whether clients need a certificate: that is settled at the start of a server.
         """
         if (tls.ca is not None) != self._asks_clients:
             raise InvalidArgumentError(
@@ -98,7 +97,7 @@ class ServerCertificate:
         self._renewed = await tls.server_configuration()
 
     def _take(self) -> grpc.ServerCertificateConfiguration | None:
-        """Returns what is new since the handshake before, or None. gRPC calls it at each handshake, in a thread of its own."""
+        """Returns a renewed configuration that gRPC has not taken yet, or None. gRPC calls it at each handshake, in a thread of its own."""
         renewed, self._renewed = self._renewed, None
         return renewed
 

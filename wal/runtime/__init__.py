@@ -1,5 +1,5 @@
-"""What a process needs, whatever it does with a log: an event loop in a thread, threads for calls that block, pauses, secrets.
+"""Services for any process, independent of logs: an event loop in a thread, threads for calls that block, pauses, secrets.
 
-`installation` knows which packages are installed, `system` the calls that differ between operating systems, and `descriptors` opens files.
-`user_code` makes harmless what code of the caller raises. The modules know nothing of logs, and this package imports none of them.
+`installation` checks the installed packages, `system` has the calls that differ between operating systems, and `descriptors` opens files.
+`user_code` makes exceptions of the caller's code harmless. This package imports nothing about logs.
 """

@@ -1,5 +1,5 @@
-"""For code on an event loop: a helpful error when an object for `async with` is entered by `with`, and the import of modules that only an
-opening needs, without blocking the loop.
+"""Two helpers for code on an event loop: a clear error when `with` enters an object for `async with`, and imports that do not block the
+loop.
 
 Python's own error names a missing method. Type checkers do not see the methods here, so they still refuse `with`.
 """
@@ -29,10 +29,10 @@ class AsyncOnly:
 
 
 async def import_late(name: str) -> None:
-    """Imports a module in a thread, unless it is loaded already. Raises what the import raises.
+    """Imports a module in a thread, unless it is loaded already. Raises the errors of the import.
 
-    An import reads files and takes tens of milliseconds; the event loop must not block that long. After this call an `import`
-    statement finds the module loaded.
+    An import reads files and takes tens of milliseconds; the event loop must not block that long. After this call an `import` statement
+    finds the module loaded.
     """
     module = sys.modules.get(name)
     # If another thread is importing the module, this call waits for it in a thread too.

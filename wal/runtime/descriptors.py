@@ -1,8 +1,8 @@
 """Open files whose numbers are above those of the standard streams, 0 to 2.
 
 A process may close a standard stream, as a daemon does, and the next file that is opened gets its number. Then whatever writes to that
-stream (a traceback, the C part of a library) writes into the file, and a later `dup2` replaces it. So no file of a log keeps such a
-number, as in SQLite: everything of the product that opens a file uses these functions. `tests/runtime/test_descriptors.py` checks that.
+stream (a traceback, the C part of a library) writes into the file, and a later `dup2` replaces it. So no file of a log has such a number,
+as in SQLite: all code of the product opens files by these functions. `tests/runtime/test_descriptors.py` checks that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def open_file(path: Path | str, flags: int, mode: int = 0o666, *, dir_fd: int | 
 
 
 def above_streams(fd: int) -> int:
-    """Returns a descriptor of the same open file that is above those of the standard streams; a lower one is closed."""
+    """Returns a descriptor of the same open file with a number above the standard streams; a lower one is closed."""
     if fd >= _FIRST:
         return fd
     try:

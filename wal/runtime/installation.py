@@ -23,8 +23,9 @@ def install_hint(*extras: str) -> str:
 
 
 class Needed:
-    """Imports inside this context need an extra: without one of its packages they raise an ImportError that begins with `what`, and names
-    the package and the command that installs it."""
+    """Imports inside this context need an extra. Without one of its packages they raise an ImportError that begins with `what`, and names
+    the package and the command that installs it.
+    """
 
     def __init__(self, what: str, extra: str) -> None:
         self._what = what
@@ -39,7 +40,7 @@ class Needed:
 
 
 def missing_package(error: ImportError) -> str:
-    """Returns the name by which pip knows the package of a module that could not be imported: protobuf for `google.protobuf`."""
+    """Returns pip's name for the package of a module that could not be imported: protobuf for `google.protobuf`."""
     module = (error.name or "").partition(".")[0]
     return _PACKAGES.get(module, module)
 
@@ -114,7 +115,7 @@ def _find(name: str) -> ModuleSpec | None:
 def _same(path: str, expected: str) -> bool:
     try:
         return path == expected or os.path.samefile(path, expected)
-    except OSError:  # there are no files inside an archive
+    except OSError:  # an archive contains no files
         return False
 
 
@@ -122,12 +123,12 @@ def _is_ours(spec: ModuleSpec, origin: str) -> bool:
     read = getattr(spec.loader, "get_data", None)
     try:
         return read is None or DISTRIBUTION.encode() in read(origin)
-    except OSError:  # a program that was packed into one file (PyInstaller) has the modules, and no files of them
+    except OSError:  # a program that was packed into one file (PyInstaller) has the modules, but not their files
         return True
 
 
 def _owners(name: str) -> str:
-    """Names the distributions that own the package, and the remedy."""
+    """Returns the names of the distributions that own the package, and the remedy."""
     from importlib.metadata import packages_distributions
 
     others = sorted(set(packages_distributions().get(name, ())) - {DISTRIBUTION})

@@ -1,9 +1,9 @@
-"""LoopThread: an event loop in a thread of its own, for calls from threads that have none.
+"""LoopThread: an event loop in a thread of its own, for calls from threads without a loop.
 
-It owns the thread, its loop, and the calls under way. A call returns what the coroutine returns, or raises what it raises; an interrupted
-caller cancels its call. Once the loop is stopped, a call raises ClosedError and nothing hangs, even in a forked child. Its owner stops it,
-or the exit of the interpreter does, while the thread pools that closing a log needs still run. A LoopThread that is garbage-collected
-without being stopped ends by itself: its loop does not hold it.
+It owns the thread, its loop, and the calls under way. A call returns the coroutine's result, or raises its error; an interrupted caller
+cancels its call. After the loop was stopped, a call raises ClosedError and nothing hangs, even in a forked child. The owner stops the
+LoopThread. Otherwise the exit of the interpreter does, while the thread pools that closing a log needs still run. A LoopThread that is
+garbage-collected without being stopped ends by itself: its loop has no reference to it.
 
 The loop runs until it is stopped: a SystemExit or a KeyboardInterrupt in a task ends the task, and is raised where the task is awaited. In
 the main thread it would end the process; here it could only end the log under its callers. If the loop ends all the same, calls raise
@@ -38,7 +38,7 @@ class LoopThread:
     """A running loop; the constructor starts it."""
 
     def __init__(self, *, collected: Callable[[asyncio.AbstractEventLoop], Awaitable[None]] | None = None) -> None:
-        """`collected` is awaited in the loop if the LoopThread was garbage-collected, before the loop ends, to finish what runs there."""
+        """`collected` is awaited in the loop if the LoopThread was garbage-collected, before the loop ends, to finish its work."""
         self.closing: Callable[[], Awaitable[None]] | None = None
         """Awaited in the loop, once, before `stop` stops it; it may be set later."""
         self._pid = os.getpid()
@@ -57,7 +57,7 @@ class LoopThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether the loop has ended: nothing runs in its thread any more."""
+        """Whether the loop has ended: its thread runs no more code."""
         return self._stopped or self._running.has_ended
 
     def call(self, call: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -140,23 +140,23 @@ class LoopThread:
         running = getattr(self, "_running", None)
         if running is None or self._stopped or self._pid != os.getpid():
             return
-        self.closing = None  # nothing else may hold the log: then its release begins before the loop ends
+        self.closing = None  # no other reference to the log remains: its release begins before the loop ends
         running.end_soon()
 
 
 class _Running:
-    """The loop in its thread. It does not hold its LoopThread, which can therefore be garbage-collected before it is stopped."""
+    """The loop in its thread. It has no reference to its LoopThread, which can therefore be garbage-collected before it is stopped."""
 
     def __init__(self, owner: LoopThread, collected: Callable[[asyncio.AbstractEventLoop], Awaitable[None]] | None) -> None:
         self.owner = weakref.ref(owner)
         self.thread: threading.Thread
         self.loop: asyncio.AbstractEventLoop
         self.ends: asyncio.Event
-        """Set in the loop when it is to end."""
+        """Set in the loop to end it."""
         self.idle = threading.Condition(threading.RLock())  # a future that is cancelled in `start` is reported under the lock
         self.calls: set[concurrent.futures.Future[Any]] = set()
         self.has_ended = False
-        """Whether the loop has ended; under the lock of `idle`, so that no call is added after it."""
+        """Whether the loop has ended. Read and set under the lock of `idle`, so that no call is added later."""
         self._collected = collected
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -189,7 +189,7 @@ class _Running:
                 self.loop.call_soon_threadsafe(task.cancel)
 
     def call_ended(self, future: concurrent.futures.Future[Any]) -> None:
-        """Notes that a call has ended, in any thread."""
+        """Records the end of a call, in any thread."""
         with self.idle:
             self.calls.discard(future)
             if not self.calls:
@@ -230,7 +230,7 @@ class _Running:
         self.ends = asyncio.Event()
         started.set_result(None)
         await self.ends.wait()
-        if self._tasks:  # of callers that were interrupted
+        if self._tasks:  # calls of callers that were interrupted
             await asyncio.wait(self._tasks)
 
     # -- without an owner
@@ -255,7 +255,7 @@ class _Running:
 
 
 async def _outcome(call: Callable[[], Awaitable[_T]]) -> tuple[_T | None, BaseException | None]:
-    """Returns what the call returns, or what it raises: a task that raised SystemExit would stop the loop."""
+    """Returns the result of the call, or its exception: a task that raised SystemExit would stop the loop."""
     try:
         return await call(), None
     except asyncio.CancelledError:
@@ -269,9 +269,9 @@ async def _awaited(call: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns what creates the loop, None for that of Python.
+    """Returns the factory of the loop, None for Python's own.
 
-    Where gevent has made greenlets of threads, uvloop's loop would hold the only thread that there is; Python's own lets others run.
+    Where gevent has made greenlets of threads, uvloop's loop would block the only thread; Python's own lets others run.
     """
     monkey = sys.modules.get("gevent.monkey")
     if (monkey is not None and monkey.is_module_patched("threading")) or importlib.util.find_spec("uvloop") is None:
@@ -281,7 +281,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _leave_pool(_timeout: float | None = None) -> None:
-    """Does what a loop is asked to do with its pool when it ends: nothing, the pool ends after the loop."""
+    """Replaces the loop's end of its pool by nothing: the pool ends after the loop."""
 
 
 _all: Final[set[_Running]] = set()
@@ -296,7 +296,7 @@ def _stop_all() -> None:
                 running.thread.join()
             else:
                 owner.stop()
-        except Exception:  # at exit there is no caller to raise it to
+        except Exception:  # there is no caller at exit to raise it to
             pass
 
 

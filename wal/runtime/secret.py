@@ -1,7 +1,7 @@
-"""Secret: a text that is used and never shown, and how a URL that may hold a secret is shown.
+"""Secret: a text that is used and never shown, and the form in which a URL with a secret is shown.
 
-Owns the text that reprs, errors and log lines show instead of a password or a token. Code that needs the text itself calls
-`reveal()`, so a search for that name finds every place that can leak one.
+Owns the text that reprs, errors and log lines show instead of a password or a token. Code that needs the text itself calls `reveal()`, so a
+search for that name finds every line that can leak one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FILES: Final = frozenset(("ca", "certificate", "key", "password_file"))
 
 
 class Secret:
-    """A text that is never shown: `repr`, `str` and formatting give `***`, and `reveal()` gives the text.
+    """A text that is never shown: `repr`, `str` and formatting return `***`, and `reveal()` returns the text.
 
     Two secrets are equal if their texts are, compared in constant time; a secret never equals a str. A secret is immutable, hashable, and
-    false if it is empty; it can be copied, and pickled for a process that needs it. `mask` is shown in its place, for example
-    a URL without its password.
+    false if it is empty. It can be copied, and pickled for a process that needs it. `mask` is shown instead, for example a URL without its
+    password.
     """
 
     __slots__ = ("_mask", "_text")
@@ -46,7 +46,7 @@ class Secret:
 
     @classmethod
     def of_url(cls, url: str | Secret) -> Secret:
-        """Returns a secret of a URL, of which only the password is masked; a secret is returned unchanged."""
+        """Returns a secret of a URL that masks only the password; a secret is returned unchanged."""
         return url if isinstance(url, Secret) else cls(url, mask=shown(url))
 
     def reveal(self) -> str:
@@ -88,7 +88,7 @@ def shown(url: str) -> str:
 
     Three parts are masked: everything before the last `@` except the name of a user, so that a password whose `/`, `?` or `@` was not
     percent-encoded is not shown in part; the value of each option that is neither a file's name nor a number of seconds; and a port that is
-    no number. A text without any of these, such as a path, is returned as it is.
+    not a number. A text without any of these, such as a path, is returned unchanged.
     """
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     userinfo, at, rest = rest.rpartition("@")
@@ -100,7 +100,7 @@ def shown(url: str) -> str:
         if colon:
             userinfo = f"{user if is_name else ''}:{MASK}"
         elif not (scheme.startswith("etcd") and is_name):
-            userinfo = MASK  # for servers other than etcd it may be a token
+            userinfo = MASK  # it may be a token for servers other than etcd
     rest, *options = _OPTIONS.split(rest)
     if separator:
         hosts, slash, path = rest.partition("/")

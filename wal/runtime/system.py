@@ -1,10 +1,8 @@
-"""The calls that differ between operating systems: Linux is what a log is made for, and on macOS the same files work for development.
+"""The calls that differ between operating systems: a log is made for Linux, and on macOS the same files work for development.
 
-Owns: what stands for a call that the system does not have. Each function does what its docstring says on both systems; where that is
-weaker or slower than on Linux, `weaknesses` says so, and a journal warns of it once a process, when it is first opened for writing. Which
-calls there are is asked when a function is called, never assumed from the name of the system.
-
-Nothing here decides anything about a log.
+Owns: the substitutes for calls that the system lacks. Each function keeps the promise of its docstring on both systems. `weaknesses` lists
+where the substitute is weaker or slower than on Linux, and a journal warns of it once a process, when it is first opened for writing. Each
+function looks for the call itself, and never assumes it from the name of the system.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _ZEROS: Final = bytes(1 << 20)
 def sync_data(fd: int) -> None:
     """Returns when the bytes of this file, and its length, are on the disk: by fdatasync, or on macOS by F_FULLFSYNC.
 
-    There `fsync` leaves the bytes in the disk's own cache, which a power cut empties (fcntl(2) of macOS).
+    On macOS `fsync` leaves the bytes in the disk's own cache, which a power cut empties (fcntl(2) of macOS).
     """
     if hasattr(os, "fdatasync"):
         os.fdatasync(fd)
@@ -48,7 +46,7 @@ def sync_file(fd: int) -> None:
     except OSError as error:
         if error.errno not in _NO_FULL_SYNC:
             raise
-        os.fsync(fd)  # a file system, such as that of a network share, on which this is the most that there is
+        os.fsync(fd)  # a file system, such as that of a network share, without a stronger call
 
 
 def sync_path(path: Path) -> None:
@@ -61,7 +59,7 @@ def sync_path(path: Path) -> None:
 
 
 def allocate(fd: int, start: int, size: int) -> None:
-    """Makes sure that the disk has room for the bytes from `start` on, `size` of them, and that the file is at least that long.
+    """Reserves room on the disk for `size` bytes from `start` on, and makes the file at least that long.
 
     Without posix_fallocate the bytes after the file's end are written as zeros, which takes as long as writing them.
     """
@@ -97,8 +95,9 @@ def file_of(data: bytes) -> Iterator[str]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns whether an entry of this name in a directory is no part of a log, because a file system or a tool made it: `lost+found`, and
-    every name that begins with a dot."""
+    """Returns whether a directory's entry of this name belongs to a file system or a tool, not to a log: `lost+found`, and every name that
+    begins with a dot.
+    """
     return name == "lost+found" or name.startswith(".")
 
 
@@ -122,7 +121,7 @@ def is_running(pid: int) -> bool:
 
 
 def weaknesses() -> list[str]:
-    """Returns what is weaker or slower here than on Linux, one text each; empty on Linux."""
+    """Returns the properties that are weaker or slower here than on Linux, one text each; empty on Linux."""
     texts = []
     if not hasattr(os, "fdatasync"):
         texts.append("every sync is F_FULLFSYNC, which takes several times as long as fdatasync on Linux")
@@ -138,7 +137,7 @@ def weaknesses() -> list[str]:
 
 @functools.cache
 def warn_of_weaknesses() -> None:
-    """Warns, once a process, of what is weaker or slower here than on Linux."""
+    """Warns, once a process, of the properties that are weaker or slower here than on Linux."""
     if texts := weaknesses():
         _log.warning("this system (%s) is for development, since a log is made for Linux: %s", sys.platform, "; ".join(texts))
 

@@ -1,6 +1,6 @@
-"""The tasks that an object has in the background: how they are kept while they run, and ended with it.
+"""The background tasks of an object: referenced while they run, and ended with the object.
 
-A task that nobody refers to may be collected while it runs, so its owner keeps it. An owner ends its tasks before it is closed itself.
+A task without a reference may be collected while it runs, so its owner keeps one. An owner ends its tasks before it is closed itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def keep_task(tasks: set[_F], task: _F) -> _F:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancels these tasks, and returns when all have ended, however they end. None is left out."""
+    """Cancels these tasks, and returns when every one has ended, however it ends."""
     ending = [task for task in tasks if task is not None]
     for task in ending:
         task.cancel()
@@ -35,7 +35,7 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 def retrieve(ended: asyncio.Future[Any]) -> None:
-    """Marks the failure of a future as seen, for one whose owner may be gone: asyncio would report it otherwise."""
+    """Marks the failure of a future as retrieved, in case its owner is gone: asyncio would report it otherwise."""
     if not ended.cancelled():
         ended.exception()
 

@@ -1,9 +1,8 @@
 """Threads for calls of the product that block: a pool for each event loop, beside the loop's own.
 
-A loop has one default executor for everything in the process: what users pass to `asyncio.to_thread`, the names that asyncio looks up, and
-what other libraries do there. Functions of users may wait for the log, so the log never waits for a thread of theirs: an append from
-each thread of the default executor would wait for ever. Hence nothing of the product runs there, which
-`tests/api/opening/test_full_executor.py` checks.
+A loop has one default executor for everything in the process: calls of `asyncio.to_thread` by users, asyncio's look-ups of names, and the
+calls of other libraries. Functions of users may wait for the log, so the log never waits for a thread of that executor: an append from each
+of its threads would wait for ever. Hence no code of the product runs there, which `tests/api/opening/test_full_executor.py` checks.
 
 Owns the pools. A pool ends when its loop is collected, or at the exit of the interpreter; a `LoopThread` ends that of its loop itself.
 Logs, backends and services with much work keep pools of their own.
@@ -23,14 +22,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _THREADS: Final = 16
-"""Calls of the product end by themselves, but for some that wait for a lock, a server or a full pipe; they leave threads for the others."""
+"""Calls of the product end by themselves, except some that wait for a lock, a server or a full pipe; those leave threads for the others."""
 _pools: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, concurrent.futures.ThreadPoolExecutor]] = weakref.WeakKeyDictionary()
 
 
 def in_thread(call: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
     """Begins a call in a thread, with the context of the caller, and returns the future of its outcome. Only on a running loop.
 
-    Cancelling the future drops the outcome; a call that has begun goes on.
+    Cancelling the future drops the outcome; a call that has begun continues.
     """
     loop = asyncio.get_running_loop()
     return loop.run_in_executor(pool_of(loop), partial(contextvars.copy_context().run, call, *args, **kwargs))

@@ -1,7 +1,7 @@
-"""What the code of a caller may do to ours, made harmless: raise what cannot be shown or kept, and cancel what must end in order.
+"""Protection from code of the caller: exceptions that cannot be shown or stored, and cancellation of work that must end in order.
 
-A handler, a key function, a codec or a callback is code that we call and did not write. Its exceptions go into reasons, errors and log
-lines; these texts never raise themselves. Pure, but for `shielded`, which asks anyio if the process uses it.
+The project calls handlers, key functions, codecs and callbacks that users wrote. Their exceptions appear in reasons, errors and log lines;
+making these texts never raises. Pure, but for `shielded`, which uses anyio if the process has imported it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def shown(value: object, length: int = 80) -> str:
 def called(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Makes the call in a thread, for a caller that waits for a future of its outcome.
 
-    A StopIteration, such as that of `next()`, becomes a RuntimeError, as in a coroutine: no future can hold one, and the caller would wait
+    A StopIteration, such as that of `next()`, becomes a RuntimeError, as in a coroutine: no future can have one, and the caller would wait
     for ever. So does a GeneratorExit: a coroutine that awaits a future with one is closed, as are all that wait for it.
     """
     try:
@@ -50,21 +50,21 @@ def called(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
 
 
 def check_ran(result: object) -> None:
-    """Raises TypeError for what a call of a generator function returns: nothing of the function has run."""
+    """Raises TypeError for the result of a generator function: no line of the function has run."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError(f"the handler returned {shown(result)}, a generator, of which nothing has run: use no yield in a handler")
 
 
 def check_runs(handler: object) -> None:
-    """Raises TypeError for a generator function: nothing of it runs when it is called."""
+    """Raises TypeError for a generator function, since a call runs no line of it."""
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise TypeError(f"handler {shown(handler)} is a generator function, of which a call runs nothing: use no yield in a handler")
 
 
 def shielded() -> AbstractContextManager[Any]:
-    """Returns a block whose awaits a cancelled scope of anyio leaves alone, so that the end of an `async with` completes within it.
+    """Returns a block whose awaits a cancelled scope of anyio does not interrupt, so that the end of an `async with` completes within it.
 
-    anyio cancels each await in a cancelled scope anew, unless it is shielded; a task of asyncio is cancelled once. A process that has not
+    anyio cancels every new await in a cancelled scope, unless it is shielded; a task of asyncio is cancelled once. A process that has not
     imported anyio has no scopes.
     """
     anyio = sys.modules.get("anyio")

@@ -1,7 +1,7 @@
 """Time ticks and ids: the form of a tick, the oracle that saves ahead, and batching allocators; this room imports only the KV.
 
-A tick is one int: 46 bits of milliseconds and 18 bits of logic. A `TimestampOracle` gives ticks below a limit that it has saved, so they
-stay unique and increasing across crashes. The allocators serve many small requests from few large ranges.
+A tick is one int: 46 bits of milliseconds and 18 bits of logic. A `TimestampOracle` returns ticks below a saved limit, so they stay unique
+and increasing across crashes. The allocators serve many small requests from few large ranges.
 """
 
 from wal.timestamp.clock import MachineClock, MonotonicClock, ScheduledCall, WallClock

@@ -1,4 +1,4 @@
-"""The checks of callers' times and numbers: time ticks, seconds to wait, and numbers that were given as text."""
+"""The checks of callers' times and numbers: time ticks, seconds to wait, and numbers in a text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_tick(name: str, tick: object) -> int:
 
 
 def check_wait(wait_s: object) -> float:
-    """Returns the seconds that an opening waits, from 0 to infinity; raises TypeError or InvalidArgumentError for any other value."""
+    """Returns the time limit of an opening in seconds, from 0 to infinity; raises TypeError or InvalidArgumentError for any other value."""
     if not isinstance(wait_s, int | float) or isinstance(wait_s, bool):
         raise TypeError(f"wait_s must be a number of seconds, not {wait_s!r}")
     if not wait_s >= 0:
@@ -43,7 +43,9 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def number_text(value: float) -> str:
-    """Returns the number for an error's text. Python refuses to write ints of more than 4,300 digits, so large ones are only measured."""
+    """Returns the number for an error's text. Python refuses to write ints of more than 4,300 digits, so for a large one the text has its
+    size.
+    """
     if isinstance(value, int) and value.bit_length() > 128:
         return f"{'' if value > 0 else '-'}2**{value.bit_length() - 1}…"
     return repr(value)

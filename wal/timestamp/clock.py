@@ -1,4 +1,4 @@
-"""The clocks that this room needs, and those of this machine.
+"""The clocks that this room needs, and the clock of this machine.
 
 Owns: small protocols. They are structural, so that the clock of an actor system (real or simulated) fits without an import.
 """
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class ScheduledCall(Protocol):
-    """A call that was scheduled."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Prevents the call. Idempotent."""

@@ -1,8 +1,8 @@
 """IdAllocator: unique numbers.
 
-An IdAllocator owns one key of a KV, which holds the next number that no allocator has fetched. It guarantees that no number is returned
-twice, across restarts and all allocators on the key, and that the numbers of one call are contiguous. Numbers that were fetched and not
-used are lost at a restart; it never gives them back.
+An IdAllocator owns one key of a KV, which has the next number that no allocator has fetched. Guarantees: no number is returned twice,
+across restarts and all allocators on the key, and the numbers of one call are contiguous. A restart loses numbers that were fetched and not
+used.
 
     value on the key:  the next number, decimal; a missing key means FIRST_ID
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 FIRST_ID: Final = 1
-"""The first number; 0 is left to mean none."""
+"""The first number; 0 means no id."""
 ID_MAX: Final = (1 << 63) - 1
 """The last number: Milvus' ids are int64."""
 ID_BATCH: Final = 200_000
@@ -28,7 +28,7 @@ ID_BATCH: Final = 200_000
 
 _COUNT_MAX: Final = (1 << 32) - 1  # Milvus' counts are uint32
 _SWAPS_MAX: Final = 1000
-"""How many other allocators may win the swap before one gives up."""
+"""The number of swaps that other allocators may win before this one gives up."""
 
 
 class IdAllocator(RangeAllocator):

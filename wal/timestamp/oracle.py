@@ -1,13 +1,12 @@
 """TimestampOracle: ticks that stay unique and increasing across crashes.
 
-Owns: one key of a KV, on which it saves a limit ahead of time. It guarantees that every tick is below a saved limit, and after a restart
-not below the last saved limit; so ticks increase across crashes, steps of the wall clock in both directions and overflow of the logic. It
-never returns a tick unless it knows that the saved limit covers it.
+Owns: one key of a KV, on which it saves a limit ahead of time. Guarantees: every tick is below a saved limit, and after a restart not below
+the last saved limit. So ticks increase across crashes, steps of the wall clock in both directions and overflow of the logic.
 
-The saved limit bounds how far ticks run ahead of the wall clock: it is the wall clock plus `save_window_s` or, when ticks already run
-ahead of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`, each further crash before the wall clock
-has caught up at most AHEAD_STEP_MS, and a step back of the wall clock its own size; a clean close costs nothing, because it lowers the
-limit again. While ticks are ahead they use up the logic, and the wall clock catches up. `HybridClock`, pure, returns the increasing ticks.
+The saved limit bounds how far ticks run ahead of the wall clock: it is the wall clock plus `save_window_s` or, when ticks already run ahead
+of that, AHEAD_STEP_MS beyond the last tick. So a crash costs at most `save_window_s`. Each further crash before the wall clock has caught
+up costs at most AHEAD_STEP_MS, and a step back of the wall clock its own size. A clean close costs nothing, because it lowers the limit
+again. While ticks are ahead they use up the logic, and the wall clock catches up. `HybridClock`, pure, computes the ticks.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
 
 _STARTS_MAX: Final = 64
-"""How many starts may overtake this one before it gives up."""
+"""The number of other starts that may overtake this one before it gives up."""
 
 
 class SavedLimit:
     """The one key of the KV that bounds an oracle's ticks.
 
-    Owns: the form of the key's value and its writer. It guarantees that the KV holds a limit when `raise_to` returns, and that only the
-    oracle that last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
+    Owns: the form of the key's value and its writer. Guarantees: the KV has the limit when `raise_to` returns, and only the oracle that
+    last took over the key can raise it. After a lost answer the value is read before the next save, never guessed.
 
         value on the key:  "<limit in milliseconds, decimal> <owner, 16 hexadecimal digits>"     every start is a new owner
 
@@ -48,7 +47,7 @@ class SavedLimit:
         self._kv = kv
         self._key = key
         self._owner = secrets.token_hex(8)
-        self._held: str | None = None  # the value that the KV holds, unless a save failed since
+        self._held: str | None = None  # the value in the KV, unless a save failed since
         self._unsure = True
 
     async def take_over(self, choose: Callable[[int], int]) -> int:
@@ -63,25 +62,28 @@ class SavedLimit:
         raise ChannelFencedError(f"{_STARTS_MAX} other oracles took {self._key!r} over at the same time: let one start")
 
     async def raise_to(self, limit_ms: int) -> None:
-        """Saves a limit. Raises ChannelFencedError when another oracle took over, and the KV's error when the limit is not known to be
-        saved."""
+        """Saves a limit. Raises ChannelFencedError when another oracle took over, and the KV's error when the outcome of the save is
+        unknown.
+        """
         text = self._encode(limit_ms)
         while self._unsure or not await self._swap(text):
             # Either another oracle took over, or an answer was lost and the KV holds an earlier save of this one.
-            held = await self._kv.find(self._key)
-            if held is None or self._decode(held)[1] != self._owner:
-                raise ChannelFencedError(f"another oracle took {self._key!r} over (it holds {held!r}): no tick is handed out here any more")
-            self._held, self._unsure = held, False
-            if held == text:
+            stored = await self._kv.find(self._key)
+            if stored is None or self._decode(stored)[1] != self._owner:
+                raise ChannelFencedError(
+                    f"another oracle took {self._key!r} over (it holds {stored!r}): no tick is handed out here any more"
+                )
+            self._held, self._unsure = stored, False
+            if stored == text:
                 return
 
     async def highest(self) -> int:
-        """Returns the highest limit that any oracle of this log has saved, in milliseconds; 0 if none has."""
+        """Returns the highest limit that any oracle of this log has saved, in milliseconds; 0 without one."""
         _, texts = await self._kv.load_with_prefix(LIMITS)
         return max((self._decode(text)[0] for text in texts), default=0)
 
     async def give_back(self, limit_ms: int) -> None:
-        """Saves a lower limit, if the value in the KV is certainly this owner's; otherwise does nothing, which is no worse than a crash."""
+        """Saves a lower limit, if the value in the KV is certainly this owner's; otherwise does nothing, which costs as much as a crash."""
         if not self._unsure:
             await self._swap(self._encode(limit_ms))
 
@@ -107,10 +109,10 @@ class SavedLimit:
 LIMITS: Final = "timestamp/"
 """The prefix of the keys of all oracles of a log."""
 LIMIT_KEY: Final = "timestamp/limit"
-"""The key of the only oracle of a log, or of that of a cluster's leader."""
+"""The key of the only oracle of a log, or of the oracle of a cluster's leader."""
 SAVE_WINDOW_S: Final = 3.0
 AHEAD_MAX_S: Final = 60.0
-"""How far a tick from outside may be ahead of the wall clock; ticks of the log itself that are further ahead are worth a warning."""
+"""The largest lead over the wall clock for a tick from outside; a larger lead of the log's own ticks is worth a warning."""
 AHEAD_STEP_MS: Final = 10
 """The time that one save adds while ticks run ahead of the wall clock: 2.6 million ticks, more than are needed until the KV answers."""
 _RENEWAL: Final = 3
@@ -119,8 +121,9 @@ _log: Final = logging.getLogger("wal.timestamp")
 
 
 class OracleStatistics(msgspec.Struct, frozen=True):
-    """Counters of an oracle since it was started. `last` and `limit` are ticks. `ahead_s`: how far the last tick is ahead of the wall
-    clock (negative: how far it lags). `window_s`: how far the saved limit is ahead of it. `saves` succeeded, `failures` did not."""
+    """Counters of an oracle since it was started. `last` and `limit` are ticks. `ahead_s`: the lead of the last tick over the wall clock
+    (negative: its lag). `window_s`: the lead of the saved limit over it. `saves` succeeded, `failures` did not.
+    """
 
     last: int
     limit: int
@@ -133,8 +136,8 @@ class OracleStatistics(msgspec.Struct, frozen=True):
 class TimestampOracle(AsyncClosing):
     """Ticks for this process, saved ahead in `kv` under `key`.
 
-    `await start()` first. A second oracle that is started on the same key takes over: all its ticks are larger, and the next save of
-    this one fails; from then on this one raises ChannelFencedError (until then it may use up its saved ticks, which are its alone). `clock`
+    `await start()` first. A second oracle that is started on the same key takes over: all its ticks are larger, and the next save of the
+    first one fails; from then on that one raises ChannelFencedError (until then it may use up its saved ticks, which no other has). `clock`
     provides wall time and timers; None means those of this machine.
     """
 
@@ -166,7 +169,7 @@ class TimestampOracle(AsyncClosing):
         self._own_ms = 0
         """The largest tick that the log itself had promised or saved before this oracle returned any, in milliseconds."""
         self._table = HybridClock()
-        self._limit = 0  # a tick; 0 before the start and after the end: then no range fits and take() looks why
+        self._limit = 0  # a tick; 0 before the start and after the end: then no range fits, and take() finds the reason
         self._started = False
         self._end: ChannelFencedError | ClosedError | None = None
         self._failure: Exception | None = None
@@ -177,7 +180,7 @@ class TimestampOracle(AsyncClosing):
         self._saves = 0
         self._failures = 0
         self._warned = False
-        """Whether ticks are known to be ahead of the clock, and a warning said so."""
+        """Whether ticks are ahead of the clock and a warning was logged."""
 
     @property
     def limit(self) -> int:
@@ -209,8 +212,8 @@ class TimestampOracle(AsyncClosing):
         """Returns a range of `count` ticks (1 … 262,144). Waits for the KV when the saved limit is used up, and raises its error if it
         fails.
 
-        `bounded` is for callers that may ask without end: for them the range may not begin a millisecond that is more than
-        `observe_ahead_max_s` ahead of the wall clock. It raises WouldBlockError then, and the ticks stay where they are.
+        `bounded` is for callers without a limit of their own: their range may not begin a millisecond that is more than
+        `observe_ahead_max_s` ahead of the wall clock. It raises WouldBlockError then, and uses up no tick.
         """
         check_int("count", count, 1, COUNT_MAX)
         while True:
@@ -230,7 +233,7 @@ class TimestampOracle(AsyncClosing):
         self._table.observe(tick)
 
     async def observe_seen(self, tick: int) -> None:
-        """Does the same for a tick that a client of this log has seen.
+        """Observes a tick that a client of this log has seen.
 
         A tick below the limit of any oracle of the log is accepted, however far it is ahead of the wall clock: the log itself returned it.
         The limits are read only for a tick that `observe` refuses.
@@ -246,7 +249,7 @@ class TimestampOracle(AsyncClosing):
     def adopt(self, tick: int) -> None:
         """Makes every later tick larger than `tick`, which is the log's own: it was promised, or another oracle of the log returned it.
 
-        However far it is ahead of the wall clock, it is adopted, since ticks must ascend. Ticks stay ahead until the clock has caught up.
+        Since ticks must ascend, it is adopted however far it is ahead of the wall clock. Ticks stay ahead until the clock has caught up.
         """
         check_int("tick", tick, 0, TICK_MAX)
         self._own_ms = max(self._own_ms, tick >> LOGICAL_BITS)
@@ -255,7 +258,7 @@ class TimestampOracle(AsyncClosing):
             self._warn_ahead()
 
     def check_ahead(self, tick: int) -> None:
-        """Raises InvalidArgumentError for a tick above the last one that is more than `observe_ahead_max_s` ahead of the wall clock.
+        """Raises InvalidArgumentError if the tick is above the last one and more than `observe_ahead_max_s` ahead of the wall clock.
 
         Otherwise one wrong clock on another machine would advance this one for good, and a wait for such a tick would last as long. The
         bound is measured from the wall clock alone: measured from the last tick, each call could advance it further.
@@ -281,7 +284,7 @@ class TimestampOracle(AsyncClosing):
     def _check_room(self, count: int) -> None:
         """Raises WouldBlockError if `count` more ticks would begin a millisecond that is too far ahead.
 
-        It is measured from the wall clock, or from where the ticks of the log were before, if that is later.
+        The lead is measured from the wall clock, or from the log's earlier ticks if they are later.
         """
         last = self._table.last
         ahead_ms = (last >> LOGICAL_BITS) - max(self._now_ms(), self._own_ms)
@@ -321,7 +324,7 @@ class TimestampOracle(AsyncClosing):
             raise error
 
     async def close(self) -> None:
-        """Ends the oracle: it returns no more ticks. Gives back the unused part of the saved limit if the KV answers. Idempotent."""
+        """Ends the oracle: it returns no more ticks. Lowers the saved limit to the last tick if the KV answers. Idempotent."""
         if self._closing is None:
             if self._end is None:
                 self._end = ClosedError("the timestamp oracle is closed: start a new one")
@@ -375,13 +378,13 @@ class TimestampOracle(AsyncClosing):
     def _start_done(self, task: asyncio.Task[None]) -> None:
         self._starting = None
         if not task.cancelled():
-            task.exception()  # seen, even if the caller of start() is gone
+            task.exception()  # retrieved here, since the caller of start() may be gone
 
     def _arm(self) -> None:
         self._timer = self._clock.call_later(self._update_interval_s, self._update)
 
     def _update(self) -> None:
-        """Renews the limit in time; one save at a time; the next turn of the timer retries a failed one."""
+        """Renews the limit in time, one save after the other; the next turn of the timer retries a failed save."""
         if self._end is not None:
             return
         now_ms, last_ms = self._now_ms(), self._table.last >> LOGICAL_BITS
@@ -436,8 +439,8 @@ class HybridClock:
     below the limit. It cannot wait and reads no clock; time and limit come from the oracle.
 
     The physical part follows the wall clock while that is ahead. When it is not (it stepped back, or larger ticks from outside were
-    observed) the logic counts on, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the
-    wall clock only by as much as that stepped back or was observed ahead, plus 1 ms for every 262,144 ticks returned meanwhile.
+    observed) the logic counts up, and a millisecond whose logic is used up is followed by the next. So physical time runs ahead of the wall
+    clock only by the size of the step or of the observed lead, plus 1 ms for every 262,144 ticks returned meanwhile.
     """
 
     __slots__ = ("last",)

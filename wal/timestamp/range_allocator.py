@@ -45,14 +45,14 @@ class _RangeRequest:
 class RangeAllocator(AsyncClosing):
     """Many small requests served from few large ranges.
 
-    Owns: the waiting requests, the current range and the one refill in progress. It guarantees that requests are served in order of
-    arrival, each with a contiguous range above all earlier ones, and that a cancelled or failed request harms no other. It knows neither
-    ticks nor ids; a refill is any coroutine that returns a range.
+    Owns: the waiting requests, the current range and the one refill in progress. Guarantees: requests are served in order of arrival, each
+    with a contiguous range above all earlier ones, and a cancelled or failed request does not affect the others. The numbers may be ticks
+    or ids; a refill is any coroutine that returns a range.
 
-    Serves `_allocate(count)` from ranges that `refill(count)` fetches, at least `batch` at a time, one fetch at a time.
+    Serves `_allocate(count)` from ranges that `refill(count)` fetches, each of at least `batch` numbers, one fetch after the other.
 
-    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails the requests for which it
-    was made and no others; the next request tries again.
+    With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails only the requests for
+    which it was made; the next request tries again.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class RangeAllocator(AsyncClosing):
         self._clock = clock
         self._what = what
         self._requests: deque[_RangeRequest] = deque()
-        self._merged: list[_RangeRequest] = []  # those of the refill in progress; all are older than `_requests`
+        self._merged: list[_RangeRequest] = []  # the requests of the refill in progress; all are older than `_requests`
         self._cached = _EMPTY
-        self._cached_at = -math.inf  # nothing is cached
-        self._end = 0  # above everything that was ever fetched
+        self._cached_at = -math.inf  # no range is cached
+        self._end = 0  # above all fetched numbers
         self._task: asyncio.Task[None] | None = None
         self._started = False
         self._closed = False
@@ -151,12 +151,12 @@ class RangeAllocator(AsyncClosing):
         return await request.future
 
     async def _refill_while_asked(self) -> None:
-        """Refills until no request waits any more; the only task."""
+        """Refills until no request waits; the only task."""
         try:
             while self._serve():
                 self._merge()
                 await self._fetch()
-        except Exception as defect:  # no caller may be left waiting
+        except Exception as defect:  # no caller may wait for ever
             error = caused(InnerError(f"the {self._what} failed: {defect!r}; please report it"), defect)
             self._failures += 1
             _fail([*self._merged, *self._requests], error)
@@ -202,7 +202,7 @@ class RangeAllocator(AsyncClosing):
         if self._expire_s is None and self._cached.stop == fetched.start:
             fetched = range(self._cached.start, fetched.stop)  # No number is in between and none expires, so none is wasted.
         self._cached, self._cached_at = fetched, began_at
-        # It was fetched for these requests, so they get their share however long the fetch took.
+        # The range was fetched for these requests, so they get their share however long the fetch took.
         for request in self._merged:
             if not request.future.done():
                 request.future.set_result(self._cut(request.count))

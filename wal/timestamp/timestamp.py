@@ -1,7 +1,7 @@
-"""Ticks: one int that holds 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic. Pure.
+"""Ticks: one int that has 46 bits of milliseconds since 1970 (UTC) and 18 bits of logic. Pure.
 
-Owns: the form of a tick and its translations; larger ticks are later ones. The form is that of Milvus' timestamps, and the logic
-counts events within a millisecond.
+Owns: the form of a tick and its translations; larger ticks are later ones. The form is that of Milvus' timestamps, and the logic counts
+events within a millisecond.
 """
 
 from __future__ import annotations

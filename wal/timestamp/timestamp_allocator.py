@@ -1,7 +1,7 @@
 """TimestampAllocator: ticks for callers that are far from the oracle.
 
-A TimestampAllocator owns a small stock of recent ticks. It guarantees that results increase strictly, for each caller and across all of
-them, and that no result is older than `expire_s` before its request. It never creates a tick itself.
+A TimestampAllocator owns a small stock of recent ticks. Guarantees: results increase strictly, for each caller and across all of them, and
+no result is older than `expire_s` before its request. Ticks come only from the source.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ class TimestampAllocator(RangeAllocator):
         return (await self._allocate(1))[0]
 
     async def sync(self) -> None:
-        """Discards the stock and asks the source: every later tick comes from the source after this call."""
+        """Discards the stock and requests more: every later tick comes from the source after this call."""
         await self._refresh()
