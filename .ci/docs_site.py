@@ -25,6 +25,8 @@ PROJECT: Final = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 """The pages beside docs/, and their place in the site. Pictures beside them come along."""
+SEARCHED_FIRST: Final = "reference/glossary.md"
+"""The page that a search finds before others: it leads from words of other systems to what helps here."""
 _PICTURE: Final = re.compile(r'<p><img alt="[^"]*" src="[^"]*?pictures/([\w-]+)\.svg" ?/></p>')
 _log: Final = get_plugin_logger("docs_site")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
@@ -40,6 +42,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Rewrites the links of a page."""
+    if page.file.src_uri == SEARCHED_FIRST:
+        page.meta["search"] = {"boost": 3}
     source = Path(page.file.abs_src_path).resolve()
     places = _places()
 

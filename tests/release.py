@@ -5,6 +5,7 @@ It leaves both in `dist/` and publishes nothing. Only `make release` runs these 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,10 @@ def test_changelog_has_the_version(release: Release) -> None:
 def test_readme_can_be_shown(release: Release) -> None:
     check = ("twine", "check", "--strict", str(release.wheel), str(release.sdist))
     run(release.uv, "run", "--no-project", "--quiet", "--with", "twine", *check)
+    description = release.metadata().get_payload(decode=True)
+    assert isinstance(description, bytes)
+    assert b"## Install" in description
+    assert re.findall(rb"\]\((?!https:|#)[^)]*\)", description) == [], "a link that only a clone has"
 
 
 def test_wheel_of_the_sdist_is_the_same(release: Release, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ def test_checked_in_picture_is_the_drawn_one(name: str) -> None:
 
 
 def test_pages_show_every_picture() -> None:
-    shown = {name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\([./\w]*pictures/([\w-]+)\.svg\)", page.read_text())}
-    assert shown == set(NAMES) == {path.stem for path in PICTURES.glob("*.svg")}
+    names = {name for page in PAGES for name in re.findall(r"!\[[^\]]+\]\([./\w]*pictures/([\w-]+)\.svg\)", page.read_text())}
+    assert names == set(NAMES) == {path.stem for path in PICTURES.glob("*.svg")}
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,11 @@ def package() -> Any:
     "call", ["open_wal", "init", "WALAccesser.read", "WALAccesser.txn", "WALAccesser.append", "WALAccesser.raw_append"]
 )
 def test_signature_has_every_keyword(package: Any, call: str) -> None:
-    shown = package[call]
+    signature = package[call]
     owner: Any = wal
     parameters = inspect.signature(functools.reduce(getattr, call.split("."), owner)).parameters
-    assert [one.name for one in shown.parameters] == [name for name in parameters if name != "wrong"]
-    assert all(one.annotation is not None for one in shown.parameters if one.name != "self")
+    assert [one.name for one in signature.parameters] == [name for name in parameters if name != "wrong"]
+    assert all(one.annotation is not None for one in signature.parameters if one.name != "self")
 
 
 def test_constructor_shows_fields_of_a_struct(package: Any) -> None:
