@@ -168,15 +168,15 @@ class Checkpointer:
             self._requested = self._requested or bool(changes.forgotten)
             self._keyed_bytes = keyed_bytes
             wait_s = self.ledger.failed(self._monotonic())
-            known = isinstance(error, WALError)
+            is_expected = isinstance(error, WALError)
             _logger.log(
-                logging.WARNING if known else logging.ERROR,
+                logging.WARNING if is_expected else logging.ERROR,
                 "the checkpoint of pchannel %s at position %d could not be stored; the next try is in %g s or more: %s",
                 self._log.pchannel,
                 checkpoint.position,
                 wait_s,
                 error,
-                exc_info=None if known else error,
+                exc_info=None if is_expected else error,
                 extra={
                     "wal_event": "checkpoint failed",
                     "wal_pchannel": self._log.pchannel,

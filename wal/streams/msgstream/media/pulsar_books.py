@@ -36,7 +36,7 @@ class Books:
         self._ids = ids
         self._exclusive = exclusive
         self._entries: dict[tuple[int, int], BookEntry] = {}
-        self._held: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
+        self._unhandled: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
         self._done: Place | None = None
         self._lock = threading.Lock()
 
@@ -48,7 +48,7 @@ class Books:
         """Returns what is new among these messages."""
         received: list[Received] = []
         with self._lock:
-            held, ids = self._held, self._ids
+            unhandled, ids = self._unhandled, self._ids
             ledger = number = -1
             newest: BookEntry | None = None
             for message in messages:
@@ -65,7 +65,7 @@ class Books:
                 entry.seen = entry.counted = index
                 newest = entry
                 msg_id = start + ids.end(index)
-                held[msg_id] = entry, native
+                unhandled[msg_id] = entry, native
                 received.append(Received(msg_id, message.data()))
             if self._exclusive and newest is not None:
                 self._done = Place(newest.ledger, newest.number, newest.seen)
@@ -76,7 +76,7 @@ class Books:
         with self._lock:
             parts: dict[BookEntry, list[Any]] = {}
             for msg_id in msg_ids:
-                entry, native = self._held.pop(msg_id, (None, None))
+                entry, native = self._unhandled.pop(msg_id, (None, None))
                 if entry is not None:
                     parts.setdefault(entry, []).append(native)
             for entry, natives in parts.items():
