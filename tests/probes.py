@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from broadcaster import BroadcasterStatistics
-from wal import ImmutableMessage, WALAccesser
+from wal import ImmutableMessage, Matching, WALAccesser
 from wal.client.log import RemoteLog
 from wal.engine import LogStatistics
 from wal.errors import WALError
@@ -54,7 +54,7 @@ def broadcasts(log: WALAccesser) -> BroadcasterStatistics:
     return local(log).broadcasts.statistics()
 
 
-async def read_all(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[ImmutableMessage]:
+async def read_all(log: WALAccesser, vchannel: str | Sequence[str] | Matching, **options: Any) -> list[ImmutableMessage]:
     """Returns all messages that are durable now, read by `async for`."""
     async with log.read(vchannel, follow=False, **options) as scanner:
         return [message async for message in scanner]
@@ -70,7 +70,7 @@ def grouped(messages: Iterable[ImmutableMessage]) -> list[list[bytes]]:
     return [[body.payload for body in message.bodies()] for message in messages]
 
 
-async def payloads(log: WALAccesser, vchannel: str | Sequence[str], **options: Any) -> list[bytes]:
+async def payloads(log: WALAccesser, vchannel: str | Sequence[str] | Matching, **options: Any) -> list[bytes]:
     return bodies(await read_all(log, vchannel, **options))
 
 

@@ -48,6 +48,7 @@ if typing.TYPE_CHECKING:
         TimeTickMessage,
         TxnContext,
     )
+    from wal.message.matching import Matching
     from wal.message.payloads import PayloadType
     from wal.read.assembly import MessagePage
     from wal.read.cursors.cursor import CursorInfo
@@ -103,6 +104,7 @@ __all__ = [
     "Log",
     "LogBroadcast",
     "LogStatistics",
+    "Matching",
     "Message",
     "MessageHandler",
     "MessageID",
@@ -164,6 +166,7 @@ _HOMES: typing.Final = {
         "wal.engine": "InboxStatistics LogStatistics PChannelRetention RetentionHolder",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
         "MessageType ResourceKey ScheduledMessage ScheduledResult TimeTickMessage TxnContext",
+        "wal.message.matching": "Matching",
         "wal.message.payloads": "PayloadType",
         "wal.read.cursors.cursor": "CursorInfo",
         "wal.read.options": "All DeliverFilter DeliverPolicy Last Latest MessageTypes ReadPosition StartAfter StartAt StartFrom TimeTickGT "

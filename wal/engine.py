@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ScheduledResult,
         TxnContext,
     )
+    from wal.message.matching import Matching
     from wal.read.cursors.cursor import Cursor, CursorKey
     from wal.read.cursors.service import Cursors
     from wal.read.options import Selection
@@ -189,6 +190,14 @@ class ReadableEngine(Protocol):
 
         Raises ChannelNotExistError for a vchannel that does not exist and must not be created; InvalidArgumentError for vchannels on
         several pchannels.
+        """
+
+    async def attach_matching(
+        self, pattern: Matching
+    ) -> tuple[Sequence[tuple[ReadablePChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels of the log, each with the vchannels on it that match, and a function that starts the scanner's actor.
+
+        Raises InvalidArgumentError where the log cannot be read by a pattern.
         """
 
     async def list_vchannels(self) -> list[VChannelInfo]:

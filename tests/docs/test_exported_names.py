@@ -19,7 +19,7 @@ def test_wal_hands_on_these_names() -> None:
         WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage
         BroadcastState BroadcastTask ChannelDescription Consumer ConsumerStatistics CursorInfo DeliverFilter
         DeliverPolicy Delivery ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage InboxStatistics Last
-        Latest Log LogBroadcast LogStatistics Message MessageHandler MessageID MessagePage MessageType MessageTypes
+        Latest Log LogBroadcast LogStatistics Matching Message MessageHandler MessageID MessagePage MessageType MessageTypes
         OwnerDescription PChannelRetention PChannelStatistics PayloadType ProducerInfo ProducerKey ReadPosition Reject
         ResourceKey RetentionHolder Retry Scanner ScannerStatistics Schedule ScheduledMessage ScheduledResult Secret
         Settings SettingsOverrides StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext

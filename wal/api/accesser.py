@@ -34,8 +34,10 @@ from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, 
 from wal.engine import UNCHECKED, LogStatistics, Unchecked
 from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
 from wal.read.cursors.service import Cursors, CursorUse
+from wal.read.merged import no_cursor
 from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
@@ -340,7 +342,7 @@ class WALAccesser:
 
     def read(
         self,
-        vchannel: str | Sequence[str],
+        vchannel: str | Sequence[str] | Matching,
         *,
         deliver_policy: DeliverPolicy | None = None,
         filters: DeliverFilter | Iterable[DeliverFilter] = (),
@@ -355,6 +357,9 @@ class WALAccesser:
     ) -> Scanner:
         """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
 
+        With `Matching("account-*")` it reads all vchannels whose names match, on all pchannels, in the order of their ticks: those that are
+        created later join with their first event, and one that is dropped leaves silently. Its position is one for all of them.
+
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
         or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
         `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. A stale cursor
@@ -368,7 +373,7 @@ class WALAccesser:
             from wal.api.guesses import unknown_keywords
 
             raise unknown_keywords(self.read, wrong)
-        names = check_vchannels(vchannel, READ_TAKES)
+        names = vchannel if isinstance(vchannel, Matching) else check_vchannels(vchannel, READ_TAKES)
         check_handler(handler)
         options = ReadOptions.of(
             names,
@@ -383,13 +388,16 @@ class WALAccesser:
         if cursor is not None:
             if resume is not None:
                 raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
+            if isinstance(names, Matching):
+                raise no_cursor(str(names))
             use = CursorUse(check_cursor(cursor), names, self._cursors)
         if not isinstance(auto_ack, bool):
             raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
+        attach = self._attach if options.pattern is None else self._attach_matching
         if not auto_ack:
-            return Scanner(options, attach=self._attach, handler=handler, cursor=use)
+            return Scanner(options, attach=attach, handler=handler, cursor=use)
         self._lifecycle.check_writable()
-        return AckingScanner(options, attach=self._attach, ack=self._broadcast.ack, handler=handler, cursor=use)
+        return AckingScanner(options, attach=attach, ack=self._broadcast.ack, handler=handler, cursor=use)
 
     def typed(
         self,
@@ -548,6 +556,12 @@ class WALAccesser:
     async def _attach(self, vchannels: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel that these vchannels are read on, and the vchannels as they are now."""
         return await (await self._lifecycle.readable()).attach(vchannels)
+
+    async def _attach_matching(
+        self, pattern: Matching
+    ) -> tuple[Sequence[tuple[ReadablePChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels, each with the vchannels on it that match."""
+        return await (await self._lifecycle.readable()).attach_matching(pattern)
 
     # -- consumers
 

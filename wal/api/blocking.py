@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wal.consumers.consumer import Consumer, ConsumerStatistics
     from wal.engine import LogStatistics, PChannelRetention, Unchecked
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
+    from wal.message.matching import Matching
     from wal.message.payloads import PayloadType
     from wal.read.cursors.cursor import CursorInfo, CursorKey
     from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
@@ -261,7 +262,7 @@ class BlockingWAL(TwinOfLog):
 
     def read(
         self,
-        vchannel: str | Sequence[str],
+        vchannel: str | Sequence[str] | Matching,
         *,
         deliver_policy: DeliverPolicy | None = None,
         filters: DeliverFilter | Iterable[DeliverFilter] = (),
@@ -275,6 +276,9 @@ class BlockingWAL(TwinOfLog):
         **wrong: Never,
     ) -> BlockingScanner:
         """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
+
+        With `Matching("account-*")` it reads all vchannels whose names match, on all pchannels, in the order of their ticks: those that are
+        created later join with their first event, and one that is dropped leaves silently. Its position is one for all of them.
 
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
         or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
@@ -754,7 +758,7 @@ class BlockingScanner(TwinOfScanner):
 
     @property
     def vchannels(self) -> tuple[str, ...]:
-        """The vchannels that it reads."""
+        """The vchannels that it reads; none if it reads by a pattern."""
         return self._async.vchannels
 
     @property

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.message.matching import Matching
 
 if TYPE_CHECKING:
     from wal.message import Lineage
@@ -122,10 +123,12 @@ def check_vchannel(name: object) -> str:
 def check_vchannels(vchannels: object, call: str) -> tuple[str, ...]:
     """Returns the names that a caller passed (one name, or several), each once. The error for a wrong type begins with `call`.
 
-    Raises TypeError for a wrong type of the argument or of a name, InvalidArgumentError for an invalid name.
+    Raises TypeError for a wrong type of the argument or of a name, InvalidArgumentError for an invalid name or a pattern.
     """
     if isinstance(vchannels, str):
         return (check_vchannel(vchannels),)
+    if isinstance(vchannels, Matching):
+        raise InvalidArgumentError(f"{call}, and no pattern yet, as {vchannels} is: name them (log.vchannels() lists those that exist)")
     if not isinstance(vchannels, Iterable) or isinstance(vchannels, bytes | bytearray | memoryview):
         raise TypeError(f"{call}, not {vchannels!r}")
     return tuple(dict.fromkeys(check_vchannel(name) for name in vchannels))
@@ -215,7 +218,7 @@ class UnknownVChannels:
                     name,
                     self._location,
                     existing_vchannels(name, known),
-                    "; a name is no pattern: '*' stands for itself" if "*" in name else "",
+                    f"; a name is no pattern, which is Matching({name!r})" if "*" in name else "",
                 )
 
 

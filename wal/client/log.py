@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Never
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 import msgspec
@@ -30,11 +30,12 @@ from wal.engine import CursorHome, LogStatistics, PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, NotLocalError, WALError, closed_log
 from wal.location import ServerLocation
 from wal.message import LogPosition, MessageID, ScheduledMessage
+from wal.message.matching import Matching
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
-from wal.read.options import Selection
+from wal.read.options import Selection, unmatched
 from wal.read.pchannel import ReadablePChannel
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
@@ -297,6 +298,10 @@ class RemoteLog:
         return connection
 
     # -- vchannels
+
+    async def attach_matching(self, pattern: Matching) -> Never:
+        """Raises InvalidArgumentError: only the process that writes a log reads it by a pattern yet."""
+        raise unmatched(pattern, self.place)
 
     async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are now, and what starts an actor."""

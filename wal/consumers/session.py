@@ -229,7 +229,7 @@ class ConsumerSession:
 
     def lag_bytes(self) -> int:
         """Returns the bytes of the log after the position."""
-        pchannel, reached = self.scanner._loop.pchannel, self._reached()
+        pchannel, reached = self.scanner._read.pchannel, self._reached()
         end = pchannel.tail.durable_end
         return (
             pchannel.log.bytes_between(reached.position[0], end)
@@ -269,7 +269,7 @@ class ConsumerSession:
         options = self.options
         self.scanner = Scanner(self._read, attach=self._engine.attach, cursor=self._cursor)
         await self.scanner.__aenter__()
-        origin = self.scanner._loop.pchannel.origin()
+        origin = self.scanner._read.pchannel.origin()
         state = decode_state(self._claim.state)
         if self._cursor.loaded is None and self._claim.position is not None:  # it was saved for vchannels that were dropped since
             state = NO_STATE
@@ -278,7 +278,7 @@ class ConsumerSession:
         self.table = Deliveries(
             options.plan, state, incarnation=origin.incarnation, now=self._loop.time(), wall=time.time(), lane=self._only_vchannel
         )
-        self._saved = self.scanner._progress.reached
+        self._saved = self.scanner._read.progress.reached
         self._stored = None if self._cursor.loaded is None else self._cursor.loaded.start
         if options.dead_letter is not None:
             await self._router.locate([options.dead_letter])
@@ -322,12 +322,12 @@ class ConsumerSession:
                 continue
             if messages.__class__ is PlainMessages and count == len(messages) and self._only_vchannel is not None:
                 scanner._hand_over(count)
-                scanner._loop.fetch_ahead()
+                scanner._read.fetch_ahead()
                 table.take_page(messages, self.pool)
             else:
                 deliveries = self._deliveries(messages[:count])  # if it raises, nothing is handed over
                 scanner._hand_over(count)
-                scanner._loop.fetch_ahead()
+                scanner._read.fetch_ahead()
                 self._take(deliveries, size)
             if table.condemned:
                 self._condemn()
@@ -490,7 +490,7 @@ class ConsumerSession:
         if now < self._checked + CHECK_S:
             return
         self._checked = now
-        saved = await self._engine.cursors.load(self.options.cursor, pchannel=self.scanner._loop.pchannel.channel)
+        saved = await self._engine.cursors.load(self.options.cursor, pchannel=self.scanner._read.pchannel.channel)
         if (None if saved is None else saved.start) != self._stored:
             raise SessionLostError(f"{self.options.cursor} was moved by another consumer, a seek or a deletion")
         if self._checked == now:
@@ -547,7 +547,7 @@ class ConsumerSession:
     def _reached(self) -> Reached:
         """Returns the position after everything that is finished with what comes before it."""
         if not self.table.pending:
-            return self.scanner._progress.reached
+            return self.scanner._read.progress.reached
         if (mark := self.table.mark) is None:
             assert self._saved is not None
             return self._saved
@@ -562,10 +562,10 @@ class ConsumerSession:
         assert saved is not None
         if reached.position <= saved.position:
             return False
-        return least == 1 or self.scanner._loop.pchannel.log.bytes_between(saved.position[0], reached.position[0]) >= least
+        return least == 1 or self.scanner._read.pchannel.log.bytes_between(saved.position[0], reached.position[0]) >= least
 
     def _cursor_at(self, reached: Reached) -> Cursor:
-        loop = self.scanner._loop
+        loop = self.scanner._read
         origin = loop.pchannel.origin()
         incarnations = tuple([loop.incarnation(name) for name in self.options.cursor.vchannels])
         return Cursor(

@@ -25,8 +25,10 @@ from wal.errors import (
     caused,
     closed_log,
 )
+from wal.frame import RunName
 from wal.message import MessageID
-from wal.read.options import Selection
+from wal.message.matching import Matching
+from wal.read.options import MatchingSelection, Selection
 from wal.settings import Settings
 from wal.write.checks import check_expected
 from wal.write.operations import Drop
@@ -129,6 +131,8 @@ class Routes:
         self._unknown = UnknownVChannels(location, monotonic=clock.monotonic)
         self._clock = clock
         self._warning: Timer | None = None
+        self._ending: set[RunName] = set()
+        """The vchannels that are being dropped: their records have left the table, and are still saved."""
 
     # -- from a name to an actor
 
@@ -192,6 +196,17 @@ class Routes:
         begin = first_position(map(directory.begins.get, names), pchannel.log.lineage, pchannel.tail.durable_end)
         return pchannel, Selection(bound, floor=directory.next_incarnation, begin=begin)
 
+    async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[PChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels, each with the vchannels on it that match, and what starts a scanner's actor."""
+        return [(pchannel, MatchingSelection(pattern, self.is_live)) for pchannel in self._pchannels.values()], self._spawn
+
+    def is_live(self, name: str, incarnation: int) -> bool:
+        """Returns whether this incarnation of a vchannel has not ended, as far as is known here; one that is being dropped has not yet."""
+        info = self.known.records.get(name)
+        if info is not None and info.incarnation == incarnation:
+            return True
+        return incarnation >= self.known.directory.next_incarnation or (name, incarnation) in self._ending
+
     def end_warnings(self) -> None:
         """Warns now of names that were read and do not exist: the log closes."""
         if self._warning is not None:
@@ -249,10 +264,15 @@ class Routes:
                 raise vchannel.closed()
         unfinished, failure = len(vchannels) + 1, None
 
+        names = {(info.name, info.incarnation) for info in infos}
+        self._ending |= names
+
         def finished(error: WALError | None = None) -> None:
             nonlocal unfinished, failure
             unfinished, failure = unfinished - 1, failure or error
             if not unfinished:
+                if failure is not None:
+                    self._ending -= names
                 ended(failure)
 
         for vchannel in vchannels:
@@ -265,8 +285,11 @@ class Routes:
     def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
         """Forgets the keys and the last events of vchannels that have ended; see `VChannelHost.forget`."""
         for info in infos:
+            self._ending.discard((info.name, info.incarnation))
             if (pchannel := self._pchannels.get(info.pchannel)) is not None:
                 pchannel.forget((info.name, info.incarnation))
+                for reader in list(pchannel.readers):
+                    reader.dropped(info.name, info.incarnation)
 
     async def delete_cursors(self, info: VChannelInfo) -> None:
         """Deletes the cursors of a vchannel that was dropped."""

@@ -1,8 +1,9 @@
-"""ReadLoop: the machinery of one scanner, from catch-up to tailing in one loop.
+"""ReadLoop: the read of one scanner on one pchannel, from catch-up to tailing in one loop. Read: what every scanner's read has.
 
-Owns: the pchannel that the scanner reads, where its read begins (cursor and policy), its pages, its waiting at the tail, and how it
-ends. A `Progress`, which is pure, knows what was read and what is needed next. It advances only between two awaits, so a cancelled
-read neither loses nor redelivers a message: the next call continues after the last hand-over. The callers of `fill` drive the loop.
+A `Read` owns how it begins and ends, and the callers that wait for a tick. `ReadLoop` owns: the pchannel that the scanner reads, where its
+read begins (cursor and policy), its pages, and its waiting at the tail. A `Progress`, which is pure, knows what was read and what is needed
+next. It advances only between two awaits, so a cancelled read neither loses nor redelivers a message: the next call continues after the
+last hand-over. The callers of `fill` drive the loop. A read with a pattern has one for each pchannel (`merged.py`).
 
 Its beginning and each fetch of a page run in a task, at most one at a time, which the end of the read cancels. A caller that is cancelled
 leaves the task running for the next caller: otherwise a caller that polls with a time-out shorter than a fetch would never get a message.
@@ -10,6 +11,7 @@ leaves the task running for the next caller: otherwise a caller that polls with 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import os
@@ -25,7 +27,7 @@ from wal.read.cursors.service import CursorUse
 from wal.read.options import Reached, ReadOptions, ReadPosition, Selection, named
 from wal.read.page_reads import PAGE_BYTES
 from wal.read.pchannel import ReadablePChannel
-from wal.read.progress import AttachRequest, CursorRequest, Need, Progress, begin
+from wal.read.progress import AttachRequest, CursorRequest, HandOver, Need, Progress, begin
 from wal.storage.base import FramePage
 from wal.storage.search import distance, run_async
 
@@ -34,72 +36,58 @@ Attach = Callable[[tuple[str, ...]], Awaitable[tuple[ReadablePChannel, Selection
 """Finds the pchannel of these vchannels, the vchannels as they are at that moment, and a function that starts a handler's actor."""
 
 
-class ReadLoop:
+class Read(abc.ABC):
     """The read of one scanner. `entered` is the id of the process in which it began, or 0: a forked child's copy needs no closing."""
 
     __slots__ = (
-        "__weakref__", "_attach", "_done", "_entering", "_options", "_spawn", "_unbroken", "_waiter", "_work", "complete",
-        "cursor", "ended", "entered", "error", "handler_runs", "pchannel", "progress", "tick_waiters",
+        "__weakref__", "_done", "_entering", "_options", "_waiter", "_work", "complete", "cursor", "ended", "entered", "error",
+        "handler_runs", "progress", "tick_waiters",
     )  # fmt: skip
 
-    def __init__(self, options: ReadOptions, *, attach: Attach, cursor: CursorUse | None) -> None:
+    progress: HandOver
+
+    def __init__(self, options: ReadOptions, *, cursor: CursorUse | None) -> None:
         self._options = options
-        self._attach = attach
         self.cursor: CursorUse | None = cursor
-        self.progress: Progress = Progress(options)
-        self.pchannel: ReadablePChannel
-        self._spawn: Spawn
         self.entered: int = 0
         self.ended: bool = False
         self.error: BaseException | None = None
         """The reason why it ended, None after a clean end."""
         self.handler_runs: bool = False
-        """Whether a handler's actor drives the loop; the read is then complete only when the handler is closed."""
+        """Whether a handler's actor drives the read; it is then complete only when the handler is closed."""
         self.complete: bool = False
         self._done: asyncio.Future[None] | None = None
         self._entering = asyncio.Lock()
         self._waiter: asyncio.Future[None] | None = None
         self._work: asyncio.Task[Any] | None = None
-        """The beginning, or the fetch of the page that begins at `progress.at`, until a caller takes its result."""
+        """The beginning, or the fetch of the next page, until a caller takes its result."""
         self.tick_waiters: list[tuple[int, asyncio.Future[None]]] = []
         """The callers of `wait_for`, each with its tick."""
-        self._unbroken = False
-
-    # -- as the pchannel sees it, see `Reader`
 
     @property
     def vchannels(self) -> tuple[str, ...]:
+        """The vchannels that it reads, none for a read with a pattern."""
         return self._options.vchannels
 
-    def incarnation(self, vchannel: str) -> int | None:
-        return self.progress.selection.incarnation(vchannel)
+    @property
+    def subject(self) -> str:
+        """What it reads, as text for errors: the names of the vchannels, or the pattern."""
+        return named(self.vchannels) if self._options.pattern is None else str(self._options.pattern)
 
-    def ended_by(self, vchannel: str, error: WALError) -> None:
-        if vchannel in self.vchannels:
-            self.finish(error)
+    @property
+    @abc.abstractmethod
+    def failure(self) -> BaseException | None:
+        """The reason why nothing follows in the log that it reads, or None."""
 
-    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
-        if vchannel not in self.vchannels or pchannel is self.pchannel:
-            return
-        if len(self.vchannels) > 1:
-            self.finish(
-                InvalidArgumentError(
-                    f"vchannel {vchannel!r} was created on {pchannel.channel}, but this scanner reads {', '.join(self.vchannels)} on "
-                    f"{self.pchannel.channel}, and a scanner reads one pchannel: read them apart"
-                )
-            )
-            return
-        self.pchannel.readers.discard(self)
-        if self.entered:
-            self._end_work()  # the pchannel that it is moved from held nothing for this reader
-        self.pchannel = pchannel
-        pchannel.readers.add(self)
-        since = None
-        if incarnation is not None:
-            self.progress.selection.bind(vchannel, incarnation)
-            since = pchannel.log.earliest
-        self.progress.move(pchannel.origin(), pchannel.tail, since=since)
-        self._wake()
+    @property
+    @abc.abstractmethod
+    def lag_bytes(self) -> int:
+        """The bytes of log between its next page and the durable end."""
+
+    @property
+    @abc.abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """How many frames and pages were read."""
 
     # -- beginning
 
@@ -124,114 +112,13 @@ class ReadLoop:
             self.entered = os.getpid()
             return spawn
 
+    @abc.abstractmethod
     async def _begin(self) -> Spawn:
-        """Finds the pchannel and begins the progress there; see `begin` for the errors."""
-        await run_async(begin(self.progress, has_cursor=self.cursor is not None, measure=distance), self._answer)
-        self.pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
-        return self._spawn
+        """Fixes where the read begins and ends."""
 
-    async def _answer(self, request: Any) -> Any:
-        """Returns what the beginning needs."""
-        match request:
-            case AttachRequest():
-                self.pchannel, selection, self._spawn = await self._attach(self.vchannels)
-                return self.pchannel.moment(), selection
-            case CursorRequest():
-                assert self.cursor is not None
-                return await self._load(self.cursor, self.pchannel)
-            case _:
-                return await self.pchannel.answer(request)
-
-    # -- continuing
-
+    @abc.abstractmethod
     async def fill(self) -> bool:
         """Returns True when the progress has the next messages, False at the end. Cancelling it changes nothing."""
-        progress = self.progress
-        while True:
-            if self.ended:
-                progress.settle()
-                if self.error is not None:
-                    raise self.error
-                return False
-            try:
-                try:
-                    need = progress.advance(self.pchannel.tail)
-                finally:
-                    if self.tick_waiters:
-                        self.wake_tick_waiters()
-                if need is Need.MESSAGES:
-                    self.pchannel.check_lease()
-                    return True
-                if need is Need.PAGE:
-                    if self._work is not None or self._unbroken or not self._take_recent():
-                        await self._take_page()
-                    continue
-                if need is Need.TAIL:
-                    if (waiter := self._begin_to_wait()) is not None:
-                        try:
-                            await waiter
-                        finally:
-                            waiter.cancel()
-                            self._waiter = None
-                        self._unbroken = False
-                    continue
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:
-                self.finish(error)
-                raise
-            self.finish(None)
-
-    def _begin_to_wait(self) -> asyncio.Future[None] | None:
-        """Returns the future to await at the tail: for data, or also for a tick if this scanner or a caller of `wait_for` needs one.
-
-        Returns None if there is no need to wait. It is no coroutine: each idle scanner would keep the coroutine's frame.
-        """
-        tail, options = self.pchannel.tail, self._options
-        if not self.tick_waiters and options.until_time_tick is None:
-            self._waiter = tail.waiter(ticks=options.include_time_ticks)
-            return self._waiter
-        ticks = [tick for tick, _ in self.tick_waiters if tick > tail.promised_tick]
-        if options.until_time_tick is not None:
-            ticks.append(options.until_time_tick)
-        if ticks and self.pchannel.advance_for(min(ticks)):
-            return None
-        self._waiter = tail.waiter(ticks=bool(ticks) or options.include_time_ticks)
-        return self._waiter
-
-    def _take_recent(self) -> bool:
-        """Takes the next page from the recent frames; returns False if they do not have it."""
-        pchannel, progress = self.pchannel, self.progress
-        start = progress.at
-        if start < pchannel.recent.start or start < pchannel.log.earliest[0]:
-            return False
-        page = pchannel.recent.page(start, progress.page_end, names=progress.selection.names, bytes_max=PAGE_BYTES)
-        assert page is not None, "it begins in the window"
-        self._unbroken = True
-        progress.take(page, pchannel.recent.shared)
-        return True
-
-    async def _take_page(self) -> None:
-        """Takes the next page, from the recent frames or else from the log, unless the scanner is moved or ended meanwhile."""
-        pchannel, progress = self.pchannel, self.progress
-        if self._unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
-            self._unbroken = False
-            await asyncio.sleep(0)
-            if pchannel is not self.pchannel or (self._work is None and self._take_recent()):
-                return
-        work = await self._under_way(self._fetching(), "page of a scanner")
-        if work is self._work:
-            self._work = None
-            progress.take(work.result())
-
-    def fetch_ahead(self) -> None:
-        """Begins to fetch the next page from the log, for a caller that works on the frames before it. It takes the room of a page."""
-        pchannel, progress = self.pchannel, self.progress
-        if self._work is None and not self.ended and progress.has_page(pchannel.tail) and progress.at < pchannel.recent.start:
-            self._begin_work(self._fetching(), "page of a scanner")
-
-    def _fetching(self) -> Callable[[], Coroutine[Any, Any, FramePage]]:
-        return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection.names)
 
     # -- work that outlives a cancelled caller
 
@@ -270,14 +157,14 @@ class ReadLoop:
         """Wakes the callers of `wait_for` whose tick was handed over. Call it after every hand-over while there are any."""
         if not self.tick_waiters:
             return
-        tick = self.progress.reached.tick
+        tick = self.progress.tick
         for awaited, future in self.tick_waiters[:]:
             if awaited <= tick and not future.done():
                 future.set_result(None)
 
     async def wait_for(self, time_tick: int) -> None:
         """Returns when everything at or below this tick was handed over, or after a clean end; raises the error that ended the read."""
-        if self.progress.reached.tick >= time_tick:
+        if self.progress.tick >= time_tick:
             return
         if self.ended:
             if self.error is not None:
@@ -295,44 +182,6 @@ class ReadLoop:
 
     # -- the cursor
 
-    def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
-        """Returns this position of the read as a cursor, or (None) where it is now; see `Scanner.save` for the errors."""
-        if isinstance(self.error, ChannelNotExistError):
-            raise self.error
-        if not self.entered:
-            raise InvalidArgumentError(f"the scanner of {named(self.vchannels)} has not begun to read: save it after messages were read")
-        reached = self.progress.reached if position is None else self.pchannel.reached_at(position)
-        return cursor_of(key, self.pchannel.origin(), {name: self.incarnation(name) for name in self.vchannels}, reached)
-
-    async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
-        """Stores this position durably, or that of the read. The TruncatedError that it may raise names the earliest event that still
-        exists."""
-        pchannel = self.pchannel
-        reached = self.progress.reached if position is None else pchannel.reached_at(position)
-        try:
-            await cursor.save(
-                {name: self.incarnation(name) for name in self.vchannels},
-                pchannel.origin(),
-                start=reached.position,
-                event=reached.event,
-                time_tick=reached.tick,
-            )
-        except TruncatedError as error:
-            error.earliest = await pchannel.first_event()
-            raise
-
-    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
-        """Returns whether the cursor as it is saved has not passed this event."""
-        saved = await self._load(cursor, self.pchannel)
-        return saved is None or saved.start <= event
-
-    async def _load(self, cursor: CursorUse, pchannel: ReadablePChannel) -> Cursor | None:
-        try:
-            return await cursor.load(pchannel=pchannel.channel)
-        except TruncatedError as error:
-            error.earliest = await pchannel.first_event()
-            raise
-
     def check_cursor(self) -> CursorUse:
         """Returns the cursor, or raises the error that every `save` raises."""
         if self.cursor is None:
@@ -340,6 +189,24 @@ class ReadLoop:
         if isinstance(self.error, ChannelNotExistError):
             raise self.error
         return self.cursor
+
+    @property
+    @abc.abstractmethod
+    def event(self) -> LogPosition | None:
+        """The newest event of its position, by which saves of transactions are ordered; None before any, and for a read with a pattern."""
+
+    @abc.abstractmethod
+    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+        """Returns whether the cursor as it is saved has not passed this event."""
+
+    @abc.abstractmethod
+    def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
+        """Returns this position of the read as a cursor, or (None) where it is now; see `Scanner.save` for the errors."""
+
+    @abc.abstractmethod
+    async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
+        """Stores this position durably, or that of the read. The TruncatedError that it may raise names the earliest event that still
+        exists."""
 
     # -- ending
 
@@ -357,8 +224,7 @@ class ReadLoop:
         self.ended = True
         self.error = error
         self._end_work()
-        if (pchannel := getattr(self, "pchannel", None)) is not None:
-            pchannel.readers.discard(self)
+        self._leave()
         for _, future in self.tick_waiters:
             if not future.done():
                 if error is None:
@@ -381,6 +247,244 @@ class ReadLoop:
             if self._done is None:
                 self._done = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._done)
+
+    @abc.abstractmethod
+    def _leave(self) -> None:
+        """Leaves the pchannels that it reads: it has ended."""
+
+
+class ReadLoop(Read):
+    """The read of one pchannel."""
+
+    __slots__ = ("_attach", "_spawn", "on_dropped", "pchannel", "unbroken")
+
+    progress: Progress
+
+    def __init__(self, options: ReadOptions, *, attach: Attach, cursor: CursorUse | None) -> None:
+        super().__init__(options, cursor=cursor)
+        self._attach = attach
+        self.progress = Progress(options)
+        self.pchannel: ReadablePChannel
+        self._spawn: Spawn
+        self.on_dropped: Callable[[str, str, int], object] | None = None
+        """Called with the pchannel, the name and the incarnation of a vchannel that was dropped, for a read with a pattern."""
+        self.unbroken: bool = False
+        """Whether the last page was one of recent frames, for which nothing was awaited."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self.pchannel.tail.failure
+
+    @property
+    def lag_bytes(self) -> int:
+        if not self.entered or self.progress.at >= self.pchannel.tail.durable_end:
+            return 0
+        log = self.pchannel.log
+        return log.bytes_between(self.progress.at, log.durable_end)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.progress.frame_count, self.progress.page_count
+
+    # -- as the pchannel sees it, see `Reader`
+
+    def incarnation(self, vchannel: str) -> int | None:
+        return self.progress.selection.incarnation(vchannel)
+
+    def ended_by(self, vchannel: str, error: WALError) -> None:
+        if vchannel in self.vchannels:
+            self.finish(error)
+
+    def dropped(self, vchannel: str, incarnation: int) -> None:
+        if self.on_dropped is not None:
+            self.on_dropped(self.pchannel.channel, vchannel, incarnation)
+
+    def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
+        if vchannel not in self.vchannels or pchannel is self.pchannel:
+            return
+        if len(self.vchannels) > 1:
+            self.finish(
+                InvalidArgumentError(
+                    f"vchannel {vchannel!r} was created on {pchannel.channel}, but this scanner reads {', '.join(self.vchannels)} on "
+                    f"{self.pchannel.channel}, and a scanner reads one pchannel: read them apart"
+                )
+            )
+            return
+        self.pchannel.readers.discard(self)
+        if self.entered:
+            self._end_work()  # the pchannel that it is moved from held nothing for this reader
+        self.pchannel = pchannel
+        pchannel.readers.add(self)
+        since = None
+        if incarnation is not None:
+            self.progress.selection.bind(vchannel, incarnation)
+            since = pchannel.log.earliest
+        self.progress.move(pchannel.origin(), pchannel.tail, since=since)
+        self._wake()
+
+    # -- beginning
+
+    async def _begin(self) -> Spawn:
+        """Finds the pchannel and begins the progress there; see `begin` for the errors."""
+        await run_async(begin(self.progress, has_cursor=self.cursor is not None, measure=distance), self._answer)
+        self.pchannel.readers.add(self)  # at once: a caller that was cancelled may come for the result much later
+        return self._spawn
+
+    async def _answer(self, request: Any) -> Any:
+        """Returns what the beginning needs."""
+        match request:
+            case AttachRequest():
+                self.pchannel, selection, self._spawn = await self._attach(self.vchannels)
+                return self.pchannel.moment(), selection
+            case CursorRequest():
+                assert self.cursor is not None
+                return await self._load(self.cursor, self.pchannel)
+            case _:
+                return await self.pchannel.answer(request)
+
+    # -- continuing
+
+    async def fill(self) -> bool:
+        progress = self.progress
+        while True:
+            if self.ended:
+                progress.settle()
+                if self.error is not None:
+                    raise self.error
+                return False
+            try:
+                try:
+                    need = progress.advance(self.pchannel.tail)
+                finally:
+                    if self.tick_waiters:
+                        self.wake_tick_waiters()
+                if need is Need.MESSAGES:
+                    self.pchannel.check_lease()
+                    return True
+                if need is Need.PAGE:
+                    if self.unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
+                        self.unbroken = False
+                        await asyncio.sleep(0)
+                    elif (work := self.take_page()) is not None:
+                        await asyncio.wait((work,))
+                    continue
+                if need is Need.TAIL:
+                    if (waiter := self._begin_to_wait()) is not None:
+                        try:
+                            await waiter
+                        finally:
+                            waiter.cancel()
+                            self._waiter = None
+                        self.unbroken = False
+                    continue
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.finish(error)
+                raise
+            self.finish(None)
+
+    def _begin_to_wait(self) -> asyncio.Future[None] | None:
+        """Returns the future to await at the tail: for data, or also for a tick if this scanner or a caller of `wait_for` needs one.
+
+        Returns None if there is no need to wait. It is no coroutine: each idle scanner would keep the coroutine's frame.
+        """
+        options = self._options
+        ticks: list[int] = []
+        if self.tick_waiters or options.until_time_tick is not None:
+            ticks = [tick for tick, _ in self.tick_waiters if tick > self.pchannel.tail.promised_tick]
+            if options.until_time_tick is not None:
+                ticks.append(options.until_time_tick)
+        self._waiter = self.tail_waiter(min(ticks, default=None), ticks=options.include_time_ticks)
+        return self._waiter
+
+    def tail_waiter(self, tick: int | None, *, ticks: bool = False) -> asyncio.Future[None] | None:
+        """Returns a future for the next move of the tail: of data, or also of ticks if this `tick` is needed, or all are (`ticks`).
+
+        Returns None if the tick is promised now.
+        """
+        if tick is not None and self.pchannel.advance_for(tick):
+            return None
+        return self.pchannel.tail.waiter(ticks=ticks or tick is not None)
+
+    def take_recent(self) -> bool:
+        """Takes the next page from the recent frames; returns False if they do not have it, or if it is being fetched."""
+        pchannel, progress = self.pchannel, self.progress
+        start = progress.at
+        if self._work is not None or start < pchannel.recent.start or start < pchannel.log.earliest[0]:
+            return False
+        page = pchannel.recent.page(start, progress.page_end, names=progress.selection.names, bytes_max=PAGE_BYTES)
+        assert page is not None, "it begins in the window"
+        self.unbroken = True
+        progress.take(page, pchannel.recent.shared)
+        return True
+
+    def take_page(self) -> asyncio.Task[FramePage] | None:
+        """Takes the page that is needed, from the recent frames or else from the log; returns the fetch to wait for if it is not here yet.
+
+        Call it again when the fetch has ended, unless the scanner was moved or has ended meanwhile. Raises the error of the fetch.
+        """
+        if self.take_recent():
+            return None
+        work = self._work or self._begin_work(self._fetching(), "page of a scanner")
+        if not work.done():
+            return work
+        self._work = None
+        self.progress.take(work.result())
+        return None
+
+    def fetch_ahead(self) -> None:
+        """Begins to fetch the next page from the log, for a caller that works on the frames before it. It takes the room of a page."""
+        pchannel, progress = self.pchannel, self.progress
+        if self._work is None and not self.ended and progress.has_page(pchannel.tail) and progress.at < pchannel.recent.start:
+            self._begin_work(self._fetching(), "page of a scanner")
+
+    def _fetching(self) -> Callable[[], Coroutine[Any, Any, FramePage]]:
+        return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection.names)
+
+    # -- the cursor
+
+    def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
+        if isinstance(self.error, ChannelNotExistError):
+            raise self.error
+        if not self.entered:
+            raise InvalidArgumentError(f"the scanner of {named(self.vchannels)} has not begun to read: save it after messages were read")
+        reached = self.progress.reached if position is None else self.pchannel.reached_at(position)
+        return cursor_of(key, self.pchannel.origin(), {name: self.incarnation(name) for name in self.vchannels}, reached)
+
+    async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
+        pchannel = self.pchannel
+        reached = self.progress.reached if position is None else pchannel.reached_at(position)
+        try:
+            await cursor.save(
+                {name: self.incarnation(name) for name in self.vchannels},
+                pchannel.origin(),
+                start=reached.position,
+                event=reached.event,
+                time_tick=reached.tick,
+            )
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
+
+    @property
+    def event(self) -> LogPosition | None:
+        return self.progress.reached.event
+
+    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+        saved = await self._load(cursor, self.pchannel)
+        return saved is None or saved.start <= event
+
+    async def _load(self, cursor: CursorUse, pchannel: ReadablePChannel) -> Cursor | None:
+        try:
+            return await cursor.load(pchannel=pchannel.channel)
+        except TruncatedError as error:
+            error.earliest = await pchannel.first_event()
+            raise
+
+    def _leave(self) -> None:
+        if (pchannel := getattr(self, "pchannel", None)) is not None:
+            pchannel.readers.discard(self)
 
 
 def cursor_of(key: CursorKey, origin: Origin, incarnations: Mapping[str, int | None], reached: Reached) -> Cursor:

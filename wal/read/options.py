@@ -17,9 +17,12 @@ import msgspec
 from wal.errors import InvalidArgumentError, shortened
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
+from wal.message.matching import Matching
 from wal.timestamp.checks import check_tick, number_text
 
-READ_TAKES: Final = "a read takes the name of a vchannel, or several names on one pchannel, as in read('orders')"
+READ_TAKES: Final = (
+    "a read takes the name of a vchannel, several names on one pchannel, or a pattern, as in read('orders') or read(Matching('account-*'))"
+)
 """The text of the error for a caller that names no vchannel."""
 
 
@@ -186,12 +189,14 @@ class ReadOptions(msgspec.Struct, frozen=True):
     """The options of a read; see `WALAccesser.read`."""
 
     vchannels: tuple[str, ...]
+    """The names, none for a read with a pattern."""
     policy: DeliverPolicy
     event_filter: EventFilter
     follow: bool = True
     until_time_tick: int | None = None
     resume: ReadPosition | None = None
     include_time_ticks: bool = False
+    pattern: Matching | None = None
 
     def adopted(self, current: Callable[[MessageID], MessageID]) -> ReadOptions:
         """Returns these options with the ids that `current` returns for theirs, see `Lineage.current`."""
@@ -212,7 +217,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(
         cls,
-        vchannels: tuple[str, ...],
+        vchannels: tuple[str, ...] | Matching,
         *,
         deliver_policy: DeliverPolicy | None = None,
         filters: DeliverFilter | Iterable[DeliverFilter] = (),
@@ -225,6 +230,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
         The names of the vchannels have been checked before.
         """
+        pattern = vchannels if isinstance(vchannels, Matching) else None
         if not vchannels:
             raise InvalidArgumentError("read([]) names no vchannel: name at least one")
         if deliver_policy is not None and not isinstance(deliver_policy, DeliverPolicy):
@@ -232,6 +238,11 @@ class ReadOptions(msgspec.Struct, frozen=True):
             raise TypeError(f"deliver_policy must be {policies}, not {deliver_policy!r}")
         if resume is not None and not isinstance(resume, ReadPosition):
             raise TypeError(f"resume must be a ReadPosition, not {type(resume).__name__}: use ReadPosition.parse(text)")
+        if resume is not None and isinstance(resume, TickPosition) != (pattern is not None):
+            one, other = ("a read with a pattern", "names vchannels") if pattern is None else ("a read of names", f"reads {pattern}")
+            raise InvalidArgumentError(
+                f"resume={resume} is a position of {one}, and this read {other}, of which it says nothing: give a position of the same read"
+            )
         if resume is not None and deliver_policy is not None:
             raise InvalidArgumentError("resume=… and deliver_policy=… both say where to begin: give one of them")
         for flag, value in (("follow", follow), ("include_time_ticks", include_time_ticks)):
@@ -239,7 +250,14 @@ class ReadOptions(msgspec.Struct, frozen=True):
                 raise TypeError(f"{flag} must be a bool, not {value!r}")
         if until_time_tick is not None:
             check_tick("until_time_tick", until_time_tick)
-        return cls(vchannels, deliver_policy or All(), EventFilter.of(filters), follow, until_time_tick, resume, include_time_ticks)
+        policy, event_filter = deliver_policy or All(), EventFilter.of(filters)
+        if pattern is not None and isinstance(policy, Last):
+            raise InvalidArgumentError(
+                f"Last({policy.count}) cannot be read with {pattern}, whose messages may lie on any pchannels: begin with StartAt(moment), "
+                "or read names"
+            )
+        names = () if isinstance(vchannels, Matching) else vchannels
+        return cls(names, policy, event_filter, follow, until_time_tick, resume, include_time_ticks, pattern)
 
 
 BoundNames = frozenset[tuple[str, int]]
@@ -289,6 +307,9 @@ class Selection:
         """Returns the incarnation of this vchannel that the reader is bound to, or None."""
         return self._bound[name]
 
+    def forget(self) -> None:
+        """Forgets what is kept of the last frame, everything of which was handed over."""
+
     def bind(self, name: str, incarnation: int) -> None:
         """Binds a name that was not bound yet."""
         self._bound[name] = incarnation
@@ -298,6 +319,55 @@ class Selection:
         if bound is None and incarnation >= self._floor:
             bound = self._bound[name] = incarnation
         return incarnation == bound
+
+
+class MatchingSelection(Selection):
+    """The vchannels of a pchannel whose names match, in each incarnation that lives when a frame of it is read.
+
+    The names are those in the frames, so a vchannel that is created later joins with its first event. `is_live` returns whether an
+    incarnation (name, number) has not ended, as far as that is known.
+    """
+
+    __slots__ = ("_is_live", "_pattern", "_seen")
+
+    def __init__(self, pattern: Matching, is_live: Callable[[str, int], bool]) -> None:
+        super().__init__({}, floor=0)
+        self.names = None
+        self._pattern = pattern
+        self._is_live = is_live
+        self._seen: list[RunRow] = []
+        """The runs of the last frame that the reader saw."""
+
+    def runs(self, view: FrameView) -> list[RunRow]:
+        """Returns the runs of this frame that the reader sees, including those for every reader."""
+        live = self._is_live
+        runs = [run for run in view.runs.find(self._pattern) if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)]
+        self._seen = runs
+        return runs
+
+    def forget(self) -> None:
+        """Forgets the runs of the last frame."""
+        self._seen = []
+
+    def indices_of(self, name: str, incarnation: int) -> range:
+        """Returns a range that has the indices of the last frame that messages of this incarnation have, and no later one of the name."""
+        indices = {run.incarnation: run.index for run in self._seen if run.name == name}
+        if incarnation not in indices:
+            return range(0)
+        return range(min([index for other, index in indices.items() if other > incarnation], default=1 << 32))
+
+    def accepts(self, name: str, incarnation: int) -> bool:
+        """Returns whether the reader sees the runs of this vchannel."""
+        return name in self._pattern and self._is_live(name, incarnation)
+
+    @property
+    def bound(self) -> None:
+        """None: what lives may change from frame to frame, so such readers share no messages."""
+        return
+
+    def incarnation(self, name: str) -> int | None:
+        """Returns None: it is bound to no incarnation."""
+        return None
 
 
 class WholePChannel(Selection):
@@ -328,6 +398,14 @@ class WholePChannel(Selection):
 
 
 _WITH_MESSAGES: Final = (RunKind.VCHANNEL, RunKind.PCHANNEL, RunKind.COPY)
+
+
+def unmatched(pattern: Matching, place: str) -> InvalidArgumentError:
+    """Returns the error of a read by a pattern where the log at this location cannot be read so."""
+    return InvalidArgumentError(
+        f"the log at {place} cannot be read with {pattern} by this process yet, only by the process that opened it for writing: read it "
+        "there, or name the vchannels, which log.vchannels() lists"
+    )
 
 
 def named(vchannels: Sequence[str]) -> str:
@@ -364,7 +442,7 @@ class ReadPosition(msgspec.Struct, frozen=True):
     """Everything up to the event `message_id`, and every tick up to `time_tick`, has been handed over.
 
     `message_id` is the newest event that was passed, whether it was for this reader or not, so a position also advances over ranges of
-    the log that hold nothing for its reader. The text form is `message_id@time_tick`.
+    the log that hold nothing for its reader. The text form is `message_id@time_tick`. A read with a pattern has a `TickPosition`.
     """
 
     message_id: MessageID
@@ -382,11 +460,39 @@ class ReadPosition(msgspec.Struct, frozen=True):
         if not isinstance(text, str):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")
+        if at and tick and _is_tick(message_id):
+            return TickPosition.at(int(message_id), tick)
         if not at or not _is_tick(tick):
             raise InvalidArgumentError(
                 f"{shortened(text)} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
             )
         return cls(MessageID.parse(message_id), int(tick))
+
+
+class TickPosition(ReadPosition, frozen=True):
+    """The position of a read with a pattern, on all pchannels at once: everything below `time_tick` has been handed over, and what has this
+    tick itself on the pchannels up to `pchannel`, by name.
+
+    Pchannels that come later, or move to other nodes, do not change it. Its `message_id` names that pchannel, and no event. The text form
+    is `time_tick@pchannel`.
+    """
+
+    @classmethod
+    def at(cls, time_tick: int, pchannel: str) -> TickPosition:
+        """Returns the position at this tick."""
+        return cls(MessageID(pchannel, 0, 0, 0), time_tick)
+
+    @property
+    def pchannel(self) -> str:
+        """The last pchannel, by name, whose event with `time_tick` was handed over."""
+        return self.message_id.pchannel
+
+    def __str__(self) -> str:
+        return f"{self.time_tick}@{self.pchannel}"
+
+    def covered(self, pchannel: str) -> int:
+        """Returns the tick up to which everything on this pchannel was handed over."""
+        return self.time_tick if pchannel <= self.pchannel else self.time_tick - 1
 
 
 def _is_tick(text: str) -> bool:

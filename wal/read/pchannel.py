@@ -58,7 +58,10 @@ class Reader(Protocol):
         """Returns the incarnation of this vchannel that it reads, or None if it has met none yet."""
 
     def ended_by(self, vchannel: str, error: WALError) -> None:
-        """Ends the reader with this error if it reads the vchannel, which was dropped."""
+        """Ends the reader with this error if it names the vchannel, which was dropped."""
+
+    def dropped(self, vchannel: str, incarnation: int) -> None:
+        """Has a reader by a pattern hand over nothing more of this incarnation of the vchannel, whose record is gone."""
 
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.

@@ -24,6 +24,7 @@ there (`move`).
 
 from __future__ import annotations
 
+import abc
 import enum
 from collections.abc import Callable, Iterator
 from operator import length_hint
@@ -71,15 +72,66 @@ class Need(enum.Enum):
     OVER = enum.auto()
 
 
-class Progress:
-    """The state of one read. `messages` are the current ones, of which `following` were handed over."""
+class HandOver(abc.ABC):
+    """The current messages of a read, and which of them its caller was handed: the first `following`."""
+
+    __slots__ = ("_given", "coming", "message_count", "messages")
+
+    def __init__(self) -> None:
+        self.messages: MessagePage = NO_MESSAGES
+        self.coming: Iterator[ImmutableMessage] | None = None
+        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing. See `open`."""
+        self._given = 0
+        """How many messages were handed over in another way, while there is no `coming`."""
+        self.message_count: int = 0
+
+    def open(self) -> Iterator[ImmutableMessage]:
+        """Returns the messages that were not handed over as `coming`, one by one."""
+        following, messages = self.following, self.messages.build()
+        self.coming = coming = iter(messages[following:] if following else messages)
+        return coming
+
+    def page(self, count_max: int | None = None) -> MessagePage:
+        """Returns the messages that were not handed over, at most `count_max`, without handing them over."""
+        messages, following = self.messages, self.following
+        count = len(messages)
+        stop = count if count_max is None else min(following + count_max, count)
+        return messages.part(following, stop) if following or stop < count else messages
+
+    def hand_over(self, count: int) -> None:
+        """Hands over the next `count` messages, or those that there are."""
+        self._given, self.coming = min(self.following + count, len(self.messages)), None
+
+    @property
+    def following(self) -> int:
+        """The number of current messages that were handed over."""
+        return self._given if self.coming is None else len(self.messages) - length_hint(self.coming)
+
+    @property
+    @abc.abstractmethod
+    def tick(self) -> int:
+        """The tick up to which everything was handed over."""
+
+    @property
+    @abc.abstractmethod
+    def position(self) -> ReadPosition | None:
+        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
+
+    @abc.abstractmethod
+    def let_go(self) -> None:
+        """Drops the current messages and pages: they are neither handed over nor count as passed."""
+
+
+class Progress(HandOver):
+    """The state of the read of one pchannel."""
 
     __slots__ = (
-        "_cursor_at", "_end", "_first", "_frame_reached", "_frames", "_given", "_log", "_options", "_page_reached", "_reached", "_shared",
-        "_start", "_told_tick", "at", "coming", "frame", "frame_count", "message_count", "messages", "page_count", "page_end", "selection",
+        "_cursor_at", "_end", "_first", "_frame_reached", "_frames", "_log", "_options", "_page_reached", "_reached", "_shared",
+        "_start", "_told_tick", "at", "frame", "frame_count", "page_count", "page_end", "selection",
     )  # fmt: skip
 
     def __init__(self, options: ReadOptions) -> None:
+        super().__init__()
         self._options = options
         self._log = Origin("", 0, 0)
         self.selection: Selection
@@ -102,11 +154,6 @@ class Progress:
         """Where the messages of these frames may be built already; None if this reader has the frames for itself."""
         self.frame: StoredFrame
         """The frame that `FRAME` is about, until it is assembled: a read that waits at the tail holds no frame."""
-        self.messages: MessagePage = NO_MESSAGES
-        self.coming: Iterator[ImmutableMessage] | None = None
-        """Taking a message from it hands the message over: `async for` needs one step of an iterator and counts nothing. See `open`."""
-        self._given = 0
-        """How many messages were handed over in another way, while there is no `coming`."""
         self._reached = NOTHING
         """The progress of the read before the current messages …"""
         self._frame_reached = NOTHING
@@ -114,7 +161,6 @@ class Progress:
         self._page_reached = NOTHING
         """… and once the last frame of the page is."""
         self._told_tick = 0
-        self.message_count: int = 0
         self.frame_count: int = 0
         self.page_count: int = 0
 
@@ -370,7 +416,6 @@ class Progress:
         return messages
 
     def let_go(self) -> None:
-        """Drops the current messages and page: they are neither handed over nor count as passed."""
         self._reached = self.reached
         self._frames.clear()
         self.messages, self.coming, self._given = NO_MESSAGES, None, 0
@@ -386,28 +431,6 @@ class Progress:
             self._reached, self._frame_reached = self._reached.later(passed), NOTHING
 
     # -- what was handed over
-
-    def open(self) -> Iterator[ImmutableMessage]:
-        """Returns the messages that were not handed over as `coming`, one by one."""
-        following, messages = self.following, self.messages.build()
-        self.coming = coming = iter(messages[following:] if following else messages)
-        return coming
-
-    def page(self, count_max: int | None = None) -> MessagePage:
-        """Returns the messages that were not handed over, at most `count_max`, without handing them over."""
-        messages, following = self.messages, self.following
-        count = len(messages)
-        stop = count if count_max is None else min(following + count_max, count)
-        return messages.part(following, stop) if following or stop < count else messages
-
-    def hand_over(self, count: int) -> None:
-        """Hands over the next `count` messages, or those that there are."""
-        self._given, self.coming = min(self.following + count, len(self.messages)), None
-
-    @property
-    def following(self) -> int:
-        """The number of current messages that were handed over."""
-        return self._given if self.coming is None else len(self.messages) - length_hint(self.coming)
 
     @property
     def reached(self) -> Reached:
@@ -425,8 +448,16 @@ class Progress:
         return Reached(reached.event, reached.tick, max(reached.position, self._page_reached.position))
 
     @property
+    def tick(self) -> int:
+        return self.reached.tick
+
+    @property
+    def covered(self) -> int:
+        """The tick up to which everything was handed over or is among the current messages."""
+        return max(self._reached.tick, self._frame_reached.tick)
+
+    @property
     def position(self) -> ReadPosition | None:
-        """The position after what was handed over, including ranges that held nothing for this reader; None before anything."""
         return self.position_of(self.reached)
 
     def position_of(self, reached: Reached) -> ReadPosition | None:

@@ -14,7 +14,7 @@ import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
@@ -24,8 +24,9 @@ from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, after_unsaved
 from wal.read.cursors.service import CursorUse
-from wal.read.loop import Attach, ReadLoop
-from wal.read.options import ReadOptions, ReadPosition, named
+from wal.read.loop import Attach, Read, ReadLoop
+from wal.read.merged import AttachMatching, MergedRead
+from wal.read.options import ReadOptions, ReadPosition
 from wal.read.progress import BodyTurns
 from wal.runtime.async_only import AsyncOnly
 from wal.runtime.user_code import check_ran, check_runs, shielded, shown
@@ -56,8 +57,10 @@ class Scanner(AsyncOnly):
         def __iter__(self):
             raise TypeError("a Scanner is iterated in an event loop: write 'async for message in scanner'")
 
-    def __init__(self, options: ReadOptions, *, attach: Attach, handler: Handler | None = None, cursor: CursorUse | None = None) -> None:
-        self._loop = ReadLoop(options, attach=attach, cursor=cursor)
+    def __init__(
+        self, options: ReadOptions, *, attach: Attach | AttachMatching, handler: Handler | None = None, cursor: CursorUse | None = None
+    ) -> None:
+        self._loop: Read = read_of(options, attach, cursor)
         self._progress = self._loop.progress
         self._turns = BodyTurns()
         self._chains: dict[CursorKey, SaveChain] = {}
@@ -65,7 +68,7 @@ class Scanner(AsyncOnly):
         self._actor: HandlerActor | None = None
 
     def __repr__(self) -> str:
-        loop, parts = self._loop, [named(self.vchannels)]
+        loop, parts = self._loop, [self._loop.subject]
         if loop.cursor is not None:
             parts.append(f"cursor={loop.cursor.key.name!r}")
         if loop.error is not None:
@@ -76,8 +79,14 @@ class Scanner(AsyncOnly):
 
     @property
     def vchannels(self) -> tuple[str, ...]:
-        """The vchannels that it reads."""
+        """The vchannels that it reads; none if it reads by a pattern."""
         return self._loop.vchannels
+
+    @property
+    def _read(self) -> ReadLoop:
+        """The read of a scanner of names."""
+        assert isinstance(self._loop, ReadLoop), "it reads one pchannel"
+        return self._loop
 
     # -- entering and ending
 
@@ -97,7 +106,7 @@ class Scanner(AsyncOnly):
         if spawn is not None and self._handler is not None:
             self._loop.handler_runs = True
             self._actor = HandlerActor(self, self._loop, self._handler)
-            spawn(self._actor, f"scanner of {', '.join(self.vchannels)}").tell(None)
+            spawn(self._actor, f"scanner of {self._loop.subject}").tell(None)
 
     async def done(self) -> None:
         """Returns when the scanner has ended, for whatever reason, and its handler is closed. Never raises; `error` has the reason."""
@@ -132,9 +141,9 @@ class Scanner(AsyncOnly):
         loop = self._loop
         if not loop.ended:
             loop.abandon()
-        if loop.entered == os.getpid() and not loop.ended and loop.pchannel.tail.failure is None:
+        if loop.entered == os.getpid() and not loop.ended and loop.failure is None:
             warnings.warn(
-                f"the scanner of {named(self.vchannels)} was garbage-collected while it was open: read within `async with` (without "
+                f"the scanner of {loop.subject} was garbage-collected while it was open: read within `async with` (without "
                 "an event loop: `with`), or close() it",
                 ResourceWarning,
                 source=self,
@@ -236,7 +245,7 @@ class Scanner(AsyncOnly):
             if not loop.entered:  # the read ended before it began
                 return
             loop.check_cursor()
-        event = loop.progress.reached.event if position is None else None
+        event = loop.event if position is None else None
         if event is not None and (after := self._chain(cursor.key).before(event)) is not None and await loop.is_before(cursor, after):
             raise after_unsaved(cursor.key)
         await loop.save(cursor, position)
@@ -278,11 +287,14 @@ class Scanner(AsyncOnly):
     def statistics(self) -> ScannerStatistics:
         """Returns a snapshot of its counts."""
         loop, progress = self._loop, self._progress
-        lag = 0
-        if loop.entered and progress.at < loop.pchannel.tail.durable_end:
-            log = loop.pchannel.log
-            lag = log.bytes_between(progress.at, log.durable_end)
-        return ScannerStatistics(progress.message_count, progress.frame_count, progress.page_count, lag, loop.ended)
+        return ScannerStatistics(progress.message_count, *loop.counts, loop.lag_bytes, loop.ended)
+
+
+def read_of(options: ReadOptions, attach: Attach | AttachMatching, cursor: CursorUse | None) -> Read:
+    """Returns the read of a scanner with these options; `attach` is for names, or for the pattern that they have."""
+    if options.pattern is None:
+        return ReadLoop(options, attach=cast("Attach", attach), cursor=cursor)
+    return MergedRead(options, attach=cast("AttachMatching", attach), cursor=cursor)
 
 
 Ack = Callable[[ImmutableMessage], Awaitable[None]]
@@ -300,7 +312,13 @@ class AckingScanner(Scanner):
     """
 
     def __init__(
-        self, options: ReadOptions, *, attach: Attach, ack: Ack, handler: Handler | None = None, cursor: CursorUse | None = None
+        self,
+        options: ReadOptions,
+        *,
+        attach: Attach | AttachMatching,
+        ack: Ack,
+        handler: Handler | None = None,
+        cursor: CursorUse | None = None,
     ) -> None:
         super().__init__(options, attach=attach, handler=handler, cursor=cursor)
         self._ack = ack
@@ -401,7 +419,7 @@ class HandlerActor(Actor):
     left unless a caller got it before.
     """
 
-    def __init__(self, messages: AsyncIterable[ImmutableMessage], loop: ReadLoop, handler: Handler) -> None:
+    def __init__(self, messages: AsyncIterable[ImmutableMessage], loop: Read, handler: Handler) -> None:
         self._messages = messages
         self._loop = loop
         self._handler = handler
@@ -432,7 +450,7 @@ class HandlerActor(Actor):
                 self._handling = None
         except asyncio.CancelledError as error:
             if task.cancelling() and (self._handling is None or self.ref.is_cut_off):  # the scanner, or the whole log, is being closed
-                loop.finish(loop.pchannel.tail.failure)
+                loop.finish(loop.failure)
                 raise
             self._ended_by(error)
         except BaseException as error:
@@ -459,7 +477,7 @@ class HandlerActor(Actor):
             raise error
 
     def _ended_by(self, error: BaseException) -> None:
-        if isinstance(error, ClosedError) and isinstance(self._loop.pchannel.tail.failure, ClosedError):
+        if isinstance(error, ClosedError) and isinstance(self._loop.failure, ClosedError):
             self._loop.finish(error)  # the caller that closed the log knows
         elif self._handling is not None:
             self._keep(error)
@@ -493,7 +511,7 @@ class HandlerActor(Actor):
 
     def _where(self) -> str:
         cursor = "no cursor" if self._loop.cursor is None else f"cursor {self._loop.cursor.key.name!r}"
-        return f"the scanner of {named(self._loop.vchannels)} ({cursor})"
+        return f"the scanner of {self._loop.subject} ({cursor})"
 
 
 def check_handler(handler: object) -> None:

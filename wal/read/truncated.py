@@ -97,7 +97,12 @@ def _id(log: LogMoment, event: LogPosition) -> MessageID:
 
 def start_truncated(message_id: MessageID, first: MessageID | None) -> TruncatedError:
     """Returns the error of a read that should begin at a truncated id; `first` is the first event of the log."""
-    return _truncated(f"message id {message_id} has been truncated", first)
+    return truncated_start(f"message id {message_id}", first)
+
+
+def truncated_start(what: str, first: MessageID | None) -> TruncatedError:
+    """Returns the error of a read that should begin with `what`, which was truncated."""
+    return _truncated(f"{what} has been truncated", first)
 
 
 def overtaken(pchannel: str, position: int, first: MessageID | None) -> TruncatedError:

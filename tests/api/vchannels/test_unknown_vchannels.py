@@ -88,7 +88,7 @@ def test_blocking_read_warns_at_its_last_message(data: str, warnings: pytest.Log
     with bridge.blocking(data) as log:
         log.append("orders", b"")
     for read in (bridge.iterate, bridge.record_batches):
-        for name, text in (("oders", "there are 'orders'"), ("or*", "there are 'orders'; a name is no pattern: '*' stands for itself")):
+        for name, text in (("oders", "there are 'orders'"), ("or*", "there are 'orders'; a name is no pattern, which is Matching('or*')")):
             warnings.clear()
             with read(data, name, follow=False) as messages:
                 assert list(messages) == []

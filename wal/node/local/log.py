@@ -29,6 +29,7 @@ from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
+from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
 from wal.node.cursor_claims import LocalCursorHome
@@ -239,6 +240,10 @@ class LocalLog:
     async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, the vchannels as they are now, and `spawn`."""
         return await self.node.routes.attach(names)
+
+    async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[PChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels, each with the vchannels on it that match, and `spawn`."""
+        return await self.node.routes.attach_matching(pattern)
 
     async def list_vchannels(self) -> list[VChannelInfo]:
         """Returns all vchannels."""

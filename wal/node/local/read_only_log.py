@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Never, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
@@ -23,11 +23,12 @@ from wal.engine import LogStatistics, PChannelRetention
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, caused, closed_log
 from wal.location import Location
 from wal.message import MessageID, ScheduledMessage
+from wal.message.matching import Matching
 from wal.node.retention.policy import RetentionBounds, pins_of
 from wal.node.retention.report import report_of
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogView
-from wal.read.options import Selection
+from wal.read.options import Selection, unmatched
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
@@ -180,6 +181,10 @@ class ReadOnlyLog:
             await pchannel.catch_up()  # concurrent with other looks: a server may take long to answer
             if self.core.pchannel_of(names) == channel:
                 return pchannel, self.core.selection(channel, names, pchannel.tail.durable_end), self.spawn
+
+    async def attach_matching(self, pattern: Matching) -> Never:
+        """Raises InvalidArgumentError: only the process that writes a log reads it by a pattern yet."""
+        raise unmatched(pattern, self.place)
 
     async def refresh(self, *, newest: bool = False) -> None:
         """Brings what is known of pchannels and vchannels up to date, and tells the readers. See `ReadOnlySource.vchannels`."""

@@ -1,0 +1,380 @@
+"""MergedRead: the read of one scanner on all pchannels of a log, of the vchannels that match a pattern.
+
+Owns: a `ReadLoop` for each pchannel, whose pages and waiting at the tail it drives, and the `Merge` of their messages. How it works:
+
+* everything is bounded by ticks. Where the read begins is a position of the merge, which has a tick for each pchannel, and where it ends is
+  one tick for all. So a position says for every pchannel what was handed over;
+* a message waits in its lane until the other pchannels have promised its tick. At their tails the read asks for that promise. A pchannel
+  that this process writes makes it at once, so an idle one holds up nothing;
+* a vchannel that is dropped leaves: its messages are taken out of the lanes, and later frames are judged as they are read
+  (`MatchingSelection`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from wal.errors import ClosedError, InvalidArgumentError
+from wal.message import LogPosition, MessageID, MessageType, TimeTickMessage
+from wal.message.matching import Matching
+from wal.read.assembly import NO_MESSAGES, MessagePage
+from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.service import CursorUse
+from wal.read.loop import Read, ReadLoop, Spawn
+from wal.read.merge import Key, Merge, key_of, without
+from wal.read.options import All, EventFilter, Latest, MatchingSelection, ReadOptions, Selection, StartAfter, StartFrom, TickPosition
+from wal.read.pchannel import ReadablePChannel
+from wal.read.progress import HandOver, Need
+from wal.read.truncated import start_truncated, truncated_start
+
+AttachMatching = Callable[[Matching], Awaitable[tuple[Sequence[tuple[ReadablePChannel, Selection]], Spawn]]]
+"""Returns all pchannels of the log, each with the vchannels on it that match, and a function that starts a handler's actor."""
+
+
+class MergedProgress(HandOver):
+    """What was handed over of a merge: all that was taken from it but the current messages that are left."""
+
+    __slots__ = ("_stopped", "merge", "parts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merge: Merge = Merge(())
+        """Empty until the read begins."""
+        self.parts: dict[str, ReadLoop] = {}
+        self._stopped: Key | None = None
+        """The key of the first message that was not handed over when the read ended."""
+
+    def advance(self) -> bool:
+        """Takes the next messages from the merge; returns whether there are any. The current ones count as handed over."""
+        self._become(self.merge.take())
+        self.message_count += len(self.messages)
+        return bool(self.messages)
+
+    def tell(self, message: TimeTickMessage) -> None:
+        """Sets the current messages to this one."""
+        self._become(MessagePage([message]))
+
+    def drop(self, pchannel: str, vchannel: str, indices: range, types: frozenset[int] | None) -> None:
+        """Takes messages of a vchannel out of those that were not handed over; see `without`."""
+        self.merge.drop(pchannel, vchannel, indices, types)
+        following = self.following
+        if following < len(self.messages):
+            messages = self.messages.build()
+            self._become(MessagePage(messages[:following] + without(messages[following:], pchannel, vchannel, indices, types)))
+            self._given = following
+
+    def let_go(self) -> None:
+        self._stopped = self._next
+        self._become(NO_MESSAGES)
+
+    def _become(self, messages: MessagePage) -> None:
+        self.messages, self.coming, self._given = messages, None, 0
+
+    @property
+    def _next(self) -> Key:
+        """The key below which everything was handed over."""
+        if self._stopped is not None:
+            return self._stopped
+        following = self.following
+        return key_of(self.messages[following]) if following < len(self.messages) else self.merge.limit
+
+    @property
+    def tick(self) -> int:
+        return self._next[0] - 1
+
+    @property
+    def position(self) -> TickPosition | None:
+        return self.merge.position_before(self._next)
+
+
+class MergedRead(Read):
+    """See the top of the file."""
+
+    __slots__ = ("_attach", "_end", "_told_tick")
+
+    progress: MergedProgress
+
+    def __init__(self, options: ReadOptions, *, attach: AttachMatching, cursor: CursorUse | None) -> None:
+        super().__init__(options, cursor=cursor)
+        self._attach = attach
+        self.progress = MergedProgress()
+        self._end: int | None = None
+        """The tick with which the read ends, None while it follows."""
+        self._told_tick = 0
+
+    @property
+    def _parts(self) -> Iterable[ReadLoop]:
+        return self.progress.parts.values()
+
+    @property
+    def failure(self) -> BaseException | None:
+        return next((failure for part in self._parts if (failure := part.failure) is not None), None)
+
+    @property
+    def lag_bytes(self) -> int:
+        return sum(part.lag_bytes for part in self._parts)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        parts = [part.counts for part in self._parts]
+        return sum(frames for frames, _ in parts), sum(pages for _, pages in parts)
+
+    # -- beginning
+
+    async def _begin(self) -> Spawn:
+        """Fixes where the read begins and ends on all pchannels."""
+        options = self._options.with_moment()
+        assert options.pattern is not None
+        attached, spawn = await self._attach(options.pattern)
+        pchannels = {pchannel.channel: pchannel for pchannel, _ in attached}
+        start = await self._start(options, pchannels)
+        self._end = options.until_time_tick
+        if not options.follow:
+            now = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
+            self._end = now if self._end is None else min(now, self._end)
+        merge = Merge(pchannels, start)
+        for name, lane in merge.lanes.items():
+            event_filter = EventFilter(max(options.event_filter.tick_min, lane.covered + 1), options.event_filter.types)
+            own = ReadOptions((), All(), event_filter, until_time_tick=self._end, pattern=options.pattern)
+            part = ReadLoop(own, attach=partial(self._attach_one, name), cursor=None)
+            part.on_dropped = self._dropped
+            self.progress.parts[name] = part
+        self.progress.merge = merge
+        await asyncio.gather(*[part.enter() for part in self._parts])
+        return spawn
+
+    async def _attach_one(self, name: str, _: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Spawn]:
+        """Returns one of the pchannels with the vchannels on it that match."""
+        assert self._options.pattern is not None
+        attached, spawn = await self._attach(self._options.pattern)
+        for pchannel, selection in attached:
+            if pchannel.channel == name:
+                return pchannel, selection, spawn
+        raise ClosedError(f"pchannel {name!r}, which {self.subject} is read on, is not here any more: read again from the position")
+
+    async def _start(self, options: ReadOptions, pchannels: Mapping[str, ReadablePChannel]) -> TickPosition | None:
+        """Returns the position after which the read begins, None for the beginning of the log."""
+        if isinstance(options.resume, TickPosition):
+            for pchannel in pchannels.values():
+                await _check_kept(pchannel, options.resume)
+            return options.resume
+        policy = options.policy
+        if isinstance(policy, Latest):
+            # One tick for all, so that the position of the beginning is exact: what is durable on any pchannel has a tick up to it.
+            tick = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
+            for pchannel in pchannels.values():
+                await _promised(pchannel, tick)
+            return TickPosition.at(tick, max(pchannels))
+        if isinstance(policy, StartFrom | StartAfter):
+            message_id = policy.message_id
+            if (of := pchannels.get(message_id.pchannel)) is None:
+                raise InvalidArgumentError(
+                    f"message id {message_id} is of no pchannel of this log ({', '.join(pchannels)}): use an id that was read from it"
+                )
+            at = TickPosition.at(await _tick_of(of, message_id), of.channel)
+            for pchannel in pchannels.values():
+                await _check_kept(pchannel, at)
+            return at if isinstance(policy, StartAfter) else Merge(pchannels).position_before((at.time_tick, at.pchannel))
+        return None
+
+    # -- continuing
+
+    async def fill(self) -> bool:
+        progress = self.progress
+        while True:
+            if self.ended:
+                if self.error is not None:
+                    raise self.error
+                return False
+            try:
+                pages, tails = self._collect()
+                try:
+                    has_messages = progress.advance() or self._tell_tick()
+                finally:
+                    if self.tick_waiters:
+                        self.wake_tick_waiters()
+                if has_messages:
+                    self._told_tick = max(self._told_tick, progress.messages.tick(-1))
+                    for part in self._parts:
+                        part.pchannel.check_lease()
+                    return True
+                if pages or tails:
+                    await self._wait(pages, tails)
+                    continue
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                self.finish(error)
+                raise
+            self.finish(None)
+
+    def _collect(self) -> tuple[list[ReadLoop], list[ReadLoop]]:
+        """Fills the lanes that are empty; returns the parts that need a page, and those at their tails."""
+        merge = self.progress.merge
+        pages: list[ReadLoop] = []
+        tails: list[ReadLoop] = []
+        for name, part in self.progress.parts.items():
+            if not merge.lanes[name].is_empty:
+                continue
+            progress = part.progress
+            need = progress.advance(part.pchannel.tail)
+            if need is Need.PAGE and not part.unbroken and part.take_recent():
+                need = progress.advance(part.pchannel.tail)
+            match need:
+                case Need.MESSAGES:
+                    merge.put(name, progress.page(), progress.covered)
+                    progress.hand_over(len(progress.messages))
+                case Need.PAGE:
+                    merge.cover(name, progress.tick)
+                    pages.append(part)
+                case Need.TAIL:
+                    merge.cover(name, progress.tick)
+                    tails.append(part)
+                    progress.selection.forget()
+                case _:
+                    assert self._end is not None
+                    merge.cover(name, self._end)
+        return pages, tails
+
+    async def _wait(self, pages: list[ReadLoop], tails: list[ReadLoop]) -> None:
+        """Returns when one of these parts may go on: its page is here, or its tail has moved as far as the merge needs."""
+        waits: list[asyncio.Future[Any]] = []
+        waiters: list[asyncio.Future[None]] = []
+        is_unbroken = False
+        for part in pages:
+            part.unbroken = False
+            if (fetch := part.take_page()) is None:
+                is_unbroken = True
+            else:
+                waits.append(fetch)
+        merge = self.progress.merge
+        wanted = merge.next_tick
+        ticks = [tick for tick, _ in self.tick_waiters]
+        for part in tails:
+            part.unbroken = False
+            covered = merge.lanes[part.pchannel.channel].covered
+            if wanted is not None and covered >= wanted:
+                continue  # it holds nothing up
+            needed = [tick for tick in (wanted, self._end, *ticks) if tick is not None and tick > covered]
+            waiter = part.tail_waiter(min(needed, default=None), ticks=self._options.include_time_ticks)
+            if waiter is None:
+                is_unbroken = True
+            else:
+                waiters.append(waiter)
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            if is_unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([*waits, *waiters, self._waiter], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in (*waiters, self._waiter):
+                waiter.cancel()
+            self._waiter = None
+
+    def _tell_tick(self) -> bool:
+        """Makes a TimeTick message the current one if the caller wants them, and everything up to a further tick was handed over."""
+        tick = self.progress.tick
+        if not self._options.include_time_ticks or tick <= self._told_tick:
+            return False
+        self._told_tick = tick
+        name = max(self.progress.parts)
+        origin = self.progress.parts[name].pchannel.origin()
+        self.progress.tell(TimeTickMessage(origin, 0, tick, "", b"", int(MessageType.TIME_TICK), has_event=False))
+        return True
+
+    def _dropped(self, pchannel: str, vchannel: str, incarnation: int) -> None:
+        """Takes what was not handed over of a dropped vchannel out of the merge, which has the messages of one frame of each pchannel."""
+        selection = self.progress.parts[pchannel].progress.selection
+        assert isinstance(selection, MatchingSelection)
+        if indices := selection.indices_of(vchannel, incarnation):
+            self.progress.drop(pchannel, vchannel, indices, self._options.event_filter.types)
+
+    # -- the cursor
+
+    @property
+    def event(self) -> None:
+        return
+
+    def cursor_at(self, key: CursorKey, position: Any = None) -> Cursor:
+        raise self._no_cursor()
+
+    async def save(self, cursor: CursorUse, position: Any = None) -> None:
+        raise self._no_cursor()
+
+    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+        raise self._no_cursor()
+
+    def _no_cursor(self) -> InvalidArgumentError:
+        return no_cursor(self.subject)
+
+    # -- ending
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.gather(*[part.close() for part in self._parts])
+
+    def abandon(self) -> None:
+        super().abandon()
+        for part in self._parts:
+            part.abandon()
+
+    def _leave(self) -> None:
+        for part in self._parts:
+            part.finish(self.error)
+
+
+def no_cursor(subject: str) -> InvalidArgumentError:
+    """Returns the error for a cursor of a read with a pattern."""
+    return InvalidArgumentError(
+        f"a read of {subject} has no cursor yet: store `scanner.position` as text together with what was made of the messages, and go on "
+        "with resume=ReadPosition.parse(text)"
+    )
+
+
+async def _promised(pchannel: ReadablePChannel, tick: int) -> None:
+    """Returns when a pchannel has promised this tick; raises the reason why nothing follows in it."""
+    tail = pchannel.tail
+    while tail.promised_tick < tick and not pchannel.advance_for(tick):
+        if tail.failure is not None:
+            raise tail.failure
+        await tail.waiter(ticks=True)
+
+
+async def _tick_of(pchannel: ReadablePChannel, message_id: MessageID) -> int:
+    """Returns the tick of an event, a body's being that of its transaction.
+
+    Raises TruncatedError if the event was truncated, InvalidArgumentError for an id that is not in the log.
+    """
+    message_id = pchannel.current(message_id)
+    if not message_id.same_log(pchannel.log_id) or message_id.position >= pchannel.tail.durable_end:
+        raise InvalidArgumentError(
+            f"message id {message_id} is in another log, or above the durable end {pchannel.tail.durable_end} of pchannel "
+            f"{pchannel.channel}: use the id of a message that was read"
+        )
+    event = await pchannel.event_of(message_id)
+    if event is None or (event.position, event.index) < pchannel.log.earliest:
+        raise start_truncated(message_id, await pchannel.first_event())
+    page = await pchannel.page(event.position, None)
+    tick: int = page.frames[0].view.header.first_tick + event.index
+    return tick
+
+
+async def _check_kept(pchannel: ReadablePChannel, position: TickPosition) -> None:
+    """Raises TruncatedError if the pchannel may have lost events after this position.
+
+    What was truncated has ticks below those that are left. Where the last truncated event lies in a frame that is not there any more, its
+    tick is not known, and a position between it and the first event that is left is refused too.
+    """
+    log = pchannel.log
+    earliest, covered = log.earliest, position.covered(pchannel.channel)
+    if earliest <= (0, 0) or pchannel.tail.promised_tick <= covered:
+        return
+    lost = pchannel.tail.promised_tick
+    if earliest[0] < pchannel.tail.durable_end and (frames := (await pchannel.page(earliest[0], None)).frames):
+        lost = frames[0].view.header.first_tick - 1 + (earliest[1] if frames[0].position == earliest[0] else 0)
+    if covered < lost:
+        raise truncated_start(f"what pchannel {pchannel.channel} has after position {position}", await pchannel.first_event())
