@@ -1,7 +1,7 @@
 """Watchdog: watches components by their heartbeats.
 
-Owns a guard for each component, and the log lines of heartbeats. It guarantees that a component that sends no heartbeat for its timeout, or
-one with the status ABNORMAL, is cleaned up and then restarted, once in each episode of failure; a slow component delays no other.
+Owns a guard for each component, and the log lines of heartbeats. A component fails when it sends no heartbeat for its timeout, or when its
+status is ABNORMAL. The watchdog cleans it up and restarts it, once in each episode of failure. A slow component delays no other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ActiveComponent", "ComponentHeartbeat", "Status", "TargetStatistics"
 
 
 class Status(IntEnum):
-    """The status that a component reports. Its values are those of component states in Milvus."""
+    """The status that a component reports. The values are those of component states in Milvus."""
 
     INITIALIZING = 0
     HEALTHY = 1
@@ -35,7 +35,7 @@ class Status(IntEnum):
 
 
 def checked_status(status: object, what: str) -> Status:
-    """Returns the status; raises TypeError, which begins with `what`, for anything that is not one."""
+    """Returns the status; raises TypeError, whose text begins with `what`, for any value that is not a Status."""
     if not isinstance(status, Status):
         raise TypeError(f"{what} is {status!r}: it must be a wal.streams.watchdog.Status")
     return status
@@ -46,7 +46,7 @@ class ActiveComponent(Protocol):
 
     @property
     def id(self) -> str:
-        """The name under which it is watched."""
+        """The name under which the component is watched."""
 
     @property
     def status(self) -> Status:
@@ -64,34 +64,34 @@ class ComponentHeartbeat(Protocol):
 
     @property
     def id(self) -> str:
-        """The id of the component that sent it."""
+        """The id of the component that sent the heartbeat."""
 
     @property
     def status(self) -> Status:
-        """The component's status when it sent this."""
+        """The component's status when it sent the heartbeat."""
 
     def serialize(self) -> str:
         """Returns the component's own text for the log line."""
 
 
 class TargetStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a watchdog knows of a component. `failing`: it failed, and no good heartbeat has come since it was restarted."""
+    """The state of a watched component. `failing` is True from its failure until the first good heartbeat after its restart."""
 
     id: str
     status: Status
     failing: bool
     silent_s: float
-    """The time since the last heartbeat, or since it was registered or restarted."""
+    """The time since the last heartbeat, registration or restart."""
     heartbeats: int
     episodes: int
-    """How often it failed. Each time one restart was attempted, or is under way."""
+    """The failures so far. Each began one restart, which may still run."""
 
 
 class TargetState:
-    """What is known of a watched component, and whether it has to be restarted. Pure.
+    """The state of a watched component, and whether it has to be restarted. Pure.
 
-    A component fails when its status is ABNORMAL, or when it sends no heartbeat for its timeout, unless it is STOPPING. That begins an
-    episode, in which it is restarted once. The episode lasts until a heartbeat comes after the restart that is not ABNORMAL.
+    A component fails when its status is ABNORMAL, or when it sends no heartbeat for its timeout, unless it is STOPPING. The failure begins
+    an episode, in which the component is restarted once. The episode lasts until a heartbeat after the restart that is not ABNORMAL.
 
     `now` is a monotonic time in seconds.
     """
@@ -107,7 +107,7 @@ class TargetState:
         self._episodes = 0
 
     def heartbeat(self, status: Status, now: float) -> bool:
-        """Takes a heartbeat; returns whether the guard has to look: the component has to be restarted, or its episode is over."""
+        """Records a heartbeat; returns whether the guard has to act, because the component must be restarted or its episode has ended."""
         self.status, self._heard_at = status, now
         self._heartbeats += 1
         if self.failing and not self._restarting and status is not Status.ABNORMAL:
@@ -127,7 +127,7 @@ class TargetState:
         return max(0.0, self._heard_at + self.timeout_s - now)
 
     def begin_restart(self, status: Status) -> bool:
-        """Begins an episode with the component's current status; returns False, and begins none, if that is STOPPING."""
+        """Begins an episode with the component's current status; returns False, and begins no episode, if the status is STOPPING."""
         self.status = status
         if status is Status.STOPPING:
             return False
@@ -152,18 +152,16 @@ class TargetState:
 
 
 LOOK: Final = "look"
-"""The message that makes a guard look at its component's state."""
+"""The message that makes a guard check its component's state."""
 _log: Final = logging.getLogger("wal.watchdog")
 
 
 class Guard(Actor):
-    """The actor that watches one component. Every component has its own guard, so a slow clean-up or restart delays no other.
+    """The actor that watches one component, and cleans up and restarts `target` when `state` requires it.
 
-    The component's own code runs in a task of its own, the attempt. A cancellation that the component raises therefore ends the attempt and
-    not the guard, and one that it ignores keeps nobody waiting but this guard, which is cut off when it is stopped. Two attempts never
-    overlap.
-
-    Cleans up and restarts `target` when `state` says that this is needed.
+    Every component has its own guard, so a slow clean-up or restart delays no other. The component's own code runs in a separate task, the
+    attempt. A cancellation that the component raises ends the attempt and not the guard. If the component ignores a cancellation, only this
+    guard waits for it, until the guard is stopped. Two attempts never overlap.
     """
 
     def __init__(self, target: ActiveComponent, state: TargetState, *, clock: Clock, action_timeout_s: float) -> None:
@@ -174,7 +172,7 @@ class Guard(Actor):
         self._timer: Timer | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._status = Status.INITIALIZING
-        """The status in the last episode: the component's own, then that after each step of the attempt."""
+        """The status in the last episode: first the component's own, then the status after each step of the attempt."""
 
     async def started(self) -> None:
         self._arm()
@@ -195,7 +193,7 @@ class Guard(Actor):
             self._attempt.cancel()
 
     async def _restart(self) -> None:
-        """Cleans up the component and, if that succeeded, restarts it. There is one attempt in an episode, even if it fails."""
+        """Cleans up the component and, if that succeeded, restarts it. An episode has one attempt, even if the attempt fails."""
         state, clock = self._state, self._clock
         silent_s = state.statistics(clock.monotonic()).silent_s
         self._status = self._current_status()
@@ -258,10 +256,10 @@ def _retrieve(attempt: asyncio.Task[None]) -> None:
 class Watchdog:
     """Watches registered components until the end of its `async with` block. All calls must come from the loop that entered the block.
 
-    `timeout_s` is the time without a heartbeat after which a component has failed. `action_timeout_s` is the time in which a component must
-    be cleaned up and restarted; the attempt is cancelled then, once, and the component is watched again when the attempt has ended. Both
-    are more than 0 and at most 1e9 seconds; InvalidArgumentError otherwise. The end of the block waits at most 10 s for attempts under way,
-    and leaves those that ignore their cancellation.
+    A component fails after `timeout_s` without a heartbeat. It must be cleaned up and restarted within `action_timeout_s`. An attempt that
+    takes longer is cancelled once, and the component is watched again when the attempt has ended. Both times are more than 0 and at most
+    1e9 seconds; InvalidArgumentError otherwise. The end of the block waits at most 10 s for running attempts, and abandons those that
+    ignore their cancellation.
     """
 
     def __init__(self, *, timeout_s: float, action_timeout_s: float = 30.0, clock: Clock | None = None) -> None:
@@ -277,7 +275,7 @@ class Watchdog:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         for _, guard in self._targets.values():
-            guard.stop_nowait()  # all at once, so that components that do not end take 10 s together
+            guard.stop_nowait()  # all at once, so that all components that do not end take 10 s in total
         with shielded():
             await self._system.stop()
 
@@ -295,19 +293,19 @@ class Watchdog:
         self._targets[id_] = state, self._system.spawn(guard, name=f"guard of {id_}")
 
     async def unregister(self, id_: str) -> None:
-        """Stops watching a component, after a restart that has begun, or after 10 s.
+        """Stops watching a component. Waits up to 10 s for a restart that has begun.
 
-        Raises InvalidArgumentError if it is not registered.
+        Raises InvalidArgumentError if the component is not registered.
         """
         _, guard = self._target(id_)
         del self._targets[id_]
         await guard.stop()
 
     def put_heartbeat(self, heartbeat: ComponentHeartbeat) -> None:
-        """Takes a heartbeat, and writes it to the logger `wal.watchdog` as a line of JSON, in the order of the calls.
+        """Records a heartbeat, and writes it to the logger `wal.watchdog` as a line of JSON, in the order of the calls.
 
-        One that `serialize` raises for counts all the same, and its error is logged in place of the line. Raises InvalidArgumentError if
-        its component is not registered.
+        A heartbeat whose `serialize` raises counts too, and its error is logged in place of the line. Raises InvalidArgumentError if its
+        component is not registered.
         """
         state, guard = self._target(heartbeat.id)
         status = checked_status(heartbeat.status, f"the status in a heartbeat of component {heartbeat.id!r}")

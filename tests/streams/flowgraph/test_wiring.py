@@ -47,7 +47,7 @@ async def test_wrong_edges(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Edges, str]] = [
         ({}, "no nodes"),
         ({"a": ((), ())}, "node 'a' has no edges"),
-        ({"a": ((), ["b"])}, "set_edges('a') names 'b' in out, which is no node of the graph ('a')"),
+        ({"a": ((), ["b"])}, "set_edges('a') names 'b' in out, which is not a node of the graph ('a')"),
         ({"a": ((), ["b"]), "b": ((), ())}, "set_edges('b') does not name 'a' in in_: name the edge on both sides"),
         ({"a": ((), ["b"]), "b": (["a"], ()), "c": ((), ())}, "node 'c' has no edges"),
         (
@@ -232,7 +232,7 @@ async def test_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it(
 
 @pytest.mark.parametrize("thing", [None, 5, Giving, BaseNode(7)], ids=["none", "a number", "a class", "no name"])  # type: ignore[arg-type]
 def test_what_is_no_node_is_refused(thing: Any) -> None:
-    with pytest.raises(TypeError, match="is no node of a flow graph: give an object with a name and operate"):
+    with pytest.raises(TypeError, match="is not a node of a flow graph: give an object with a name and operate"):
         TimeTickedFlowGraph().add_node(thing)
 
 

@@ -57,7 +57,7 @@ class Feeder:
             if (aligned := aligner.take()) is not None:
                 packs.append(aligned)
                 continue
-            ready = [name for name in aligner.wanted() if name in pages or left[name]]
+            ready = [name for name in aligner.channels_to_read() if name in pages or left[name]]
             if not ready:
                 return packs
             name = self.random.choice(ready)
@@ -153,13 +153,13 @@ def test_channels_ahead_of_the_others_are_not_read() -> None:
     log = channel_of(0, [5, (6, 6), 9, 12])
     at, _ = aligner.channels["fast"].add(page_of(log), 0)
     assert at == 1
-    assert aligner.wanted() == ["slow"]
+    assert aligner.channels_to_read() == ["slow"]
     assert aligner.take() is None
     aligner.channels["slow"].add(page_of(channel_of(1, [7])), 0)
     first = aligner.take()
     assert first is not None
     assert (first.begin_ts, first.end_ts) == (0, 5)
-    assert aligner.wanted() == ["fast"]
+    assert aligner.channels_to_read() == ["fast"]
 
 
 def test_bytes_are_those_of_the_messages_that_wait() -> None:

@@ -51,7 +51,7 @@ async def test_position_of_another_medium_of_the_process_is_refused() -> None:
         sent = await stream.produce(MsgPack([row(1)]))
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_consumer(["a"], "subscription")
-        with pytest.raises(InvalidArgumentError, match="no message id of channel 'a'"):
+        with pytest.raises(InvalidArgumentError, match="is not a message id of channel 'a'"):
             await stream.seek(sent["a"][0])
 
 

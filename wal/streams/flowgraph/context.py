@@ -1,12 +1,12 @@
-"""NodeContext: the actor of one node. It takes ticks, has the node operate on them, and hands the results on.
+"""NodeContext: the actor of one node. It takes ticks, has the node operate on them, and sends the results on.
 
-It is a member of the group of its graph, so it never waits: calls that wait are awaited by workers, and whatever it waits for wakes it.
-Its only message is the wake-up. It guarantees that calls begin and results are handed on in the order of ticks, that every out-edge gets
-one message for each tick (a SkipTickMsg where the node gave none), and that a tick is handed on only when every out-edge has room.
+It is a member of the group of its graph, so it never waits: workers await the calls that wait, and every completion wakes it. Its only
+message is the wake-up. It guarantees that calls begin, and results are sent, in the order of ticks. Every out-edge gets one message for
+each tick (a SkipTickMsg where the node returned none), and a tick is sent only when every out-edge has room.
 
-A graph cannot stall, whatever the lengths of its queues. A node that lacks an input for tick t waits for a node that has handed on less
-than t; a node that lacks room for its result waits for a node whose oldest input is a tick that was handed on before. So the ticks descend
-along every chain of waiting nodes, and no chain is a circle.
+A graph cannot stall, whatever the lengths of its queues. A node that lacks an input for tick t waits for a node that has sent less than t.
+A node that lacks room for its result waits for a node whose oldest input is an earlier tick. So the ticks descend along every chain of
+waiting nodes, and no chain is a circle.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from wal.streams.flowgraph.node import FlowGraphStates, InputAligner, Msg, Node,
 
 
 class Edge:
-    """Carries the messages of one node to another, and bounds them.
+    """Carries the messages of node `source` to node `target`, and bounds them. `index` is the edge's index in the target's `inputs`.
 
-    Owns the credits of the edge: `capacity`, the `max_queue_length` of the node that takes, less the messages that wait there. A credit
-    goes back when that node takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the
-    faster one would use them all, and the join would wait for the slower one for ever.
-
-    The edge from node `source` to node `target`, whose `inputs` know it by `index`. `wake_source` and `wake_target` wake these nodes.
+    Owns the credits of the edge: `capacity`, the target's `max_queue_length`, less the messages that wait there. A credit returns when the
+    target takes the message for `operate`. Every edge has credits of its own: if the in-edges of a join shared them, the faster edge would
+    use them all, and the join would wait for the slower one for ever. `wake_source` and `wake_target` wake these nodes.
     """
 
     __slots__ = (
@@ -67,11 +65,11 @@ class Edge:
 
     @property
     def pending(self) -> int:
-        """The number of messages that wait."""
+        """The number of messages that wait for the target."""
         return len(self._queue)
 
     def has_room(self) -> bool:
-        """Returns whether there is a credit; if not, the source is woken when there is one."""
+        """Returns whether there is a credit; if not, the next credit wakes the source."""
         if len(self._queue) < self.capacity:
             return True
         self._source_waits = True
@@ -84,35 +82,30 @@ class Edge:
         self._wake_target()
 
     def taken(self) -> None:
-        """Says that the target may have taken a message."""
+        """Frees credits after the target may have taken a message."""
         if self._source_waits and len(self._queue) < self.capacity:
             self._source_waits = False
             self._wake_source()
 
     def end(self) -> None:
-        """Says that no more messages come."""
+        """Ends the edge: no more messages come."""
         self._inputs.end(self._index)
         self._wake_target()
 
 
 class Work:
-    """One tick that a node works on.
-
-    The way of a node's results to its out-edges. Pure.
-
-    One tick, from its call of `operate` until the results are handed on.
-    """
+    """One tick that a node works on, from its call of `operate` until its results are on the out-edges. Pure."""
 
     __slots__ = ("awaitable", "began", "done", "error", "limit", "outputs", "routed", "skipped", "stopped", "tick")
 
     def __init__(self, tick: int) -> None:
         self.tick: int = tick
-        """The tick; of an input node the last one, until it has given the next."""
+        """The tick. For an input node, the last tick until it has returned the next."""
         self.began: float = 0.0
         self.awaitable: Awaitable[Outputs]
         """The call, if it waits."""
         self.limit: asyncio.Timeout | None = None
-        """What stops the call of an input node that waits."""
+        """The timeout that stops a waiting call of an input node."""
         self.stopped: bool = False
         """Whether the call of an input node was stopped."""
         self.skipped: bool = False
@@ -125,16 +118,17 @@ class Work:
 
 
 RESULTS: Final = (list, tuple, NoneType, Sequence)
-"""What `operate` may give; the usual types come first, because asking an abstract one costs more."""
+"""The types that `operate` may return. The usual types come first, because a check of an abstract one costs more."""
 
 
 def route(tick: int, outputs: Outputs, targets: Sequence[object]) -> list[Msg]:
-    """Returns the message for each out-edge, in their order, a SkipTickMsg where the node gave none. `targets` are named in errors.
+    """Returns the message for each out-edge, in their order, a SkipTickMsg where the node returned none. Errors contain the names in
+    `targets`.
 
-    Raises InvalidArgumentError for a message of another tick, one for an edge that does not exist, or a second one for an edge, and
-    TypeError for results that are no list of messages.
+    Raises InvalidArgumentError for a message of another tick, a message for an edge that does not exist, or a second message for an edge.
+    Raises TypeError for results that are not a list of messages.
     """
-    if type(outputs) is not list:  # the usual type: the call costs more than the question
+    if type(outputs) is not list:  # the usual type: the call costs more than this check
         check_results(outputs)
     routed: list[Msg | None] = [None] * len(targets)
     for msg in outputs or ():
@@ -162,13 +156,13 @@ def route(tick: int, outputs: Outputs, targets: Sequence[object]) -> list[Msg]:
 
 
 def check_results(outputs: object) -> None:
-    """Raises TypeError for results that are no list of messages."""
+    """Raises TypeError for results that are not a list of messages."""
     if not isinstance(outputs, RESULTS) or isinstance(outputs, str | bytes):
         raise TypeError(f"it gave {outputs!r:.200}: operate() gives a list of messages, or None")
 
 
 def tick_of(outputs: Sequence[Msg]) -> int:
-    """Returns the tick of the results of an input node, at least one. Raises TypeError if they have none."""
+    """Returns the tick of the results of an input node. Raises TypeError if there are no results."""
     try:
         tick: int = outputs[0].time_tick
     except AttributeError as error:
@@ -179,7 +173,7 @@ def tick_of(outputs: Sequence[Msg]) -> int:
 
 
 def no_message(msg: object, error: Exception) -> str:
-    """Returns the text for something that is not a message, as this error shows."""
+    """Returns the error text for an object that is not a message."""
     return (
         f"it gave {msg!r:.200}, which is no message of a flow graph ({error}): operate() gives objects with time_tick, skip_this_tick and "
         "down_stream_node_idx, such as BatchMsg(tick, messages)"
@@ -187,11 +181,11 @@ def no_message(msg: object, error: Exception) -> str:
 
 
 Call: TypeAlias = Callable[[], None]
-"""Wakes a worker, which asks for the `next_call` then."""
+"""Wakes a worker, which then calls `next_call`."""
 
 
 class NodeContext(Member):
-    """The actor of `node`; `connect` it before the first `wake`."""
+    """The actor of `node`. Call `connect` before the first `wake`."""
 
     __slots__ = (
         "_active", "_begun", "_blocked_s", "_blocked_since", "_completed", "_executor", "_failed", "_hire", "_inputs", "_node",
@@ -214,13 +208,13 @@ class NodeContext(Member):
         self.ins: list[Edge] = []
         self.outs: list[Edge] = []
         self.given: deque[int] = deque()
-        """Of an input node, the ticks that it has given and that are not committed."""
+        """For an input node, the ticks that it has returned and not committed yet."""
         self.tick: int | None = None
-        """The last tick that was handed on; of a sink, the last one that has passed it."""
+        """The last tick on the out-edges; for a sink, the last tick that has passed it."""
         self.ended: bool = False
-        """Whether it takes nothing more: its input has ended, or it has failed."""
+        """Whether the actor takes nothing more: its input has ended, or it has failed."""
         self.may_cancel: bool = False
-        """Whether a call may be cancelled: that of an input node, because the graph closes, unless it runs in a thread."""
+        """Whether a closing graph may cancel the call: True for a call of an input node, unless it runs in a thread."""
         self.stopping: bool = False
         """Whether an input node was stopped."""
         self._node = node
@@ -233,7 +227,7 @@ class NodeContext(Member):
         self._records = hasattr(node, "recorded_tick")
         self._parallelism = 1
         self._begun: deque[Work] = deque()  # in the order of ticks
-        self._ready: deque[Work] = deque()  # those of _begun whose calls wait and are not awaited yet
+        self._ready: deque[Work] = deque()  # the works of _begun whose calls wait and are not awaited yet
         self._resting: list[Call] = []
         self._workers = 0
         self._woken = False
@@ -249,7 +243,7 @@ class NodeContext(Member):
         return self._active[self.node_name]
 
     def connect(self, ins: list[Edge], outs: list[Edge]) -> None:
-        """Gives the actor its edges. An input node works on one tick at a time, since it is the node that says which one."""
+        """Connects the actor to its edges. An input node works on one tick at a time, since the node itself chooses the tick."""
         self.ins, self.outs = ins, outs
         if ins:
             self._parallelism = self._node.max_parallelism
@@ -257,7 +251,7 @@ class NodeContext(Member):
             self.may_cancel = self._executor is None
 
     def wake(self) -> None:
-        """Has the actor look at what it can do now."""
+        """Schedules a turn in which the actor does what is possible now."""
         if not self._woken and self._group is not None:
             self._woken = True
             self._tell(self, None)
@@ -271,14 +265,14 @@ class NodeContext(Member):
         self.wake()
 
     def cut_off(self, cause: BaseException) -> None:
-        """Takes nothing more; a tick that it works on fails for this cause."""
+        """Takes nothing more; a tick that the node works on fails for this cause."""
         for work in self._begun:
             if not self.ended and not work.done:
                 self._fail(work.tick if self.ins else self.tick, cause)
         self.release()
 
     def release(self) -> None:
-        """Takes nothing more, and drops the calls that nobody awaits."""
+        """Takes nothing more, and drops the calls that no worker awaits."""
         self.ended = True
         for work in self._ready:
             if isinstance(work.awaitable, Coroutine):
@@ -297,7 +291,7 @@ class NodeContext(Member):
 
     @property
     def recorded(self) -> int | None:
-        """Of a sink, the tick up to which sources may commit; None before any."""
+        """For a sink, the tick up to which sources may commit; None before any."""
         tick = self.tick
         if tick is None or not self._records:
             return tick
@@ -305,24 +299,24 @@ class NodeContext(Member):
         return None if recorded is None else min(tick, recorded)
 
     def finish(self, work: Work, outputs: Outputs, error: BaseException | None) -> None:
-        """Takes the result of a call."""
+        """Records the result of a call."""
         self._working_s += perf_counter() - work.began
         self._active[self.node_name] -= 1
         work.done, work.outputs, work.error = True, outputs, error
 
     def next_call(self) -> Work | None:
-        """Hands on and begins what is possible, and returns the next call to await; None if the worker that asks may rest."""
+        """Sends and begins what is possible, and returns the next call to await; None if the calling worker may rest."""
         self._advance()
         work = self._ready.popleft() if self._ready else None
         self._call_workers()
         if not self.outs:
-            self.wake()  # at the end of its turn the group looks at what has passed the sinks
+            self.wake()  # at the end of its turn the group checks which ticks have passed the sinks
         return work
 
     def rest(self, call: Call) -> None:
-        """Keeps a worker until there is a call for it."""
+        """Stores an idle worker until there is a call for it."""
         self._resting.append(call)
-        self.wake()  # at the end of its turn the group looks whether anything is left to do
+        self.wake()  # at the end of its turn the group checks whether work remains
 
     def statistics(self) -> NodeStatistics:
         """Returns the counts and times until now."""
@@ -350,7 +344,7 @@ class NodeContext(Member):
         return tuple(self.ins[index].source for index in self._inputs.missing)
 
     def _call_workers(self) -> None:
-        """Sees to it that every call that is ready has a worker, up to the parallelism."""
+        """Wakes or creates workers so that every ready call has one, up to the parallelism."""
         for _ in self._ready:
             if self._resting:
                 self._resting.pop()()
@@ -359,7 +353,7 @@ class NodeContext(Member):
                 self._hire(self)()
 
     def _advance(self) -> None:
-        """Hands on and begins ticks until nothing more is possible."""
+        """Sends and begins ticks until nothing more is possible."""
         begun = self._begun
         while not self.ended:
             if begun:
@@ -374,19 +368,19 @@ class NodeContext(Member):
                 self._ready.append(work)
 
     def _begin(self) -> Work | None:
-        """Begins to work on the next tick, if there is one; ends if there will be none."""
+        """Begins to work on the next tick, if there is one; ends if there will not be another."""
         if not self.ins:
             if not self.stopping:
                 return self._operate(Work(self.tick or 0), [])
-            # Its edges do not end: a join must not take the silence of an input that was stopped for empty ticks.
+            # The out-edges do not end: a join must not mistake the silence of a stopped input for empty ticks.
             self.ended = True
             return None
-        taken = self._inputs.take()
-        if taken is None:
+        aligned = self._inputs.take()
+        if aligned is None:
             if not self._begun and self._inputs.ended:
                 self._end()
             return None
-        tick, msgs = taken
+        tick, msgs = aligned
         work = Work(tick)
         for edge in self.ins:
             edge.taken()
@@ -414,14 +408,14 @@ class NodeContext(Member):
             if not isinstance(result, RESULTS) and isinstance(result, Awaitable):
                 work.awaitable = result
                 return work
-        except BaseException as cause:  # also a CancelledError, which no call of a plain function stands for
+        except BaseException as cause:  # also a CancelledError, which a plain function may raise without any cancellation
             self.finish(work, None, cause)
         else:
             self.finish(work, result, None)
         return work
 
     def _hand_on(self) -> None:
-        """Hands on what is finished, in the order of ticks, while there is room."""
+        """Sends finished results in the order of ticks, while there is room."""
         begun, outs = self._begun, self.outs
         while begun and (work := begun[0]).done:
             routed = work.routed
@@ -449,7 +443,7 @@ class NodeContext(Member):
                 self._completed[self.node_name] += 1
 
     def _route(self, work: Work) -> list[Msg] | None:
-        """Finds out where the results of a tick go; None if the node ends or fails instead."""
+        """Returns the messages for the out-edges of a tick; None if the node ends or fails instead."""
         error = work.error
         if error is None:
             try:
@@ -470,7 +464,7 @@ class NodeContext(Member):
         return None
 
     def _next_tick(self, outputs: Any) -> int:
-        """Returns the tick that an input node has given."""
+        """Returns the tick that an input node has returned."""
         tick = tick_of(outputs)
         if self.tick is not None and tick <= self.tick:
             raise InvalidArgumentError(f"it gave tick {tick} after tick {self.tick}: ticks of an input node must ascend")
@@ -484,6 +478,6 @@ class NodeContext(Member):
             edge.end()
 
     def _fail(self, tick: int | None, cause: BaseException) -> None:
-        """Takes nothing more. Its edges do not end, as those of an input that is stopped."""
+        """Takes nothing more. The out-edges do not end, as for a stopped input."""
         self.ended = True
         self._failed(NodeFailedError(self.node_name, tick, cause))

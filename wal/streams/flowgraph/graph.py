@@ -1,8 +1,8 @@
 """TimeTickedFlowGraph: nodes and edges, started and closed together.
 
-Owns the actors of its nodes, their operations, and the end: it ends when every input has ended and all that was given has passed the sinks,
-or when a node has failed and nothing can move any more. It guarantees that the first failure is kept, that what runs at the end is waited
-for, and that no task is left.
+Owns the actors of its nodes, their operations, and the end. The graph ends when every input has ended and all ticks have passed the sinks,
+or when a node has failed and nothing can move any more. It guarantees that the first failure is stored, that operations still running at
+the end are awaited, and that no task remains.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from wal.streams.flowgraph.node import (
 
 
 class Edges(msgspec.Struct, frozen=True):
-    """What `set_edges` says of one node: the names of the nodes before it and after it, in order."""
+    """The arguments of `set_edges` for one node: the names of the nodes before it and after it, in order."""
 
     in_: tuple[str, ...] = ()
     out: tuple[str, ...] = ()
 
 
 def check_wiring(wiring: Mapping[str, Edges], is_input: Mapping[str, bool | None]) -> None:
-    """Raises InvalidArgumentError unless every edge is named by both of its nodes, every node has those it needs, and there is no cycle.
+    """Raises InvalidArgumentError unless both nodes of every edge name it, every node has the edges that it needs, and there is no cycle.
 
-    Both mappings have an entry for every node of the graph. `is_input` says whether a node must have no in-edges, or needs some, or None.
+    Both mappings have an entry for every node of the graph. `is_input` is True for a node that must have no in-edges, False for a node that
+    needs some, and None for a node that works with both.
     """
     if not wiring:
         raise InvalidArgumentError("the flow graph has no nodes: add some with add_node() and set_edges()")
@@ -68,7 +69,7 @@ def check_wiring(wiring: Mapping[str, Edges], is_input: Mapping[str, bool | None
                     )
                 if other not in wiring:
                     raise InvalidArgumentError(
-                        f"set_edges({name!r}) names {other!r} in {side}, which is no node of the graph "
+                        f"set_edges({name!r}) names {other!r} in {side}, which is not a node of the graph "
                         f"({', '.join(map(repr, wiring))}): add it with add_node()"
                     )
                 back, facing = ("out", wiring[other].out) if side == "in_" else ("in_", wiring[other].in_)
@@ -98,7 +99,7 @@ def reachable_sinks(wiring: Mapping[str, Edges], name: str) -> set[str]:
 
 
 _ESCAPED: Final = str.maketrans({char: f"#{ord(char)};" for char in '#"&<>`\\'} | {"\n": " ", "\r": " "})
-"""Mermaid writes a character by its number between `#` and `;`. These end a text, or mean something in one."""
+"""Mermaid writes a character as its number between `#` and `;`. These characters end a text, or have a meaning in one."""
 
 
 def to_mermaid(statistics: FlowGraphStatistics) -> str:
@@ -132,12 +133,10 @@ def _tick(tick: int | None) -> str:
 
 
 class Worker(Actor):
-    """The actor that awaits the calls of `operate` that wait, one at a time.
+    """The actor that awaits the waiting calls of `operate` of one node, one after the other.
 
-    A node has as many as its `max_parallelism`, created when they are needed. After a call the worker has the node continue, and awaits the
-    next call if there is one, without a detour over the inbox.
-
-    Awaits the calls of the node of `context`.
+    A node has up to `max_parallelism` workers, created on demand. After a call the worker has the node continue, and awaits the next call
+    if there is one, without a detour over the inbox.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -153,9 +152,9 @@ class Worker(Actor):
             except asyncio.CancelledError as cause:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    raise  # the worker is cut off; else `operate` has awaited something that was cancelled
+                    raise  # the worker is stopping; otherwise `operate` has awaited something that was cancelled
                 context.finish(work, None, cause)
-            except (Exception, SystemExit, KeyboardInterrupt) as cause:  # the last two would end the loop; others end the worker
+            except (Exception, SystemExit, KeyboardInterrupt) as cause:  # the last two would end the loop, any other would end the worker
                 context.finish(work, None, cause)
             else:
                 context.finish(work, outputs, None)
@@ -163,7 +162,7 @@ class Worker(Actor):
         context.rest(self.call)
 
     def call(self) -> None:
-        """Wakes it."""
+        """Wakes the worker."""
         self.ref.tell(None)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -172,7 +171,7 @@ class Worker(Actor):
         self._context.poisoned(cause, [])
 
     async def _input(self, work: Work) -> Outputs:
-        """Awaits a call of an input node, which may be stopped; it gives nothing then."""
+        """Awaits a call of an input node. If the call is stopped, it returns nothing."""
         try:
             async with asyncio.timeout(0.0 if self._context.stopping else None) as limit:
                 work.limit = limit
@@ -187,12 +186,9 @@ class Worker(Actor):
 
 
 class Committer(Actor):
-    """The actor that tells one input node what has passed every sink.
+    """The actor that commits, at the input node of `context`, the ticks that have passed every sink it leads to.
 
-    It knows the ticks that the node has given, and the sinks that the node leads to. It guarantees one call of `commit` at a time, with
-    ascending ticks; while one runs, the ticks that pass are collected for the next.
-
-    Calls `commit` for the input node of `context`, which leads to these sinks.
+    It guarantees one call of `commit` at a time, with ascending ticks. While a call runs, the ticks that pass are collected for the next.
     """
 
     def __init__(
@@ -211,7 +207,7 @@ class Committer(Actor):
         self._over = False
 
     def look(self) -> None:
-        """Has the ticks committed that have passed every sink since the last look."""
+        """Schedules a commit of the ticks that have passed every sink since the last call."""
         source_ticks = self._context.given
         if not source_ticks or self._over:
             return
@@ -235,7 +231,7 @@ class Committer(Actor):
             if not isinstance(committing, Awaitable):
                 raise TypeError("commit() must be a coroutine function: async def commit(self, tick)")
             await committing
-        except (Exception, SystemExit, KeyboardInterrupt) as cause:  # as those of `operate`
+        except (Exception, SystemExit, KeyboardInterrupt) as cause:  # as for `operate`
             self._fail(cause)
 
     def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
@@ -255,8 +251,8 @@ _log: Final = logging.getLogger("wal.flowgraph")
 class TimeTickedFlowGraph:
     """A graph that runs once: add nodes and edges, then `async with graph`, or `await start()` and `await close()`.
 
-    `start_tick` is the lowest tick that it takes from an input node. `drain_timeout_s` is how long it may work after a close or a failure,
-    until operations that still run are cancelled; what has not passed the sinks by then is not committed.
+    `start_tick` is the lowest tick that the graph takes from an input node. `drain_timeout_s` is how long the graph may work after a close
+    or a failure. Operations that still run then are cancelled, and ticks that have not passed the sinks are not committed.
 
     A failure is logged, and raised when the block is left, unless `done()` returned or `error` was read before.
     """
@@ -292,12 +288,14 @@ class TimeTickedFlowGraph:
 
     @property
     def error(self) -> Exception | None:
-        """The NodeFailedError of the first failure; None while the graph runs and after an end without one."""
+        """The NodeFailedError of the first failure. None while the graph runs, and after an end without failure."""
         self._error_reported = self._error is not None
         return self._error
 
     def add_node(self, node: Node) -> None:
-        """Adds a node. Raises InvalidArgumentError if there is one of this name, or the graph was started, and TypeError for no node."""
+        """Adds a node. Raises InvalidArgumentError for a name in use, or after the start, and TypeError for an object that is not a
+        node.
+        """
         self._check_not_started()
         check_node(node)
         name = node.name
@@ -306,10 +304,10 @@ class TimeTickedFlowGraph:
         self._nodes[name] = node
 
     def set_edges(self, name: str, in_: Sequence[str] = (), out: Sequence[str] = ()) -> None:
-        """Says which nodes are before and after the node of this name; both nodes must name an edge. A second call replaces the first.
+        """Sets the nodes before and after the node of this name; both nodes must name an edge. A second call replaces the first.
 
-        The order of `in_` is that of the messages that `operate` gets, and the order of `out` is that of `down_stream_node_idx`.
-        The names are checked at the start.
+        The order of `in_` is that of the messages that `operate` gets, and the order of `out` is that of `down_stream_node_idx`. `start`
+        checks the names.
         """
         self._check_not_started()
         for what, names in (("in_", in_), ("out", out)):
@@ -318,9 +316,9 @@ class TimeTickedFlowGraph:
         self._wiring[name] = Edges(tuple(in_), tuple(out))
 
     async def start(self) -> None:
-        """Starts the graph. Raises InvalidArgumentError, and starts nothing, if the edges are not those of a graph without cycles.
+        """Starts the graph. If the edges have a cycle or do not match, it raises InvalidArgumentError and starts nothing.
 
-        A start that is cancelled closes the graph.
+        A cancelled start closes the graph.
         """
         if self._closed:
             raise ClosedError("the flow graph was closed, and runs only once: create a new one")
@@ -344,13 +342,13 @@ class TimeTickedFlowGraph:
             raise
 
     async def close(self) -> None:
-        """Stops the inputs, lets what they gave pass the sinks, commits that, and ends the graph.
+        """Stops the inputs, waits until the messages in the graph have passed the sinks, commits those ticks, and ends the graph.
 
-        What passes is what would have passed without the close: a join takes no tick that a stopped input has not reached. All ticks that
-        every stopped input has reached pass the sinks. Later ones may be left, are not committed then, and are given again after a restart.
+        A join takes no tick that a stopped input has not reached, exactly as without the close. All ticks that every stopped input has
+        reached pass the sinks. Later ticks may remain: they are not committed, and their inputs return them again after a restart.
 
-        Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in `operate`,
-        `commit` or `close` of a node, which would wait for itself.
+        Idempotent. There may be any number of callers; cancelling one does not abort the close. Raises RuntimeError in `operate`, `commit`
+        or `close` of a node, which would wait for itself.
         """
         actors = [*self._workers, *(committer.ref for committer in self._committers)]
         if asyncio.current_task() in [self._host, *(actor.task for actor in actors)]:
@@ -374,12 +372,14 @@ class TimeTickedFlowGraph:
             raise self._error
 
     async def done(self) -> None:
-        """Returns when the graph has ended, for whatever reason. Never raises; `error` has the reason. Cancelling it ends nothing."""
+        """Returns when the graph has ended, for whatever reason. Never raises; `error` has the reason. A cancelled call leaves the graph
+        running.
+        """
         await self._ended.wait()
         self._error_reported = self._error is not None
 
     def statistics(self) -> FlowGraphStatistics:
-        """Returns what every node and every edge does now; empty before the start."""
+        """Returns the state of every node and every edge; empty before the start."""
         contexts = self._contexts.values()
         return FlowGraphStatistics(
             nodes=tuple(context.statistics() for context in contexts),
@@ -424,7 +424,7 @@ class TimeTickedFlowGraph:
                     raise
                 except BaseException as error:
                     if isinstance(error, asyncio.CancelledError) and (host := self._host) is not None and host.cancelling():
-                        raise  # the loop ends; else `close` has awaited something that was cancelled
+                        raise  # the loop ends; otherwise `close` has awaited something that was cancelled
                     _log.error("node %r of a flow graph could not be closed: %s", node.name, text_of(error), exc_info=error)
 
     def _build(self, system: ActorSystem, wiring: dict[str, Edges]) -> None:
@@ -487,14 +487,14 @@ class TimeTickedFlowGraph:
         self._look_quiet()
 
     def _look_quiet(self) -> None:
-        """Ends the graph when nothing runs and nothing is left to do."""
+        """Ends the graph when nothing runs and no work remains."""
         if self._group is None or self._group.pending:
             return
         if not any(context.active for context in self._contexts.values()):
             self._quiet.set()
 
     def _check_ended(self) -> None:
-        """Ends what has not ended, because a failure or a cancellation is in its way."""
+        """Ends the nodes that have not ended because a failure or a cancellation blocks them."""
         waiting = [name for name, context in self._contexts.items() if not context.ended]
         if waiting and self._quiet.is_set() and not self._stopping:
             self._error = UnknownError(
@@ -510,7 +510,7 @@ class TimeTickedFlowGraph:
         self._stop()
 
     def _stop(self) -> None:
-        """Ends the inputs, and begins the time in which the rest must end."""
+        """Ends the inputs, and starts the timeout of the rest."""
         if self._stopping:
             return
         self._stopping = True
@@ -523,7 +523,7 @@ class TimeTickedFlowGraph:
                 context.stop_input()
 
     def _cut_off(self) -> None:
-        """Ends what has not ended in time."""
+        """Ends the nodes that have not ended in time."""
         cause = TimeoutError(f"it was cancelled {self._drain_timeout_s} s after the flow graph began to end")
         for context in self._contexts.values():
             context.cut_off(cause)

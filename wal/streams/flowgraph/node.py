@@ -1,6 +1,6 @@
-"""Node: what a flow graph must know of a node, and the types that a node and its graph exchange: messages, states, statistics.
+"""Node: the interface between a flow graph and its nodes: messages, states, statistics.
 
-A node takes and gives one `Msg` on each edge and for each tick, or a `SkipTickMsg`. `BaseNode` is a node with everything but `operate`.
+A node gets and returns one `Msg` on each edge for each tick, or a `SkipTickMsg`. `BaseNode` implements everything but `operate`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ class Msg(Protocol):
 
     @property
     def skip_this_tick(self) -> bool:
-        """Whether there is nothing at this tick. Such a message only lets a join continue; `operate` is not called if all inputs skip."""
+        """Whether the message is empty at this tick. Such a message only lets a join continue; `operate` is not called if all inputs
+        skip.
+        """
 
     @property
     def down_stream_node_idx(self) -> int:
         """The index of the out-edge that the message goes to, in the order of `set_edges(out=…)`; -1 for all of them.
 
-        It is an edge of the node that gives the message: a node that passes on what it was sent by a router has to address it anew.
+        The index is that of an edge of the node that returns the message. A node that passes on a router's message must address it again.
         """
 
 
 class SkipTickMsg(msgspec.Struct, frozen=True):
-    """Says that there is nothing at this tick. The graph sends it on every out-edge that a node left empty."""
+    """A message without content at this tick. The graph sends it on every out-edge that a node left empty."""
 
     time_tick: int
 
@@ -52,20 +54,21 @@ class SkipTickMsg(msgspec.Struct, frozen=True):
 
 
 class FlowGraphStates(msgspec.Struct, kw_only=True):
-    """The states of one graph, which every node is given before the start. The graph changes them; nodes only read them."""
+    """The states of one graph, which every node gets before the start. The graph changes them; nodes only read them."""
 
     start_tick: int = 0
     """The lowest tick that the graph takes from an input node."""
     num_active_tasks: dict[str, int] = {}
-    """By node, the ticks that it works on now."""
+    """By node, the number of ticks that the node works on now."""
     num_completed_tasks: dict[str, int] = {}
-    """By node, the ticks that it has worked on and whose results were handed on."""
+    """By node, the number of finished ticks whose results are on the out-edges."""
 
 
 class NodeFailedError(WALError):
-    """A node of a flow graph raised, or gave a result that it must not give; `__cause__` is that error.
+    """A node of a flow graph raised, or returned an invalid result; `__cause__` is that error.
 
-    `node` is its name. `tick` is the tick that it worked on; of an input node the highest one that it has given, or None before the first.
+    `node` is its name. `tick` is the tick that the node worked on. For an input node it is the highest tick so far, or None before the
+    first.
     """
 
     def __init__(self, node: str, tick: int | None, cause: BaseException) -> None:
@@ -80,30 +83,30 @@ class NodeFailedError(WALError):
 
 
 class NodeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node does, and how much it has done."""
+    """The state and the counts of one node."""
 
     name: str
     tick: int | None
-    """The last tick whose results were handed on; None before the first."""
+    """The last tick whose results are on the out-edges; None before the first."""
     active: int
-    """The ticks that it works on."""
+    """The ticks that the node works on."""
     completed: int
-    """The ticks that it has worked on and whose results were handed on. Ticks at which all inputs skip are not counted."""
+    """The finished ticks whose results are on the out-edges. Ticks at which all inputs skip are not counted."""
     working_s: float
-    """The seconds that its calls of `operate` took, from call to result, all added up: two calls at once count twice."""
+    """The sum of the durations of its calls of `operate`, in seconds; two calls at once count twice."""
     blocked_s: float
     """The seconds for which a result waited for room on an out-edge."""
     waits_for: tuple[str, ...]
-    """The nodes that it waits for: those after it whose queues are full, or those before it whose next tick it needs.
+    """The nodes that it waits for: later nodes whose queues are full, or earlier nodes whose next tick it needs.
 
-    While it works, what `operate` waits for, if the node says so (`BaseNode.waits_for`). Empty when it has ended.
+    While the node works, the names that its `waits_for` returns (`BaseNode.waits_for`). Empty when the node has ended.
     """
     ended: bool
-    """Whether it takes nothing more."""
+    """Whether the node takes nothing more."""
 
 
 class EdgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is on the way from one node to another."""
+    """The messages on the way from one node to another."""
 
     source: str
     target: str
@@ -112,32 +115,32 @@ class EdgeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     """The highest value of `pending`: the `max_queue_length` of the target."""
     tick: int | None
-    """The tick of the last message that the source handed on; None before the first."""
+    """The tick of the last message from the source; None before the first."""
 
 
 class FlowGraphStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """All nodes in the order of `add_node`, and all edges in the order of the nodes they come from."""
+    """All nodes in the order of `add_node`, and all edges in the order of their sources."""
 
     nodes: tuple[NodeStatistics, ...]
     edges: tuple[EdgeStatistics, ...]
 
 
 MAX_QUEUE_LENGTH: Final = 8
-"""The default of `max_queue_length`. A message holds a whole tick, so it decides on the memory of a graph. Twice as many make a tick of one
-message 7 % cheaper, half as many make it 11 % dearer (`python -m benchmarks.flow_graph`)."""
+"""The default of `max_queue_length`. A message holds a whole tick, so this number determines the memory of a graph. Twice as many make a
+tick of one message 7 % cheaper, half as many make it 11 % dearer (`python -m benchmarks.flow_graph`).
+"""
 COUNT_MAX: Final = 65_536
 """The highest `max_queue_length` and `max_parallelism`: a larger number would not bound the memory of a graph."""
 
 Outputs: TypeAlias = Sequence[Msg] | None
-"""What `operate` gives: at most one message for each out-edge, all of the tick that it was called for. None is the same as empty."""
+"""The result of `operate`: at most one message for each out-edge, all of the tick that it was called for. None is the same as empty."""
 
 
 class Node(Protocol):
     """A node of a flow graph. A node without in-edges is an input node.
 
-    The graph also looks for attributes that a node may have: `in_thread`, `is_input`, `waits_for`, `commit` and `close`, which BaseNode
-    has, and of a sink `recorded_tick`: the tick up to which a replay would change nothing. Input nodes commit no later tick, although it
-    has passed.
+    A node may also have `in_thread`, `is_input`, `waits_for`, `commit` and `close`, which BaseNode has. A sink may have `recorded_tick`:
+    the tick up to which a replay would change nothing. Input nodes commit no later tick, although it has passed.
     """
 
     @property
@@ -146,11 +149,11 @@ class Node(Protocol):
 
     @property
     def max_queue_length(self) -> int:
-        """The messages that wait for this node on each of its in-edges, at most."""
+        """The maximum number of messages that wait for this node on each of its in-edges."""
 
     @property
     def max_parallelism(self) -> int:
-        """The ticks that the node works on at once, at most. An input node has one call of `operate` at a time, whatever this says."""
+        """The maximum number of ticks that the node works on at once. An input node always has one call of `operate` at a time."""
 
     def set_pipeline_states(self, states: FlowGraphStates) -> None:
         """Called once, before the graph starts."""
@@ -159,11 +162,11 @@ class Node(Protocol):
         """Works on one tick: `msgs` has one message for each in-edge, in the order of `set_edges(in_=…)`, a SkipTickMsg where it has none.
 
         All of them have the same tick, and so must the results. It may be a coroutine function. A plain function runs on the event loop,
-        and must not block it, unless `in_thread` is True. Results are handed on in the order of ticks. An exception fails the graph.
+        and must not block it, unless `in_thread` is True. Results are sent on in the order of ticks. An exception fails the graph.
 
-        Of an input node it is called with an empty list, again and again, whenever the out-edges have room, and gives the messages of the
-        next tick, which is above all earlier ones. An empty result ends the input. When the graph closes, a call that is waiting is
-        cancelled: it must lose nothing that a restart would not read again.
+        For an input node it is called with an empty list whenever the out-edges have room, and returns the messages of the next tick, which
+        is above all earlier ones. An empty result ends the input. When the graph closes, a waiting call is cancelled: a restart must be
+        able to read again whatever the call had taken.
         """
 
 
@@ -171,7 +174,7 @@ class BaseNode:
     """A node that only lacks `operate`."""
 
     is_input: bool | None = None
-    """True if the node must have no in-edges, since it ignores what they bring; False if it needs some; None if it works with both."""
+    """True if the node must have no in-edges, since it ignores their messages; False if it needs some; None if it works with both."""
 
     def __init__(self, name: str, *, max_queue_length: int = MAX_QUEUE_LENGTH, max_parallelism: int = 1, in_thread: bool = False) -> None:
         self._name = name
@@ -194,12 +197,12 @@ class BaseNode:
 
     @property
     def max_parallelism(self) -> int:
-        """The ticks that the node works on at once, at most."""
+        """The maximum number of ticks that the node works on at once."""
         return self._max_parallelism
 
     @property
     def waits_for(self) -> Sequence[str]:
-        """What a call of `operate` that runs now waits for, such as silent channels, for the statistics; empty where that is not known."""
+        """The names that a running call of `operate` waits for, such as silent channels, for the statistics; empty if not available."""
         return ()
 
     def set_max_queue_length(self, n: int) -> None:
@@ -211,7 +214,7 @@ class BaseNode:
         self._max_parallelism = _count("max_parallelism", n, self._name)
 
     def set_pipeline_states(self, states: FlowGraphStates) -> None:
-        """Keeps the states of the graph. Raises InvalidArgumentError if the node has those of another one."""
+        """Stores the states of the graph. Raises InvalidArgumentError if the node has those of another graph."""
         if self.graph_states is not None and self.graph_states is not states:
             raise InvalidArgumentError(f"node {self._name!r} belongs to another flow graph: create a node of its own for each graph")
         self.graph_states = states
@@ -221,7 +224,7 @@ class BaseNode:
         raise NotImplementedError(f"{type(self).__name__} has no operate(): implement it")
 
     async def commit(self, tick: int) -> None:
-        """Called for an input node when everything that it gave up to this tick has passed every sink that it leads to.
+        """Called for an input node when all its messages up to this tick have passed every sink that it leads to.
 
         Ticks ascend, and some may be left out, because a call stands for all ticks up to its own. There is one call at a time, which may
         overlap with `operate`. An exception fails the graph.
@@ -232,11 +235,11 @@ class BaseNode:
 
 
 def check_node(node: Node) -> None:
-    """Raises TypeError for what is no node, and InvalidArgumentError for a node with values that no graph can work with."""
+    """Raises TypeError for an object that is not a node, and InvalidArgumentError for a node with invalid values."""
     name = getattr(node, "name", None)
     if not isinstance(name, str) or not callable(getattr(node, "operate", None)):
         raise TypeError(
-            f"{node!r:.200} is no node of a flow graph: give an object with a name and operate(), such as one of a subclass of BaseNode"
+            f"{node!r:.200} is not a node of a flow graph: give an object with a name and operate(), such as one of a subclass of BaseNode"
         )
     if getattr(node, "in_thread", False) and inspect.iscoroutinefunction(node.operate):
         raise InvalidArgumentError(
@@ -255,38 +258,38 @@ def _count(what: str, value: int, name: str) -> int:
 
 
 class InputAligner:
-    """Brings the messages on the in-edges of one node together by tick. Edges have their index. Pure.
+    """Joins the messages on the in-edges of one node by tick. An edge is named by its index. Pure.
 
-    Owns the messages that wait for the node. It guarantees that ticks are taken in ascending order, each once; that the messages of one
-    tick are taken together; and that nothing waits for an edge that has already shown a later tick or has ended. The order is that of the
-    *smallest* tick: aligning to the largest one would have to drop the inputs below it.
+    Owns the messages that wait for the node. It guarantees that ticks come out in ascending order, each once, with all messages of a tick
+    at the same time. Nothing waits for an edge that has ended or already has a later tick. The order is that of the *smallest* tick:
+    aligning to the largest one would have to drop the inputs below it.
     """
 
     __slots__ = ("_open", "queues")
 
     def __init__(self, edges: int) -> None:
         self.queues: list[deque[Msg]] = [deque() for _ in range(edges)]
-        """The messages that wait on each edge. Whoever adds one sees to it that ticks ascend."""
+        """The messages that wait on each edge. Invariant: ticks ascend in each queue; the caller that adds a message ensures it."""
         self._open = [True] * edges
 
     @property
     def ended(self) -> bool:
-        """Whether every edge has ended and nothing is left to take."""
+        """Whether every edge has ended and no message remains."""
         return not any(self._open) and not any(self.queues)
 
     @property
     def missing(self) -> list[int]:
-        """The edges without which the next tick cannot be known: they have not ended, and no message waits on them."""
+        """The edges that determine the next tick: they have not ended, and no message waits on them."""
         return [edge for edge, queue in enumerate(self.queues) if not queue and self._open[edge]]
 
     def end(self, edge: int) -> None:
-        """Says that no more messages come on this edge."""
+        """Ends an edge: no more messages come on it."""
         self._open[edge] = False
 
     def take(self) -> tuple[int, list[Msg]] | None:
         """Removes and returns the smallest tick and its messages, one for each edge, a SkipTickMsg where an edge has none.
 
-        Returns None if the next tick is not known yet, or if there is none.
+        Returns None if the next tick is not determined yet, or if there is no other.
         """
         queues = self.queues
         if len(queues) == 1:

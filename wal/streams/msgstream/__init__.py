@@ -1,9 +1,9 @@
 """Message streams: packs of messages with hash keys and timestamps, over channels of Pulsar, RocksMQ, a log or memory.
 
-A `MsgStream` distributes the messages of a pack over its channels by their hash keys, and hands them to the producers of its `Medium`,
-the seam that every system in `media` implements. On the other side each channel has an actor that receives and decodes pages, and another
-one that acknowledges. A `TtMsgStream` feeds the pages to a `TickAligner` and hands over one pack for each time tick. `migrate` copies
-streams into a log.
+A `MsgStream` distributes the messages of a pack over its channels by their hash keys, and passes them to the producers of its `Medium`, the
+interface of every system in `media`. A consuming stream has two actors for each channel: one receives and decodes pages, the other
+acknowledges. A `TtMsgStream` feeds the pages to a `TickAligner` and returns one pack for each time tick. `migrate` copies streams into a
+log.
 """
 
 from wal.runtime.installation import Needed

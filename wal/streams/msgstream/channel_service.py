@@ -1,8 +1,8 @@
 """ChannelService: channels for streams, with generated names and an owner, created and destroyed several at once.
 
-It owns the names and who they belong to, in a KV; a medium creates a channel of its own when it is first used. Each call is one operation
-of the KV, so it happens as a whole or not at all, and another process sees it as soon as it returns. No name is given twice, also not
-after its channel was destroyed. A log has channels of its own, which are vchannels: `log.create_channels`.
+It owns the names and their owners, in a KV; a medium creates its own channel at the first use. Each call is one operation of the KV: it
+happens as a whole or not at all, and other processes see it when it has returned. A name is never used again, even after its channel was
+destroyed. A log has channels of its own, which are vchannels: `log.create_channels`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _encoder: Final = msgspec.json.Encoder()
 class ChannelService:
     """Creates, destroys and describes channels.
 
-    `kv` keeps them, under `channels/`; `ids` numbers them. Both belong to the caller, who closes them. Two services on one KV must take
+    `kv` stores them under `channels/`, and `ids` numbers them. Both belong to the caller, who closes them. Two services on one KV must draw
     their numbers from one key of it. The errors of the KV pass through.
     """
 
@@ -35,24 +35,25 @@ class ChannelService:
         self._ids = ids
 
     async def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
-        """Returns the names of `count` (1 … 60) new channels, which are durable now."""
+        """Returns the names of `count` (1 … 60) new channels, which are durable on return."""
         owner, count = check_owner(owner), check_channel_count(count)
         names = [f"channel-{number}" for number in await self._ids.alloc(count)]
         await self._kv.multi_save(dict.fromkeys(map(_key, names), _encoder.encode(owner).decode()))
         return names
 
     async def destroy_channels(self, names: Iterable[str]) -> None:
-        """Removes these channels (at most 60). Raises ChannelNotExistError, and removes none, if one does not exist.
+        """Removes these channels (at most 60). If one does not exist, it raises ChannelNotExistError and removes none of them.
 
-        So a call that is repeated after an unknown outcome raises it if the first one succeeded.
+        A call that is repeated after an unknown outcome therefore raises it if the first one succeeded.
         """
         keys = list(map(_key, check_channel_names(names, names_max=CHANNELS_MAX)))
         await self._load(keys)
         await self._kv.multi_remove(keys)
 
     async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
-        """Returns these channels (at most 128), in their order, or (None) all, by number. Raises ChannelNotExistError if one does not
-        exist."""
+        """Returns these channels (at most 128), in their order, or (None) all of them, by number. Raises ChannelNotExistError if one does
+        not exist.
+        """
         if names is None:
             keys, values = await self._kv.load_with_prefix(_KEYS)
             entries = sorted(zip(keys, values, strict=True), key=lambda one: (len(one[0]), one[0]))

@@ -13,7 +13,7 @@ from wal.errors import InvalidArgumentError
 
 
 def check_name(what: str, name: object) -> None:
-    """Raises TypeError or InvalidArgumentError if this is not a name."""
+    """Raises TypeError or InvalidArgumentError if the value is not a valid name."""
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {name!r}")
     if not name:
@@ -21,7 +21,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def check_channels(channels: Sequence[str]) -> list[str]:
-    """Returns the names, each once; raises TypeError or InvalidArgumentError if they are not at least one channel's."""
+    """Returns the names without duplicates; raises TypeError or InvalidArgumentError unless they are one or more names of channels."""
     if isinstance(channels, str | bytes) or not isinstance(channels, Sequence):
         raise TypeError(f"channels must be a sequence of names, not {channels!r}")
     for channel in channels:
@@ -32,7 +32,7 @@ def check_channels(channels: Sequence[str]) -> list[str]:
 
 
 def check_integer(name: str, value: object, *, bits: int, signed: bool = False) -> None:
-    """Returns if the value is an int of this width; raises TypeError or InvalidArgumentError otherwise."""
+    """Raises TypeError or InvalidArgumentError unless the value is an int of this width."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an int, not {value!r}")
     low, high = (-1 << bits - 1, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
@@ -41,10 +41,7 @@ def check_integer(name: str, value: object, *, bits: int, signed: bool = False) 
 
 
 def check_integers(name: str, values: object, code: Literal["I", "Q", "q"]) -> None:
-    """Returns if this is a sequence of ints of the width that this code means to `array`.
-
-    Raises TypeError or InvalidArgumentError otherwise, which names the value and its index.
-    """
+    """Raises TypeError or InvalidArgumentError, with the value and its index, unless this is a sequence of ints that fit `array`'s code."""
     if type(values) is not list and (not isinstance(values, Sequence) or isinstance(values, str | bytes)):
         raise TypeError(f"{name} must be a sequence of int, not {values!r}")
     try:

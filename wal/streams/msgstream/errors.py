@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def failure(cause: BaseException) -> BaseException:
-    """Returns what a stream that ends for this cause tells its callers: a CancelledError would look like their own cancellation, and what
-    ends an iteration like the end of theirs."""
+    """Returns the error that a stream which ends for this cause raises to its callers.
+
+    A CancelledError would look like the caller's own cancellation, and a StopIteration like the end of the caller's iteration.
+    """
     if not isinstance(cause, CancelledError | GeneratorExit | StopAsyncIteration | StopIteration):
         return cause
     kind = type(cause).__name__
@@ -27,8 +29,7 @@ def failure(cause: BaseException) -> BaseException:
 class PartialSendError(WALError):
     """A medium sent some of the messages, but not all; raised from the cause. Streams turn it into a ProduceError.
 
-    `.durable` has, by channel, the ids of the messages in the order in which they were to be sent; None for one that is not known to be
-    durable.
+    `.durable` maps each channel to the ids of its messages in the order of sending, None for an id that is not known to be durable.
     """
 
     def __init__(self, text: str, *, durable: Mapping[str, Sequence[bytes | None]]) -> None:
@@ -37,22 +38,22 @@ class PartialSendError(WALError):
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Returns why a call failed: what a PartialSendError was raised from, any other error itself."""
+    """Returns the cause of a failed call: the cause of a PartialSendError, any other error itself."""
     return error.__cause__ if isinstance(error, PartialSendError) and error.__cause__ is not None else error
 
 
 class ProduceError(WALError):
     """`produce` or `broadcast` failed while it sent. It is also of the class of its `__cause__`, with its `code` and `retryable`.
 
-    `.results` has, by channel, the positions of the messages in the order in which they were to be sent; None for one that is not known to
-    be durable. A channel without a durable message is not in it.
+    `.results` maps each channel to the positions of its messages in the order of sending, None for a message that is not known to be
+    durable. It omits channels without a durable message.
     """
 
     results: Mapping[str, Sequence[MsgPosition | None]] = {}
 
     @classmethod
     def of(cls, cause: Exception, results: Mapping[str, Sequence[MsgPosition | None]]) -> ProduceError:
-        """Returns the error for this cause, with what is durable."""
+        """Returns the error for this cause, with the durable positions."""
         kind = _class_for(type(cause))
         error = kind.__new__(kind)
         durable = sum(position is not None for positions in results.values() for position in positions)
@@ -70,7 +71,7 @@ _CLASSES: Final[dict[type[Exception], type[ProduceError]]] = {}
 
 
 def _class_for(cause: type[Exception]) -> type[ProduceError]:
-    """Returns the class of errors for causes of this class: a cause that is no WALError adds nothing to it."""
+    """Returns the class of errors for causes of this class. A cause that is not a WALError adds nothing to it."""
     if not issubclass(cause, WALError):
         return ProduceError
     if cause not in _CLASSES:

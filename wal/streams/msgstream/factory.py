@@ -1,4 +1,4 @@
-"""Factories of streams: one for each medium, with the parameters that all its streams get.
+"""Factories of streams: one for each medium, with the parameters of all its streams.
 
 A medium is imported when its factory creates a stream, since some media need packages of their own.
 """
@@ -32,17 +32,17 @@ class MsgStreamFactory(Protocol):
 
 
 class _Factory:
-    """What the factories have in common.
+    """The base of the factories.
 
     Each has the parameters `buffer_size`, `on_refused` and `auto_ack`, as in MsgStream; `tick_bytes_max`, as in TtMsgStream; and
-    `dispatcher_factory`, an UnmarshalDispatcherFactory that makes a dispatcher for each stream. A parameter of its own says where the
-    channels are; without it there is no stream.
+    `dispatcher_factory`, an UnmarshalDispatcherFactory that makes a dispatcher for each stream. Each also has a required parameter with the
+    location of the channels.
     """
 
     _module: ClassVar[str]
-    """Where the classes of the streams are: `_prefix` and MsgStream or TtMsgStream."""
+    """The module of the stream classes, which are `_prefix` and MsgStream or TtMsgStream."""
     _prefix: ClassVar[str]
-    _place: ClassVar[str]
+    _location: ClassVar[str]
     _of_all: ClassVar[frozenset[str]] = frozenset({"auto_ack", "buffer_size", "dispatcher_factory", "on_refused"})
     _of_tt: ClassVar[frozenset[str]] = frozenset({"tick_bytes_max"})
 
@@ -56,10 +56,10 @@ class _Factory:
         """
         if not isinstance(params, Mapping):
             raise TypeError(f"params must be a mapping from names to values, not {params!r}")
-        known = {self._place, *self._of_all, *self._of_tt}
+        names = {self._location, *self._of_all, *self._of_tt}
         for name in params:
-            if name not in known:
-                raise InvalidArgumentError(f"unknown parameter {name!r}: use {', '.join(sorted(known))}")
+            if name not in names:
+                raise InvalidArgumentError(f"unknown parameter {name!r}: use {', '.join(sorted(names))}")
         self._params.update(params)
 
     async def new_msg_stream(self) -> MsgStream:
@@ -75,12 +75,12 @@ class _Factory:
     async def _new(self, kind: str, names: frozenset[str]) -> Any:
         await import_late(self._module)
         params = self._params
-        if self._place not in params:
-            raise InvalidArgumentError(f"the parameter {self._place!r} is missing: set_params() sets it")
+        if self._location not in params:
+            raise InvalidArgumentError(f"the parameter {self._location!r} is missing: set_params() sets it")
         settings = {name: value for name, value in params.items() if name in names}
         if (dispatchers := settings.pop("dispatcher_factory", None)) is not None:
             settings["dispatcher"] = dispatchers.new_unmarshal_dispatcher()
-        return getattr(sys.modules[self._module], self._prefix + kind)(params[self._place], **settings)
+        return getattr(sys.modules[self._module], self._prefix + kind)(params[self._location], **settings)
 
 
 class PulsarMsgStreamFactory(_Factory):
@@ -88,7 +88,7 @@ class PulsarMsgStreamFactory(_Factory):
 
     _module = "wal.streams.msgstream.media.pulsar"
     _prefix = "Pulsar"
-    _place = "address"
+    _location = "address"
 
 
 class RmqMsgStreamFactory(_Factory):
@@ -99,7 +99,7 @@ class RmqMsgStreamFactory(_Factory):
 
     _module = "wal.streams.msgstream.media.rocksmq"
     _prefix = "Rmq"
-    _place = "path"
+    _location = "path"
     _of_all = _Factory._of_all | {"settings"}
 
 
@@ -108,7 +108,7 @@ class WalMsgStreamFactory(_Factory):
 
     _module = "wal.streams.msgstream.media.wal"
     _prefix = "Wal"
-    _place = "log"
+    _location = "log"
     _of_tt = _Factory._of_tt | {"tick_interval_s"}
 
 
@@ -117,4 +117,4 @@ class MemoryMsgStreamFactory(_Factory):
 
     _module = "wal.streams.msgstream.tt_stream"
     _prefix = ""
-    _place = "medium"
+    _location = "medium"

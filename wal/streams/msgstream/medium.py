@@ -1,10 +1,10 @@
-"""The seam between message streams and the systems that carry their messages.
+"""The interface between message streams and the systems that carry their messages.
 
-A stream knows payloads, ids as bytes and channels by name; a medium knows how its system sends, delivers, acknowledges and seeks them. The
+A stream handles payloads, ids as bytes and channels by name. A medium sends, delivers, acknowledges and seeks them in its system. The
 conformance suite in tests/streams/msgstream checks every medium. Names (of channels, subscriptions) arrive checked: non-empty `str`.
 
-Ids are opaque to the stream. An id must tell its medium whether it belongs to the channel, because `check` refuses a foreign one, and it
-must stay valid across restarts for as long as its message exists.
+Ids are opaque to the stream. An id must identify its channel, because `check` rejects a foreign id, and it must stay valid across restarts
+for as long as its message exists.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     """Not empty; unique in its channel. `seek` and `ack` take it."""
     payload: bytes
     timestamp: int = 0
-    """0: the timestamps are those in the payload. Else the medium's own timestamp of the message, which replaces them."""
+    """The medium's own timestamp of the message, which replaces those in the payload; 0 if the medium has none."""
     is_tick: bool = False
     """True for a tick of the medium (no payload): all messages of the channel with a timestamp ≤ `timestamp` came before it. Only an
-    exclusive consumer gets ticks. A message of type TIME_TICK is an ordinary message here."""
+    exclusive consumer gets ticks. A message of type TIME_TICK is an ordinary message here.
+    """
 
 
 class MediumProducer(Protocol):
     """Writes to one channel."""
 
     async def send(self, messages: Sequence[Outgoing]) -> list[bytes]:
-        """Sends the messages (at least one), in order, and returns their ids; all are durable then, as far as the medium is durable.
+        """Sends the messages (at least one), in order, and returns their ids. On return all are durable, as far as the medium is durable.
 
-        Raises InvalidArgumentError, with nothing sent, for a message that the medium never accepts, such as one that is too large. When
-        some messages are durable and others are not, it raises PartialSendError from the cause; when none is, the cause. A cancelled call
-        has sent any part of them. Several calls may be in flight.
+        Raises InvalidArgumentError, with nothing sent, for a message that the medium never accepts, such as a too large one. When some
+        messages are durable and others are not, it raises PartialSendError from the cause; when none is, the cause. A cancelled call may
+        have sent any part of them. Several calls may be in flight.
         """
         ...
 
@@ -68,38 +69,38 @@ class MediumConsumer(Protocol):
         ...
 
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
-        """These received messages and ticks are handled: this subscription delivers them no more, also after a restart.
+        """Marks these received messages and ticks as handled: this subscription never delivers them again, also after a restart.
 
-        Ids come in any order, and once each. A medium with one position for a subscription moves it to below the first
-        unhandled id. Messages without an ack are redelivered to the subscription's next consumer, in order.
+        Ids come in any order, and once each. A medium with one position for a subscription moves it to just below the first unhandled id.
+        Messages without an ack are redelivered to the subscription's next consumer, in order.
         """
         ...
 
     async def check(self, msg_id: bytes) -> None:
         """Returns if `seek` to this id can succeed, and moves nothing.
 
-        Raises InvalidArgumentError for an id that is malformed or belongs to another channel or system, TruncatedError for
-        one whose message is gone. `msg_id` is not empty.
+        Raises InvalidArgumentError for an id that is malformed or belongs to another channel or system, TruncatedError for an id whose
+        message is deleted. `msg_id` is not empty.
         """
         ...
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
         """Moves the subscription after the message of this id, or to it if `inclusive`.
 
-        It is called after `check` and before the first `receive`; a position that was acked, even above the id, is forgotten.
+        The stream calls it after `check` and before the first `receive`. It discards acknowledged positions, even above the id.
         """
         ...
 
     async def close(self) -> None:
-        """Ends the consumer; a `receive` that waits raises ClosedError. What was acked is recorded as such. Idempotent."""
+        """Ends the consumer; a waiting `receive` raises ClosedError. Earlier acks stay recorded. Idempotent."""
         ...
 
 
 class Medium(Protocol):
-    """A system that carries messages. It connects at its first use; a lost connection is its own affair as long as it can be restored."""
+    """A system that carries messages. It connects at its first use, and restores a lost connection by itself where possible."""
 
     name: str
-    """For error texts and log lines, such as `pulsar`."""
+    """The name in errors and log lines, such as `pulsar`."""
 
     async def producer(self, channel: str) -> MediumProducer:
         """Opens a producer of the channel, which is created if it does not exist."""
@@ -108,12 +109,12 @@ class Medium(Protocol):
     async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> MediumConsumer:
         """Opens a consumer of the channel, which is created if it does not exist.
 
-        A subscription that exists continues after what was acked; a new one begins before the channel's first message, or
-        after its last one if `earliest` is False. Subscriptions are independent: each gets all messages.
+        An existing subscription continues after its acknowledged messages. A new one begins before the channel's first message, or after
+        its last one if `earliest` is False. Subscriptions are independent: each gets all messages.
 
-        Consumers of one subscription share its messages. An exclusive one excludes all others: LockedError if the
-        subscription has a consumer, and for others while this one is open. Media that cannot share a subscription treat
-        every consumer as exclusive. An exclusive consumer also gets the ticks of the medium, if it has any.
+        Consumers of one subscription share its messages. An exclusive consumer excludes all others: it raises LockedError if the
+        subscription has a consumer, and so does any other consumer while it is open. Media that cannot share a subscription treat every
+        consumer as exclusive. An exclusive consumer also gets the ticks of the medium, if it has any.
         """
         ...
 
@@ -125,12 +126,12 @@ class Medium(Protocol):
         ...
 
     async def close(self) -> None:
-        """Closes what the producers and consumers share; they are closed before. Idempotent."""
+        """Closes the resources that the producers and consumers share; they are closed before. Idempotent."""
         ...
 
 
 class BaseMedium(AsyncClosing):
-    """What the media here share: `async with` closes one, and a broadcast sends to each channel."""
+    """The base of the media here: `async with` closes a medium, and a broadcast sends to each channel."""
 
     async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> Mapping[str, list[bytes]]:
         return await send_to_each(producers, messages)
@@ -140,15 +141,15 @@ class BaseMedium(AsyncClosing):
 
 
 async def send_to_each(producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
-    """Sends the messages to all channels at once: the broadcast of a medium that has none of its own. Raises as `send_parts` does."""
+    """Sends the messages to all channels at once: the broadcast of a medium without its own. Raises as `send_parts` does."""
     return await send_parts({channel: (producer, messages) for channel, producer in producers.items()})
 
 
 async def send_parts(parts: Mapping[str, tuple[MediumProducer, Sequence[Outgoing]]]) -> dict[str, list[bytes]]:
     """Sends to each channel its messages, all channels at once, and returns the ids by channel.
 
-    It waits for every channel. If one fails, and any message is durable on any channel, it raises PartialSendError from the first failure;
-    if none is, the first failure.
+    It waits for every channel. If one fails, and any message is durable on any channel, it raises PartialSendError from the first failure.
+    If no message is durable, it raises the first failure itself.
     """
     if len(parts) == 1:
         ((channel, (producer, messages)),) = parts.items()

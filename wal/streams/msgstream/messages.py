@@ -1,9 +1,9 @@
 """The classes of stream messages: rows, deleted keys, ticks, changes of collections and partitions, and OpaqueMsg for all other types.
 
-Milvus names the types and gives no fields; these are the fewest that rows and their collections need.
+Milvus names the types and defines no fields; these are the minimum that rows and their collections need.
 
-A constructor checks every value. The values that protobuf has parsed have the right types and widths, so of a received message only its
-type and the lengths of its rows are checked, and the fields are converted when they are first read (`ts_msg.py`).
+A constructor checks every value. Values that protobuf has parsed have the right types and widths. So of a received message only its type
+and the lengths of its rows are checked, and the fields are converted when they are first read (`ts_msg.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OpaqueMsg(TsMsg):
         if not isinstance(self.msg_type, int):
             raise TypeError(f"msg_type must be a MsgType, not {self.msg_type!r}")
         if not 0 < self.msg_type < 1 << 31:
-            raise InvalidArgumentError(f"msg_type={int(self.msg_type)} is no type: give a MsgType above 0, or another number of 31 bits")
+            raise InvalidArgumentError(f"msg_type={int(self.msg_type)} is not a type: give a MsgType above 0, or another number of 31 bits")
         if type(self.body) is not bytes:
             raise TypeError(f"body must be bytes, not {self.body!r}")
 
@@ -70,17 +70,17 @@ class OpaqueMsg(TsMsg):
 
 
 class RowsMsg(TsMsg, kw_only=True):
-    """What messages of rows have: the collection, and a timestamp for each row.
+    """The base of messages of rows: the collection, and a timestamp for each row.
 
-    `begin_ts` and `end_ts` are the smallest and largest timestamp of the rows, unless `set_ts` gave the whole message one.
-    `hash_keys` is empty or has one key for each row.
+    `begin_ts` and `end_ts` are the smallest and largest timestamp of the rows, unless `set_ts` set one for the whole message. `hash_keys`
+    is empty or has one key for each row.
     """
 
     columns: ClassVar[tuple[str, ...]]
     """The names of the fields, beside `timestamps`, that have a value for each row."""
 
     timestamps: Sequence[int]
-    """Of each row: 64 bits, unsigned."""
+    """A timestamp for each row: 64 bits, unsigned."""
     collection_id: int = 0
     partition_id: int = 0
 
@@ -103,7 +103,7 @@ class RowsMsg(TsMsg, kw_only=True):
         check_integers("timestamps", self.timestamps, "Q")
 
     def check_lengths(self) -> None:
-        """Raises InvalidArgumentError, which names the field, if one has no value for each row."""
+        """Raises InvalidArgumentError, which names the field, unless each field has one value for each row."""
         rows = len(self.timestamps)
         if not rows:
             raise InvalidArgumentError("the message has no rows: give at least one")
@@ -115,7 +115,7 @@ class RowsMsg(TsMsg, kw_only=True):
     @classmethod
     def unmarshal(cls, data: bytes) -> Self:
         if type(data) is not bytes or data[:1] != BASE:
-            split(data)  # raises the error that says why this is no message
+            split(data)  # raises the error with the reason
         try:
             fields = cls._parse(data)
         except DecodeError as error:
@@ -132,7 +132,7 @@ class RowsMsg(TsMsg, kw_only=True):
 
     @classmethod
     def _has_rows(cls, rows: int, fields: Any, base: wire.MsgBase) -> bool:
-        """Returns whether `check_lengths` would return; to ask protobuf is faster."""
+        """Returns whether `check_lengths` would return; the check in protobuf is faster."""
         raise NotImplementedError
 
 
@@ -238,7 +238,7 @@ class TimeTickMsg(TsMsg):
 
 
 class _CollectionMsg(TsMsg):
-    """What the changes of collections and partitions have in common. The fields of a class have the names of those of its protobuf."""
+    """The base of changes of collections and partitions. The fields of a class have the names of those of its protobuf."""
 
     wire_class: ClassVar[type[Any]]
 
@@ -278,7 +278,7 @@ class CreateCollectionMsg(_CollectionMsg):
     msg_type: ClassVar[MsgType] = MsgType.CREATE_COLLECTION
     wire_class = wire.CreateCollectionMsg
     schema: bytes = b""
-    """In whatever form the producers and consumers agree upon."""
+    """In any form that the producers and consumers agree upon."""
 
 
 class DropCollectionMsg(_CollectionMsg):

@@ -1,7 +1,7 @@
 """migrate: copies message streams of another system into a log, each message once; translate: moves their consumers after it.
 
-Each message in the log keeps the position that it had, and the log is the only record of what was copied: `migrate` reads the last position
-from it, and continues there. So neither a crash nor a failed acknowledgement loses or repeats a message.
+Each message in the log stores its original position, and the log is the only record of the copy. `migrate` reads the last position from the
+log, and continues there. So neither a crash nor a failed acknowledgement loses or repeats a message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OLD_POSITION: Final = "old_position"
 
 
 class OldPosition(msgspec.Struct, frozen=True):
-    """Where a migrated message was before, as its message in the log keeps it. Pure.
+    """The original position of a migrated message, as its message in the log stores it. Pure.
 
     `sequence` is the number of the transaction that wrote it among those of this migration and channel. Its text is
     `sequence:begin_ts:end_ts:msg_id:channel`, the id hexadecimal.
@@ -56,12 +56,12 @@ class OldPosition(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, msg: TsMsg, position: MsgPosition, sequence: int) -> OldPosition:
-        """Returns that of a message which was consumed at this position."""
+        """Returns the position of a message that was consumed at `position`."""
         return cls(sequence, msg.begin_ts, msg.end_ts, position.msg_id, position.channel_name)
 
     @classmethod
-    def kept_by(cls, message: ImmutableMessage, name: str, channel: str) -> OldPosition | None:
-        """Returns what a message of the log keeps, or None if this migration did not write it for this channel."""
+    def of_copy(cls, message: ImmutableMessage, name: str, channel: str) -> OldPosition | None:
+        """Returns the original position in a message of the log, or None if this migration did not write the message for this channel."""
         properties = message.properties
         if properties.get(MIGRATION) != name:
             return None
@@ -69,30 +69,32 @@ class OldPosition(msgspec.Struct, frozen=True):
             sequence, begin_ts, end_ts, msg_id, channel_name = properties.get(OLD_POSITION, "").split(":", 4)
             position = cls(int(sequence), int(begin_ts), int(end_ts), bytes.fromhex(msg_id), channel_name)
         except ValueError:
-            return None  # somebody else's property
+            return None  # a property of another program
         return position if channel_name == channel else None
 
 
 T = TypeVar("T")
 TXN_BYTES: Final = 1 << 20
-"""About the payload bytes of a transaction; a larger message has one of its own. By default a log takes 4 MiB with all properties."""
+"""The approximate size of a transaction's payloads; a larger message has one of its own. By default a log takes 4 MiB with all
+properties.
+"""
 SAVE_EVERY: Final = 64
-"""After so many transactions the cursor moves, from which a restart reads to find the last one."""
+"""The number of transactions between two saves of the cursor. A restart reads from the cursor to find the last message."""
 
 
 async def migrate(
     stream: MsgStream, log: WALAccesser, *, channels: Mapping[str, str] | Sequence[str], name: str, idle_s: float | None = None
 ) -> int:
-    """Copies these channels of a stream into vchannels of the log, in order and each message once; returns how many it copied.
+    """Copies these channels of a stream into vchannels of the log, in order and each message once. Returns the number of copied messages.
 
-    `channels` maps them to vchannels, or names both. It subscribes as `name`, continues where an earlier call with this name stopped or was
-    killed, and runs until it is cancelled, the stream is closed, or nothing has come for `idle_s` seconds. Messages keep their payload, and
-    their old position in the properties `migration` and `old_position`; TIME_TICK messages are left out, since the log has ticks of its
-    own.
+    `channels` maps them to vchannels, or names both. The copy subscribes as `name`, and continues where an earlier call with this name
+    stopped or was killed. It runs until it is cancelled, the stream is closed, or nothing has come for `idle_s` seconds. Messages keep
+    their payload; their old position is in the properties `migration` and `old_position`. TIME_TICK messages are left out, since the log
+    has its own ticks.
 
-    The stream is one that does not receive yet, without time ticks. In the log, `name/channel` is a cursor and a producer; they can be
-    deleted when the migration is over. Run one call with a name at a time: a second one in this process raises LockedError, and so does one
-    that finds that another process writes as well.
+    The stream must not receive yet, and must have no time ticks. In the log, `name/channel` is a cursor and a producer; delete both after
+    the migration. Run one call with a name at a time. A second call in this process raises LockedError, and so does a call that detects
+    writes of another process.
     """
     if not isinstance(stream, MsgStream) or isinstance(stream, TtMsgStream):
         raise TypeError(f"migrate() copies a MsgStream, in the order of its channels, not {type(stream).__name__}")
@@ -118,7 +120,7 @@ async def _migrate(stream: MsgStream, log: WALAccesser, targets: Mapping[str, st
     await stream.as_consumer([*targets], name)
     for copy in copies.values():
         if copy.last is not None:
-            # If it was dropped, then all subscriptions had handled it: what is left follows it.
+            # If it was dropped, then all subscriptions had handled it, and the remaining messages follow it.
             with contextlib.suppress(TruncatedError):
                 await stream.seek(copy.last.position)
     copied = 0
@@ -143,12 +145,12 @@ async def _migrate(stream: MsgStream, log: WALAccesser, targets: Mapping[str, st
 async def translate(
     log: WALAccesser, old_position: MsgPosition, *, name: str, vchannel: str | None = None, time_ticked: bool = False
 ) -> MsgPosition:
-    """Returns the position in the log from which a consumer continues that had handled everything up to `old_position`.
+    """Returns the position in the log for a consumer that had handled everything up to `old_position`.
 
-    `name` is the migration's, `vchannel` where the channel was copied to, if it has another name there. The position of a stream without
-    time ticks has to be that of a message which was copied; a consumer at the new one gets exactly what followed. With `time_ticked` the
-    position is of a pack that ended at its timestamp: the consumer gets everything above that, and again what came out of order below.
-    Raises InvalidArgumentError if the message was not copied, or nothing was.
+    `name` is the migration's. `vchannel` is the target of the copy, if its name differs from the channel's. For a stream without time ticks
+    the position has to be that of a copied message, and a consumer at the new position gets exactly what followed. With `time_ticked` the
+    position is of a pack that ended at its timestamp. The consumer gets everything above that timestamp, and again the messages that came
+    out of order below it. Raises InvalidArgumentError if the message was not copied, or nothing was.
     """
     _check_log(log)
     check_name("name", name)
@@ -161,15 +163,15 @@ async def translate(
         async for message in scanner:
             bodies = message.bodies()
             for body in bodies:
-                kept = OldPosition.kept_by(body, name, channel)
-                if kept is None:
+                origin = OldPosition.of_copy(body, name, channel)
+                if origin is None:
                     continue
                 at = message.message_id if body is bodies[-1] else body.message_id
-                if time_ticked and kept.end_ts > old_position.timestamp:
+                if time_ticked and origin.end_ts > old_position.timestamp:
                     tick = message.time_tick - 1
                     return MsgPosition(target, bytes(WalId(target, at, tick, before=True)), timestamp=tick)
                 after = MsgPosition(target, bytes(WalId(target, at)), timestamp=message.time_tick)
-                if not time_ticked and kept.msg_id == old_position.msg_id:
+                if not time_ticked and origin.msg_id == old_position.msg_id:
                     return after
     if after is None or not time_ticked:
         raise InvalidArgumentError(
@@ -185,7 +187,7 @@ def _check_log(log: object) -> None:
 
 
 class _ChannelCopy:
-    """The copy of one channel: what the log has of it, and the writing."""
+    """The copy of one channel: its state in the log, and the writes."""
 
     def __init__(self, log: WALAccesser, name: str, channel: str, vchannel: str) -> None:
         self.last: OldPosition | None = None
@@ -196,20 +198,22 @@ class _ChannelCopy:
         self._key = f"{name}/{channel}"
         self._sequence = 0
         self._positions: list[ReadPosition] = []
-        """After the last transaction but one, and after the last one: the next call has to find the last one."""
+        """The positions after the last two transactions. The cursor is saved at the first, because the next call has to find the last
+        one.
+        """
 
     async def find_last(self) -> None:
-        """Finds the last message that was copied, from the cursor on."""
+        """Reads the last copied message from the log, from the cursor on."""
         async with self._log.read(self._vchannel, cursor=self._key, follow=False) as scanner:
             async for message in scanner:
-                kept = [OldPosition.kept_by(body, self._name, self._channel) for body in message.bodies()]
-                if positions := [one for one in kept if one is not None]:
+                origins = [OldPosition.of_copy(body, self._name, self._channel) for body in message.bodies()]
+                if positions := [one for one in origins if one is not None]:
                     self.last, self._sequence = positions[-1], positions[-1].sequence
                     self._written(ReadPosition(message.message_id, message.time_tick))
         await self._save()
 
     async def copy(self, msgs: Sequence[TsMsg]) -> int:
-        """Writes these messages, in transactions; returns their number without ticks."""
+        """Writes these messages in transactions; returns their number without ticks."""
         count = 0
         for part in _parts([msg for msg in msgs if msg.msg_type != MsgType.TIME_TICK]):
             self._sequence += 1
@@ -246,14 +250,14 @@ class _ChannelCopy:
 
 
 async def _finished(append: Coroutine[Any, Any, T]) -> T:
-    """Awaits an append. A cancelled caller waits for it as well: it is not undone, and the next call has to find it in the log."""
+    """Awaits an append, even for a cancelled caller: the append cannot be undone, and the next call has to find it in the log."""
     appending = asyncio.ensure_future(append)
     try:
         return await asyncio.shield(appending)
     except asyncio.CancelledError:
         await asyncio.wait((appending,))
         if not appending.cancelled():
-            appending.exception()  # the caller is told of the cancellation instead
+            appending.exception()  # the caller gets the cancellation instead
         raise
 
 
@@ -274,7 +278,7 @@ def _parts(msgs: Sequence[TsMsg]) -> Iterator[list[tuple[TsMsg, bytes]]]:
 
 @contextlib.contextmanager
 def _running(log: WALAccesser, keys: Sequence[str]) -> Iterator[None]:
-    """Notes that these copies run; raises LockedError if one of them runs already."""
+    """Records that these copies run; raises LockedError if one of them runs already."""
     running = _by_log.setdefault(log, set())
     for key in keys:
         if key in running:

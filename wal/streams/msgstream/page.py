@@ -14,9 +14,7 @@ from wal.streams.msgstream.ts_msg import MsgPosition, TsMsg
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A received message that a stream does not deliver.
-
-    A message that was skipped because it is undecodable, or late: the stream handed over a later tick of its channel before.
+    """A received message that a stream skips, because it is undecodable or late (a later tick of its channel was delivered before).
 
     It counts as handled, so it is acknowledged with its neighbours.
     """
@@ -24,19 +22,19 @@ class Refused(msgspec.Struct, frozen=True):
     channel_name: str
     msg_id: bytes
     reason: str
-    """What is wrong with it, in words."""
+    """The problem, in words."""
     payload: bytes = b""
-    """What was received, if it is undecodable."""
+    """The received bytes, if they are undecodable."""
     msg: TsMsg | None = None
     """The message, if it is late."""
 
 
 OnRefused = Callable[[Refused], object]
-"""What a program does with refused messages, such as putting them into a queue. It must not block. If it raises, the stream ends."""
+"""A program's function for refused messages, such as `queue.put_nowait`. It must not block. If it raises, the stream ends."""
 
 
 class Decoder(Protocol):
-    """What a stream needs of an UnmarshalDispatcher: any exception means that the payload is undecodable."""
+    """The part of an UnmarshalDispatcher that a stream uses: any exception means that the payload is undecodable."""
 
     def unmarshal(self, data: bytes) -> TsMsg: ...
 
@@ -47,27 +45,27 @@ class Page(msgspec.Struct):
     channel: str
     sub_name: str
     msgs: list[TsMsg]
-    """Those that could be decoded, with their positions."""
+    """The decoded messages, with their positions."""
     ends: list[int]
-    """The `end_ts` of each."""
+    """The `end_ts` of each message."""
     sizes: list[int]
-    """The bytes of each on the wire."""
+    """The bytes of each message on the wire."""
     msg_ids: list[bytes]
-    """Of all that was received, refused ones included."""
+    """The ids of all received messages, including refused ones."""
     refused: list[Refused]
     begin_ts: int = 0
-    """The smallest timestamp; there must be a message."""
+    """The smallest timestamp. The page must have a message."""
 
     @property
     def start(self) -> MsgPosition:
-        """The position of the first message; there must be one."""
+        """The position of the first message. The page must have one."""
         position = self.msgs[0].position
         assert position is not None
         return position
 
     @property
     def end(self) -> MsgPosition:
-        """The position of the last message, or of a refused one after it; there must be a message."""
+        """The position of the last message, or of a refused one after it. The page must have a message."""
         last, position = self.msgs[-1], self.msgs[-1].position
         if position is not None and position.msg_id == self.msg_ids[-1]:
             return position
@@ -75,7 +73,7 @@ class Page(msgspec.Struct):
 
 
 def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: Decoder) -> Page:
-    """Returns the page of what was received from this channel under this subscription."""
+    """Returns the page of these messages, which came from this channel under this subscription."""
     page = Page(channel, sub_name, [], [], [], [one.msg_id for one in received], [])
     msgs, ends, sizes = page.msgs, page.ends, page.sizes
     begins: list[int] = []
@@ -95,7 +93,7 @@ def decode(received: Sequence[Received], channel: str, sub_name: str, decoder: D
             msg.position = MsgPosition(channel, one.msg_id, sub_name, begin_ts)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # whatever a program's own unmarshal function raises; nothing waits here
+        except BaseException as error:  # a program's own unmarshal function may raise anything; this call never waits
             page.refused.append(Refused(channel, one.msg_id, f"it cannot be decoded: {text_of(error) or shown(error)}", payload=payload))
             continue
         msgs.append(msg)

@@ -1,9 +1,7 @@
-"""StreamProducers: the channels that a stream writes to, and how a pack is distributed over them.
-
-Repack: which message, or which of its rows, goes to which producer. Pure functions.
+"""StreamProducers: the channels that a stream writes to, and the distribution of a pack over them.
 
 A message's hash keys decide: the bucket of a key is key % number of producers. A RepackFunc gets messages of one type and, for each of
-them, the buckets of its keys. It returns the messages of each bucket.
+them, the buckets of its keys. It returns the messages of each bucket. The functions for this are pure.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from wal.streams.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 from wal.streams.msgstream.types import MsgType
 
 RepackFunc = Callable[[list[TsMsg], list[list[int]]], Mapping[int, MsgPack]]
-"""Gets messages of one type and, for each, the buckets of its hash keys; returns the packs by bucket, which is the index of a producer.
+"""Gets messages of one type and, for each, the buckets of its hash keys. Returns the packs by bucket, which is the index of a producer.
 
-Parts of one message that go to the same producer must not have the same `source_id` and `id`, unless the `id` is 0: a time-ticked stream
-takes them for one message that was sent twice, and drops all but the first. `produce` refuses them.
+Parts of one message that go to the same producer must not have the same `source_id` and `id`, unless the `id` is 0. A time-ticked stream
+takes them for one message that was sent twice, and drops all but the first. `produce` rejects them.
 """
 
 
@@ -59,8 +57,8 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
     """Returns the messages for each producer that gets some, by its index, in the order of `msgs`.
 
     `repack` is called for each run of messages of one type; None chooses by the type. Raises InvalidArgumentError for hash keys that do not
-    fit the message, for an index of `repack` that no producer has, and for a message that it splits into several with one `source_id` and
-    `id` for one producer; TypeError if it returns anything but packs.
+    fit the message, and for an index of `repack` without a producer. It also raises it for a message split into several with one
+    `source_id` and `id` for one producer. Raises TypeError if `repack` returns anything but packs.
     """
     producer_msgs: dict[int, list[TsMsg]] = {}
     for msg_type, run in groupby(msgs, attrgetter("msg_type")):
@@ -69,7 +67,7 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
         chosen = repack or _BY_TYPE.get(msg_type, default_repack)
         try:
             packs = chosen(same, buckets)
-        except (CancelledError, StopIteration, StopAsyncIteration) as error:  # nothing waits here, so nobody was cancelled
+        except (CancelledError, StopIteration, StopAsyncIteration) as error:  # this call never waits, so no caller was cancelled
             raise InvalidArgumentError(f"the repack function raised {type(error).__name__}: let it raise another error") from error
         if not isinstance(packs, Mapping):
             raise TypeError(f"a repack function must return a mapping of indices to MsgPacks, not {shown(packs)}")
@@ -91,7 +89,7 @@ def distribute(msgs: Sequence[TsMsg], producers: int, repack: RepackFunc | None 
 
 
 def _check_ids(msgs: Sequence[TsMsg], packs: Mapping[int, MsgPack]) -> None:
-    """Raises InvalidArgumentError if a pack has more messages of one `source_id` and `id` than `msgs`, or than one."""
+    """Raises InvalidArgumentError if a pack has several messages of one `source_id` and `id`, and more than `msgs` has."""
     msg_counts = Counter((msg.source_id, msg.id) for msg in msgs)
     for index, pack in packs.items():
         for (source_id, number), count in Counter((msg.source_id, msg.id) for msg in pack.msgs).items():
@@ -106,7 +104,7 @@ def _by_rows(msgs: list[TsMsg], buckets: list[list[int]], kind: type[RowsMsg]) -
     bucket_msgs: dict[int, list[TsMsg]] = {}
     for message, row in zip(msgs, buckets, strict=True):
         if not isinstance(message, kind):
-            raise InvalidArgumentError(f"{message.msg_type!r} is no {kind.__name__}: only those are split by rows")
+            raise InvalidArgumentError(f"{message.msg_type!r} is not a {kind.__name__}: only those are split by rows")
         if len(row) != len(message.timestamps):
             raise InvalidArgumentError(
                 f"a {kind.__name__} of {len(message.timestamps)} rows has {len(row)} hash keys: give one for each row"
@@ -126,7 +124,7 @@ _BY_TYPE: Final[Mapping[int, RepackFunc]] = {MsgType.INSERT: insert_repack, MsgT
 
 
 class StreamProducers:
-    """The producers of a stream. Their order is that of the calls that added them: bucket i is producer i."""
+    """The producers of a stream, in the order of the calls that added them: bucket i is producer i."""
 
     def __init__(self, medium: Medium) -> None:
         self.repack_func: RepackFunc | None = None
@@ -176,7 +174,7 @@ def _encoded(msgs: Sequence[TsMsg]) -> list[tuple[TsMsg, Outgoing]]:
 async def _positions(
     parts: Mapping[str, Sequence[tuple[TsMsg, Outgoing]]], sending: Awaitable[Mapping[str, Sequence[bytes]]]
 ) -> dict[str, list[MsgPosition]]:
-    """Returns the positions of what was sent, by channel; raises a ProduceError with those that are durable if it failed."""
+    """Returns the positions of the sent messages, by channel. If the sending failed, it raises a ProduceError with the durable ones."""
 
     def at(channel: str, msg_ids: Sequence[bytes | None]) -> list[MsgPosition | None]:
         return [

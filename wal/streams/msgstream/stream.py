@@ -1,8 +1,8 @@
 """MsgStream: packs of messages, produced to some channels and consumed from others.
 
-Owns the producers and the subscriptions, with two actors for each subscription, and the medium if it was told so. It guarantees that what
-`produce` and `broadcast` return is durable, that a pack is acknowledged only when the next one is asked for or by `ack`, that a cancelled
-`consume` loses nothing, and that at most `buffer_size` packs wait, beside one that each channel receives. An error of the medium ends the
+Owns the producers and the subscriptions, with two actors for each subscription, and the medium if `owns_medium`. It guarantees that
+messages are durable when `produce` and `broadcast` return. A pack is acknowledged only by `ack` or by the request for the next one, and a
+cancelled `consume` loses nothing. At most `buffer_size` packs wait, beside one that each channel receives. An error of the medium ends the
 stream: every later call raises it.
 
 The statistics of a stream are frozen structs, created on request; its options and their checks are `StreamOptions`.
@@ -31,23 +31,23 @@ from wal.streams.msgstream.ts_msg import MsgPack, MsgPosition, TsMsg
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a channel that a stream consumes, in messages since the stream was made."""
+    """The counts of a channel that a stream consumes, in messages since the stream was created."""
 
     channel_name: str
     sub_name: str
     received: int
-    """Including those that wait to be consumed, and time ticks."""
+    """Received messages, including waiting ones and time ticks."""
     delivered: int
-    """Those in the packs that were consumed."""
+    """Messages in the consumed packs."""
     undecodable: int
     late: int
-    """Those at or below a tick that their channel had before them; only streams with time ticks refuse them."""
+    """Messages at or below an earlier tick of their channel; only streams with time ticks refuse them."""
     repeated: int
-    """Those that were sent twice, and delivered once; only streams with time ticks recognise them."""
+    """Messages that were sent twice, and delivered once; only streams with time ticks recognise them."""
     acked: int
-    """Those whose acknowledgement is recorded."""
+    """Messages whose acknowledgement is recorded."""
     packs_waiting: int
-    """What was received together and not consumed yet."""
+    """Packs that were received and not consumed yet."""
     tick: int
     """The newest tick of the channel; 0 before the first one, and in a stream without time ticks."""
 
@@ -56,12 +56,13 @@ class MsgStreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a stream."""
 
     packs: int
-    """The packs that were consumed."""
+    """The number of consumed packs."""
     channels: tuple[ChannelStatistics, ...]
     """The channels that the stream consumes, in the order of their subscriptions."""
     waits_for: tuple[str, ...]
-    """The channels without which there is no next pack, and from which nothing has arrived: in a stream with time ticks those that have
-    sent no newer tick, else all, and none if a pack waits."""
+    """The channels that hold the next pack back, and from which nothing has arrived. In a stream with time ticks they have sent no newer
+    tick. In another stream they are all channels, or none if a pack waits.
+    """
 
 
 BUFFER_SIZE = 4
@@ -69,13 +70,13 @@ BUFFER_SIZE = 4
 
 
 class MsgStream(AsyncOnly, AsyncClosing):
-    """A stream over a medium: `async with MsgStream(medium) as stream`, or await `close` when it is over. One event loop uses it.
+    """A stream over a medium: `async with MsgStream(medium) as stream`, or await `close` at the end. One event loop uses it.
 
     A pack has up to 1,024 messages of one channel, in its order. Several streams can share a subscription, if the medium can.
 
-    `buffer_size` is the number of received packs that may wait to be consumed, over all channels; each channel has at
-    least one. `dispatcher` decodes the messages, and `on_refused` gets every one that is skipped. With `auto_ack` False
-    a pack is acknowledged by `ack` alone. With `owns_medium` the stream closes the medium when it is closed itself.
+    `buffer_size` is the number of received packs that may wait to be consumed, over all channels; each channel has at least one.
+    `dispatcher` decodes the messages, and `on_refused` gets every one that is skipped. With `auto_ack` False only `ack` acknowledges a
+    pack. With `owns_medium` the stream closes the medium at its own close.
     """
 
     _with_form = "async with MsgStream(medium) as stream: …"
@@ -114,11 +115,11 @@ class MsgStream(AsyncOnly, AsyncClosing):
 
     @property
     def auto_ack(self) -> bool:
-        """Whether a pack is acknowledged when the next one is asked for."""
+        """Whether a request for the next pack acknowledges the previous one."""
         return self._auto_ack
 
     async def as_producer(self, channels: Sequence[str]) -> None:
-        """Adds these channels to those that the stream writes to; bucket i is the i-th of all. Channels that it has are skipped.
+        """Adds these channels to those that the stream writes to; bucket i is the i-th of all. Present channels are skipped.
 
         When it raises, no channel was added.
         """
@@ -138,10 +139,10 @@ class MsgStream(AsyncOnly, AsyncClosing):
             self._producers.add(opened)
 
     async def as_consumer(self, channels: Sequence[str], sub_name: str, *, earliest: bool = True) -> None:
-        """Subscribes to these channels; those that the stream has are skipped. It must be called before the stream receives.
+        """Subscribes to these channels; present channels are skipped. It must be called before the stream receives.
 
-        A new subscription begins at the earliest message, or after the last one if `earliest` is False; an existing one
-        continues after what was acknowledged. When it raises, no channel was added.
+        A new subscription begins at the earliest message, or after the last one if `earliest` is False. An existing one continues after its
+        acknowledged messages. When it raises, no channel was added.
         """
         names = check_channels(channels)
         check_name("sub_name", sub_name)
@@ -151,16 +152,16 @@ class MsgStream(AsyncOnly, AsyncClosing):
             await self._subscriptions.open(names, sub_name, earliest=earliest, exclusive=self._exclusive, check=self._check)
 
     def set_repack_func(self, repack_func: RepackFunc | None) -> None:
-        """Distributes by this function from now on; None: by the types of the messages."""
+        """Sets the function that distributes messages; None distributes them by their types."""
         if repack_func is not None and not callable(repack_func):
             raise TypeError(f"repack_func must be a function(msgs, buckets) or None, not {repack_func!r}")
         self._producers.repack_func = repack_func
 
     async def produce(self, pack: MsgPack) -> dict[str, list[MsgPosition]]:
-        """Sends each message to the channel that its hash keys choose, and returns the positions by channel; all are durable then.
+        """Sends each message to the channel of its hash keys, and returns the positions by channel; all are durable then.
 
-        Rows of inserts and deletes are distributed one by one. An empty pack is sent nowhere. Everything is checked before
-        anything is sent; a failure while it sends raises ProduceError. A cancelled call may have sent any part.
+        Rows of inserts and deletes are distributed one by one. An empty pack is sent nowhere. All checks run before anything is sent; a
+        failure while it sends raises ProduceError. A cancelled call may have sent any part.
         """
         self._check()
         return await self._producers.produce(pack) if _msgs(pack) else {}
@@ -171,23 +172,23 @@ class MsgStream(AsyncOnly, AsyncClosing):
         return await self._producers.broadcast(pack) if _msgs(pack) else {}
 
     async def seek(self, *positions: MsgPosition, inclusive: bool = False) -> None:
-        """Continues after these positions, one a channel; with `inclusive`, at them. Channels that are not named stay where they are.
+        """Continues after these positions, one a channel; with `inclusive`, at them. Other channels stay where they are.
 
-        `seek(*pack.end_positions)` continues exactly after the pack. It must be called before the stream receives, and moves
-        all channels or none: a position that is refused raises InvalidArgumentError or TruncatedError.
+        `seek(*pack.end_positions)` continues exactly after the pack. It must be called before the stream receives, and moves all channels
+        or none: an unusable position raises InvalidArgumentError or TruncatedError.
         """
         await self._seek(positions, inclusive=inclusive)
 
     async def start(self) -> None:
-        """Begins to receive, if there are channels to consume; `consume` does so too. Idempotent."""
+        """Starts receiving, if there are channels to consume; `consume` does so too. Idempotent."""
         async with self._setup:
             self._check()
             self._start()
 
     async def consume(self) -> MsgPack | None:
-        """Returns the next pack, after waiting for it; None once the stream is closed. The pack before is acknowledged now.
+        """Waits for the next pack and returns it; None once the stream is closed. The previous pack is acknowledged now.
 
-        For one task at a time. An error of the medium is raised when the packs that were received before it are consumed.
+        For one task at a time. An error of the medium is raised after the packs that were received before it.
         """
         if not self._subscriptions.started:
             async with self._setup:
@@ -214,7 +215,7 @@ class MsgStream(AsyncOnly, AsyncClosing):
         return None
 
     async def ack(self, pack: MsgPack) -> None:
-        """Acknowledges a consumed pack; returns when the medium knows. A second call does nothing."""
+        """Acknowledges a consumed pack; returns when the medium has recorded it. A second call does nothing."""
         if not isinstance(pack, DeliveredPack) or not self._subscriptions.received_here(pack):
             raise InvalidArgumentError(f"{type(pack).__name__} was not consumed from this stream: give a pack of consume()")
         self._check()
@@ -238,15 +239,15 @@ class MsgStream(AsyncOnly, AsyncClosing):
         return pack
 
     def statistics(self) -> MsgStreamStatistics:
-        """Returns the counts since the stream was made, by channel."""
+        """Returns the counts since the stream was created, by channel."""
         return MsgStreamStatistics(
             packs=self._packs, channels=tuple(self._channel_statistics(one) for one in self._subscriptions), waits_for=self._waits_for()
         )
 
     async def close(self) -> None:
-        """Finishes the acknowledgements and the calls under way, and ends the stream. Idempotent; cancelling a call does not abort it.
+        """Finishes the acknowledgements and the running calls, and ends the stream. Idempotent; cancelling a call does not abort the close.
 
-        The pack that was consumed last is not acknowledged, unless `ack` was called: the subscription's next consumer gets it again.
+        The last consumed pack is not acknowledged, unless `ack` was called: the subscription's next consumer gets it again.
         """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
@@ -277,14 +278,14 @@ class MsgStream(AsyncOnly, AsyncClosing):
         )
 
     def _begin(self) -> None:
-        """Called before the subscriptions begin to receive."""
+        """A hook that runs before the subscriptions begin to receive."""
 
     def _page_arrived(self, subscription: Subscription) -> None:
         self._waiting.append(subscription)
         self._news.set()
 
     def _sought(self, positions: Sequence[MsgPosition]) -> None:
-        """Called when the subscriptions have moved."""
+        """A hook that runs when the subscriptions have moved."""
 
     def _waits_for(self) -> tuple[str, ...]:
         return () if self._waiting else tuple(one.channel for one in self._subscriptions)
@@ -344,7 +345,7 @@ class MsgStream(AsyncOnly, AsyncClosing):
 
 
 def _msgs(pack: MsgPack) -> Sequence[TsMsg]:
-    """Returns the messages of a pack that is to be sent; raises TypeError if it is none."""
+    """Returns the messages of a pack to send; raises TypeError if `pack` is not a MsgPack."""
     if not isinstance(pack, MsgPack):
         raise TypeError(f"a stream sends a MsgPack, not {pack!r}")
     for msg in pack.msgs:

@@ -1,4 +1,4 @@
-"""Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the pages that wait."""
+"""Subscription: a channel that a stream consumes: its consumer, the actors that read and acknowledge, and the waiting pages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from wal.streams.msgstream.page import Decoder, OnRefused, Page, decode
 from wal.streams.msgstream.ts_msg import LazyFields, MsgPack, MsgPosition
 
 PENDING_MAX: Final = 64
-"""The most packs that wait for their acknowledgement in a channel; then `room` waits."""
+"""The maximum number of a channel's packs that wait for their acknowledgement; above it `room` waits."""
 
 
 class Ack(msgspec.Struct):
-    """Acknowledge these messages. `reply` is None if nobody waits for it."""
+    """Acknowledges these messages. `reply` is None if no caller waits for it."""
 
     msg_ids: list[bytes]
     reply: asyncio.Future[None] | None = None
 
 
 class Acker(Actor):
-    """The actor that acknowledges the messages of one channel; one call to the medium covers all that waited.
+    """The actor that acknowledges the messages of one channel; one call to the medium covers all waiting messages.
 
-    Takes `Ack`s. An error ends it: it goes to `fail`, and to everybody who waits for a reply.
+    Takes `Ack`s. An error ends it; `fail` and all waiting replies get the error.
     """
 
     def __init__(self, consumer: MediumConsumer, *, fail: Callable[[BaseException], None]) -> None:
@@ -80,7 +80,7 @@ class Acker(Actor):
 _log: Final = logging.getLogger("wal.msgstream")
 
 PACK_MESSAGES_MAX: Final = 1_024
-"""The most messages in a page, and so in a pack of a stream without time ticks."""
+"""The maximum number of messages in a page, and so in a pack of a stream without time ticks."""
 CREDIT: Final = None
 """The message to the actor: receive one page more."""
 
@@ -98,9 +98,9 @@ class Subscription(Actor):
         self.acker: Final = Acker(consumer, fail=stream.fail)
         self.pages: Final[deque[Page]] = deque()
         self.received: int = 0
-        """The messages that were received, including those that still wait."""
+        """The received messages, including those that still wait."""
         self.undecodable: int = 0
-        """The messages that were skipped because they could not be decoded."""
+        """The messages that were skipped as undecodable."""
         self.delivered: int = 0
         """The messages in the packs that were consumed."""
         self._stream = stream
@@ -131,13 +131,13 @@ class Subscription(Actor):
         return page
 
     def _resume(self, *, paused: bool) -> None:
-        """Has the next page received if there is room for it, and none is being received."""
+        """Requests the next page if there is room for it, and no other is being received."""
         self._paused = paused and len(self.pages) >= self._stream.pages_max
         if paused and not self._paused:
             self.ref.tell(CREDIT)
 
     async def _receive_page(self) -> Page:
-        """Returns the next page with a message; one of refused messages alone is acknowledged here."""
+        """Returns the next page with a message. A page of refused messages alone is acknowledged here."""
         while True:
             received = await self.consumer.receive(PACK_MESSAGES_MAX)
             page = decode(received, self.channel, self.sub_name, self._stream.decoder)
@@ -161,15 +161,15 @@ class Subscription(Actor):
 
 
 class DeliveredPack(LazyFields, MsgPack):
-    """A pack that a stream handed over, with what an acknowledgement of it acknowledges.
+    """A pack that a stream delivered, with the ids that its acknowledgement covers.
 
-    A program may change its messages: the acknowledgement covers what was received.
+    A program may change its messages: the acknowledgement covers the received ones.
 
-    Its trace is that of its first message with one. It is looked for when it is first read, because that reads every message.
+    Its trace is that of its first message with one. It is computed at the first read, because that reads every message.
     """
 
     to_ack: dict[Subscription, list[bytes]] = msgspec.field(default_factory=dict)
-    """The ids that `ack` acknowledges; empty once that was done."""
+    """The ids that `ack` acknowledges; empty afterwards."""
 
     _READERS = {"trace_ctx": lambda pack: next((msg.trace_ctx for msg in pack.msgs if msg.trace_ctx), {})}  # noqa: RUF012
 
@@ -178,7 +178,7 @@ class DeliveredPack(LazyFields, MsgPack):
         del self.trace_ctx
 
     def take_ids(self) -> dict[Subscription, list[bytes]]:
-        """Returns the ids to acknowledge, the first time; afterwards none."""
+        """Returns the ids to acknowledge at the first call; empty afterwards."""
         ids, self.to_ack = self.to_ack, {}
         return ids
 
@@ -196,7 +196,9 @@ class Subscriptions:
         arrived: Callable[[Subscription], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`buffer_size`: the pages that may wait in all of them, and at least one in each. `arrived` is called after a page was added."""
+        """`buffer_size` bounds the waiting pages of all subscriptions; each has at least one. `arrived` is called after a page was
+        added.
+        """
         self.decoder: Final = decoder
         self.on_refused: Final = on_refused
         self.arrived: Final = arrived
@@ -209,7 +211,7 @@ class Subscriptions:
 
     @property
     def pages_max(self) -> int:
-        """The most pages that wait in one subscription."""
+        """The maximum number of waiting pages of one subscription."""
         return max(1, self._buffer_size // len(self))
 
     def __len__(self) -> int:
@@ -222,7 +224,7 @@ class Subscriptions:
         return self._by_channel[channel]
 
     async def open(self, channels: Sequence[str], sub_name: str, *, earliest: bool, exclusive: bool, check: Callable[[], None]) -> None:
-        """Opens the channels that are not open, all or none. `check` raises if that is not wanted any more."""
+        """Opens the channels that are not open, all or none. `check` raises if the opening is obsolete."""
         await self._system.start()
         opened: dict[str, Subscription] = {}
         try:
@@ -238,7 +240,7 @@ class Subscriptions:
         self._by_channel.update(opened)
 
     async def seek(self, positions: Sequence[MsgPosition], *, inclusive: bool, failed: Callable[[BaseException], None]) -> None:
-        """Moves all subscriptions or none; `failed` is called if it went wrong when some may have moved."""
+        """Moves all subscriptions or none. `failed` is called for a failure after which some may have moved."""
         targets = self._targets(positions)
         for subscription, position in targets:
             await subscription.consumer.check(position.msg_id)
@@ -250,7 +252,7 @@ class Subscriptions:
             raise
 
     def start(self) -> None:
-        """Begins to receive."""
+        """Starts receiving."""
         self.started = True
         for subscription in self:
             self._system.spawn(subscription.acker, name=f"acks of {subscription.channel}")
@@ -261,12 +263,12 @@ class Subscriptions:
         return all(self._by_channel.get(subscription.channel) is subscription for subscription in pack.to_ack)
 
     async def ack_room(self, pack: DeliveredPack) -> None:
-        """Returns when `begin_ack` may be called for this pack."""
+        """Waits until `begin_ack` may be called for this pack."""
         for subscription in list(pack.to_ack):
             await subscription.acker.room()
 
     def begin_ack(self, pack: DeliveredPack, *, reply: bool) -> list[asyncio.Future[None]]:
-        """Begins to acknowledge a pack, the first time it is called for it; returns the replies of the actors if they are wanted."""
+        """Begins to acknowledge a pack at the first call for it; returns the replies of the actors if requested."""
         replies = []
         for subscription, msg_ids in pack.take_ids().items():
             ack = Ack(msg_ids, asyncio.get_running_loop().create_future() if reply else None)
@@ -276,7 +278,7 @@ class Subscriptions:
         return replies
 
     async def drain(self) -> None:
-        """Ends the acknowledging, after what was asked for."""
+        """Ends the acknowledging, after all requested acknowledgements."""
         if self.started:
             await asyncio.gather(*(subscription.acker.ref.stop() for subscription in self))
 
@@ -295,7 +297,7 @@ class Subscriptions:
             raise failures[0]
 
     def _targets(self, positions: Sequence[MsgPosition]) -> list[tuple[Subscription, MsgPosition]]:
-        """Returns the positions with their subscriptions; raises TypeError or InvalidArgumentError if there is one to refuse."""
+        """Returns the positions with their subscriptions; raises TypeError or InvalidArgumentError for an unusable position."""
         targets: dict[str, tuple[Subscription, MsgPosition]] = {}
         for position in positions:
             if not isinstance(position, MsgPosition):
@@ -308,7 +310,7 @@ class Subscriptions:
                 )
             if not position.msg_id:
                 raise InvalidArgumentError(
-                    f"the position in channel {channel!r} has an empty msg_id: without a seek, as_consumer() says where it begins"
+                    f"the position in channel {channel!r} has an empty msg_id: omit the seek to begin where as_consumer() does"
                 )
             if channel in targets:
                 raise InvalidArgumentError(f"there are two positions in channel {channel!r}: give one a channel")

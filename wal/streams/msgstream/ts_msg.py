@@ -1,7 +1,7 @@
-"""TsMsg: what every stream message has, and its wire form: the base in field 1, then the fields of its class.
+"""TsMsg: the common part of stream messages, and its wire form: the base in field 1, then the fields of its class.
 
-The base is read first, so the type and the timestamp of a message are known whatever follows. Bytes that are no message raise
-InvalidArgumentError and nothing else. A `MsgPosition` is where a message is in its channel, and a `MsgPack` has the messages that are
+The base is read first, so the type and the timestamp of a message are available whatever follows. Bytes that are not a message raise
+InvalidArgumentError and no other error. A `MsgPosition` is the position of a message in its channel. A `MsgPack` has the messages that are
 produced or consumed together.
 """
 
@@ -20,14 +20,13 @@ from wal.streams.msgstream.checks import check_integer, check_integers
 
 
 class LazyFields:
-    """Fields of received messages and packs whose values are made when they are first read.
+    """A base of structs whose fields are converted when they are first read, such as received messages. It precedes the struct among the
+    bases.
 
-    To convert all fields of a message from protobuf takes several times as long as protobuf takes to parse it, and many messages are handed
-    on, or chosen by one field. So a received message begins without values. Python calls `__getattr__` for a field that has none; that
-    makes the value and stores it, so a field that was read or assigned is an ordinary one, and what a program changes in it stays. What
-    msgspec does with all fields at once (==, repr, copy, pickle) reads them first.
-
-    A base of structs that can have unread fields; it precedes the struct among the bases.
+    Converting all fields of a message from protobuf takes several times as long as parsing it, and many messages are only passed on, or
+    chosen by one field. So a received message begins without values. Python calls `__getattr__` for a field without a value; that converts
+    and stores it. A field that was read or assigned is an ordinary one, and a program's changes to it stay. Operations of msgspec on all
+    fields at once (==, repr, copy, pickle) read them first.
     """
 
     __slots__ = ()
@@ -42,11 +41,11 @@ class LazyFields:
         raise NotImplementedError
 
     def read(self) -> None:
-        """Reads all fields. The functions of `msgspec` itself, such as `msgspec.structs.replace`, need that before."""
+        """Reads all fields. The functions of `msgspec` itself, such as `msgspec.structs.replace`, require it."""
         for name in self.__struct_fields__:
             getattr(self, name)
 
-    if not TYPE_CHECKING:  # which would find every attribute
+    if not TYPE_CHECKING:  # otherwise type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             read = self._READERS.get(name)
@@ -90,7 +89,7 @@ BASE: Final = b"\n"
 """The first byte of a message: field 1, with a length."""
 PREFIX_BYTES: Final = 5
 _TYPE: Final = 0x08
-"""The first byte of a base as it is usually written: field 1, a number."""
+"""The first byte of a base in its usual form: field 1, a number."""
 NO_KEYS: Final[Sequence[int]] = ()
 
 
@@ -100,20 +99,20 @@ class _Received(LazyFields):
     __slots__ = ("_wire",)
 
     _wire: Any
-    """The bytes of the message; after the first field was read, what `_parse` returned."""
+    """The bytes of the message; after the first field was read, the result of `_parse`."""
     _parse: ClassVar[staticmethod[[bytes], Any]]
     """Returns an object with the fields of the message that are not in its base, and with its `base`."""
 
     @classmethod
     def _received(cls, data: bytes) -> Self:
-        """Returns a message without values, whose fields are read from these bytes; they must be sound, and of this class."""
+        """Returns a message without values, whose fields are read from these bytes. The bytes must be valid, and of this class."""
         message = cls.__new__(cls)
         message._wire = data
         return message
 
     @property
     def _parsed(self) -> Any:
-        # Messages that wait keep their bytes: what protobuf makes of them is several times as large, and slower to keep than to make again.
+        # Waiting messages keep their bytes: protobuf's objects are several times as large, and slower to keep than to create again.
         if type(self._wire) is bytes:
             self._wire = type(self)._parse(self._wire)
         return self._wire
@@ -127,19 +126,19 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
     """
 
     id: int = 0
-    """The producer's own number of the message (64 bits, signed). Not 0: a repeat of the same id and source is recognised."""
+    """The producer's own number of the message (64 bits, signed). Messages with equal ids (not 0) and sources count as duplicates."""
     timestamp: int = 0
     """The time tick of the whole message (64 bits, unsigned); 0 for rows that have their own."""
     source_id: int = 0
-    """Who produced it (64 bits, signed)."""
+    """The producer's id (64 bits, signed)."""
     target_id: int = 0
-    """For whom it is (64 bits, signed)."""
+    """The recipient's id (64 bits, signed)."""
     hash_keys: Sequence[int] = NO_KEYS
-    """What distributes it over the channels (32 bits, unsigned): a key for each row, or one key."""
+    """The keys that distribute the message over the channels (32 bits, unsigned): a key for each row, or one key."""
     trace_ctx: Mapping[str, str] = {}
     """The context of a trace, such as W3C's `traceparent`; the base's `properties` on the wire."""
     position: MsgPosition | None = None
-    """Where it was received; not on the wire."""
+    """The position where the message was received; not on the wire."""
 
     _READERS: ClassVar[dict[str, Callable[[Any], Any]]] = {
         "id": lambda message: message._parsed.base.msg_id,
@@ -170,13 +169,13 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
         return self.timestamp
 
     def set_ts(self, ts: int) -> None:
-        """Gives the whole message this timestamp, as its begin and its end."""
+        """Sets this timestamp for the whole message, as its begin and its end."""
         if type(ts) is not int or not 0 <= ts < 1 << 64:
             check_integer("ts", ts, bits=64)
         self.timestamp = ts
 
     def set_position(self, position: MsgPosition | None) -> None:
-        """Sets where the message was received."""
+        """Sets the position where the message was received."""
         self.position = position
 
     def set_trace_ctx(self, ctx: Mapping[str, str]) -> None:
@@ -185,7 +184,7 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
         self.trace_ctx = ctx
 
     def check(self) -> None:
-        """Raises TypeError or InvalidArgumentError, which names the field, if one has no wire form."""
+        """Raises TypeError or InvalidArgumentError, which names the field, if a field has no wire form."""
         try:
             usual = 0 <= self.id | self.timestamp | self.source_id | self.target_id < 1 << 63
         except TypeError:
@@ -205,12 +204,13 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
 
     @classmethod
     def unmarshal_body(cls, msg_type: int, body: bytes) -> Self:
-        """Returns a message of this type and these fields; `unmarshal` adds the base. Bytes that it cannot read may raise DecodeError,
-        TypeError or ValueError."""
+        """Returns a message with this type and these fields; `unmarshal` adds the base. It may raise DecodeError, TypeError or ValueError
+        for other bytes.
+        """
         raise NotImplementedError
 
     def marshal(self) -> bytes:
-        """Returns the message on the wire; raises as the constructor does if a field was assigned a wrong value."""
+        """Returns the message on the wire; raises as the constructor does for an invalid field."""
         self.check()
         base = wire.MsgBase()
         base.msg_type = self.msg_type
@@ -226,7 +226,7 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
 
     @classmethod
     def unmarshal(cls, data: bytes) -> Self:
-        """Returns the message with these bytes; raises InvalidArgumentError if they are none of this class."""
+        """Returns the message with these bytes; raises InvalidArgumentError if they are not of this class."""
         base, body = split(data)
         try:
             message = cls.unmarshal_body(base.msg_type, body)
@@ -236,7 +236,7 @@ class TsMsg(_Received, msgspec.Struct, kw_only=True, gc=False):
         return message
 
     def set_base(self, base: wire.MsgBase) -> None:
-        """Takes over the fields of a base that was read; raises InvalidArgumentError if it is that of another type."""
+        """Copies the fields of a decoded base; raises InvalidArgumentError if it has another type."""
         if self.msg_type != base.msg_type:
             raise other_type(type(self), self.msg_type, base)
         self.id = base.msg_id
@@ -257,7 +257,7 @@ def read_type(data: bytes) -> int:
 
 
 def prefix_has_type(data: bytes) -> bool:
-    """Returns whether the first PREFIX_BYTES say the type, as in most messages: a short base that begins with a type of two bytes."""
+    """Returns whether the first PREFIX_BYTES contain the type, as in most messages: a short base that begins with a type of two bytes."""
     return len(data) >= PREFIX_BYTES and data[0] == 0x0A and data[1] < 128 and data[2] == _TYPE and data[3] > 127 and 0 < data[4] < 128
 
 
@@ -297,14 +297,14 @@ def joined(base: wire.MsgBase, body: bytes) -> bytes:
 
 
 def other_type(kind: type[TsMsg], expected: object, base: wire.MsgBase) -> InvalidArgumentError:
-    """Returns the error for a message that has another type than its class."""
-    return InvalidArgumentError(f"a message of type {base.msg_type} is no {kind.__name__}, which has {expected!r}")
+    """Returns the error for a message whose type is not that of its class."""
+    return InvalidArgumentError(f"a message of type {base.msg_type} is not a {kind.__name__}, which has {expected!r}")
 
 
 def undecodable(data: bytes, expected: str) -> InvalidArgumentError:
-    """Returns the error for bytes that are not what is expected."""
-    shown = f"{data[:32].hex(' ')}{' …' if len(data) > 32 else ''}"
-    return InvalidArgumentError(f"{len(data)} bytes [{shown}] are not {expected}")
+    """Returns the error for bytes other than the expected ones."""
+    excerpt = f"{data[:32].hex(' ')}{' …' if len(data) > 32 else ''}"
+    return InvalidArgumentError(f"{len(data)} bytes [{excerpt}] are not {expected}")
 
 
 def check_trace(ctx: object) -> None:
@@ -322,7 +322,7 @@ def check_trace(ctx: object) -> None:
 
 
 def _long_size(data: bytes) -> tuple[int, int]:
-    """Returns the length of a base of 128 bytes and more, and where the base begins."""
+    """Returns the length of a base of 128 bytes and more, and the index at which the base begins."""
     size = 0
     for at, byte in enumerate(data[1:6]):
         size |= (byte & 0x7F) << 7 * at
@@ -334,15 +334,15 @@ def _long_size(data: bytes) -> tuple[int, int]:
 class MsgPosition(msgspec.Struct, frozen=True, gc=False):
     """The position of a message in a channel.
 
-    It is a value: equal, hashable, and it can be stored (`msgspec.json`) and used by another process. A wrong type raises TypeError, a
-    wrong value InvalidArgumentError.
+    A position is a value: equal, hashable, storable (`msgspec.json`) and valid in another process. A wrong type raises TypeError, a wrong
+    value InvalidArgumentError.
     """
 
     channel_name: str
     msg_id: bytes
-    """The medium's id of the message. An empty one is no position to seek to: `seek` refuses it."""
+    """The medium's id of the message. `seek` rejects a position with an empty id."""
     msg_group: str = ""
-    """The subscription that received it."""
+    """The subscription that received the message."""
     timestamp: int = 0
     """The time tick up to which the messages before this position are complete, or the message's `begin_ts`; unsigned, 64 bits."""
 
@@ -372,14 +372,15 @@ class MsgPack(msgspec.Struct):
     msgs: Sequence[TsMsg]
     """A list or a tuple."""
     begin_ts: int = _UNKNOWN
-    """If it is not given, the smallest `begin_ts` of the messages; 0 if there are none."""
+    """Defaults to the smallest `begin_ts` of the messages, or 0 without messages."""
     end_ts: int = _UNKNOWN
-    """If it is not given, the largest `end_ts` of the messages; 0 if there are none."""
+    """Defaults to the largest `end_ts` of the messages, or 0 without messages."""
     start_positions: list[MsgPosition] = []
-    """Where the pack begins: one position a channel. `seek(*start_positions)` gives it again; a stream without time ticks needs
-    `inclusive=True` for that."""
+    """The begin of the pack, one position a channel. `seek(*start_positions)` returns the pack again; a stream without time ticks needs
+    `inclusive=True` for that.
+    """
     end_positions: list[MsgPosition] = []
-    """`seek(*end_positions)` continues exactly after the pack."""
+    """The end of the pack: `seek(*end_positions)` continues exactly after it."""
     trace_ctx: Mapping[str, str] = {}
     """The context of the trace that produced or consumed the pack."""
 

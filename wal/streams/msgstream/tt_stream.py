@@ -1,7 +1,7 @@
-"""TtMsgStream: one pack for each time tick, with the messages of all channels up to there.
+"""TtMsgStream: one pack for each time tick, with the messages of all channels up to that tick.
 
-Owns a TickAligner, and feeds it the pages that the subscriptions received, only of the channels that it asks for. It guarantees that
-`seek(*pack.end_positions)` continues exactly after the pack: no message is lost, repeated, or handed over before its tick.
+Owns a TickAligner, and feeds it the received pages of the channels that it needs. It guarantees that `seek(*pack.end_positions)` continues
+exactly after the pack: no message is lost, repeated, or delivered before its tick.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TICK_BYTES_MAX: Final = 64 << 20
 class TtMsgStream(MsgStream):
     """A stream whose packs end at the time ticks of its channels; otherwise as MsgStream.
 
-    A pack has the messages whose `end_ts` is above its `begin_ts`, the tick before, and at or below its `end_ts`, the smallest of the
-    channels' newest ticks. It can be empty: time has passed. It is the only consumer of its subscription. Every channel must be sent ticks,
-    though not the same ones; one without ticks holds the stream back (`statistics().waits_for`).
+    A pack has the messages whose `end_ts` is above its `begin_ts`, the previous tick, and at or below its `end_ts`, the smallest of the
+    channels' newest ticks. A pack can be empty: time has passed. The stream is the only consumer of its subscription. Every channel must be
+    sent ticks, though not the same ones; a channel without ticks holds the stream back (`statistics().waits_for`).
 
-    A message that came after a tick at or above it is late and skipped. A message with the `source_id` and `id` (if that is not 0) of
-    another one of the same channel and pack was sent twice, and is delivered once. `tick_bytes_max` bounds the bytes of the messages that
-    wait for their tick, in all channels; more end the stream.
+    A message after a tick at or above its own is late and skipped. Two messages of one channel and pack with the same `source_id` and `id`
+    (not 0) are one message that was sent twice; the stream delivers it once. `tick_bytes_max` bounds the bytes of the messages that wait
+    for their tick, in all channels; more end the stream.
     """
 
     _with_form = "async with TtMsgStream(medium) as stream: …"
@@ -62,7 +62,7 @@ class TtMsgStream(MsgStream):
         self._positions: dict[str, MsgPosition] = {}
         self._broken = False
         self._read_to: dict[str, int] = {}
-        """How far the first page of a channel was read."""
+        """The index up to which the first page of a channel was read."""
 
     async def seek(self, *positions: MsgPosition, inclusive: bool = False) -> None:
         """Continues exactly after the pack with these `end_positions`; `inclusive` is for streams without time ticks.
@@ -71,7 +71,7 @@ class TtMsgStream(MsgStream):
         """
         if inclusive:
             raise InvalidArgumentError("inclusive=True is for streams without time ticks: to get a pack again, seek to its start_positions")
-        await self._seek(positions, inclusive=True)  # the message at a position is the first one left over
+        await self._seek(positions, inclusive=True)  # the message at a position is the first one that remains
 
     def _sought(self, positions: Sequence[MsgPosition]) -> None:
         self._positions |= {position.channel_name: position for position in positions}
@@ -96,12 +96,12 @@ class TtMsgStream(MsgStream):
                     aligned.end_positions,
                     to_ack={self._subscriptions[name]: msg_ids for name, msg_ids in aligned.handled.items()},
                 )
-            if not [name for name in aligner.wanted() if self._feed(self._subscriptions[name])]:
+            if not [name for name in aligner.channels_to_read() if self._feed(self._subscriptions[name])]:
                 break
         return None
 
     def _feed(self, subscription: Subscription) -> bool:
-        """Gives the aligner what it wants of a channel's first page; returns False if there is no page."""
+        """Feeds the aligner from a channel's first page; returns False if there is no page."""
         if not subscription.pages:
             return False
         name, page = subscription.channel, subscription.pages[0]
@@ -117,7 +117,7 @@ class TtMsgStream(MsgStream):
         try:
             self._refuse(name, channel.tick, late)
             self._check_bytes()
-        except BaseException as error:  # on_refused waits for nothing, so nobody was cancelled
+        except BaseException as error:  # on_refused never waits, so no caller was cancelled
             self._broken = True
             self._fail(error)
         return True
@@ -141,7 +141,7 @@ class TtMsgStream(MsgStream):
             )
 
     def _waits_for(self) -> tuple[str, ...]:
-        return tuple(name for name in self._aligner.wanted() if not self._subscriptions[name].pages)
+        return tuple(name for name in self._aligner.channels_to_read() if not self._subscriptions[name].pages)
 
     def _channel_statistics(self, one: Subscription) -> ChannelStatistics:
         counts = super()._channel_statistics(one)

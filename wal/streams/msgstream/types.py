@@ -7,7 +7,7 @@ from typing import Final
 
 
 class MsgType(IntEnum):
-    """The type of a stream message; the numbers are those of Milvus. `UNDEFINED` is no type that a message may have."""
+    """The type of a stream message; the numbers are those of Milvus. Messages never have the type `UNDEFINED`."""
 
     UNDEFINED = 0
     CREATE_COLLECTION = 100
@@ -67,7 +67,7 @@ class MsgType(IntEnum):
 class EarlierMsgType(IntEnum):
     """The numbers of early versions of Milvus, which old streams have.
 
-    1201 means another type today, so one stream has one kind of numbers.
+    1201 means another type today, so all numbers of a stream are of one kind.
     """
 
     INSERT = 400
@@ -80,7 +80,7 @@ class EarlierMsgType(IntEnum):
 
     @property
     def current(self) -> MsgType:
-        """The type that means the same today: `TIME_SYNC` was a second kind of tick."""
+        """The same type with today's number: `TIME_SYNC` was a second kind of tick."""
         return _CURRENT.get(self) or MsgType(self)
 
 

@@ -59,13 +59,14 @@ class GlobalParamsTable:
                 del self._names[bisect_left(self._names, name)]
 
     def load_yaml(self, file_path: str | os.PathLike[str]) -> None:
-        """Sets all parameters of a YAML file, and replaces earlier values. If it raises, it has set none of them.
+        """Sets all parameters of a YAML file, and replaces earlier values. If it raises, no parameter has changed.
 
-        Nested maps are flattened: `etcd: {port: 12379}` sets `etcd.port`. Scalars keep the text that is written, without quotes: `0x10`
-        stays `0x10`. A missing value is an empty text, and the items of a list are joined by `,`. Raises InvalidArgumentError, with the
-        line where there is one, for a file that is missing, is not YAML, sets a parameter twice, holds anything but parameters, or has
-        more than 1 MiB, 65,536 parameters, 16 MiB of flattened names and values, 1,048,576 names, values and items, or 100 maps around
-        a parameter (aliases make large parameters of a short text).
+        Nested maps are flattened: `etcd: {port: 12379}` sets `etcd.port`. A scalar keeps its written text without quotes: `0x10` stays
+        `0x10`. A missing value is an empty text, and the items of a list are joined by `,`.
+
+        Raises InvalidArgumentError, with the line where there is one, for a file that is missing, is not YAML, sets a parameter twice, or
+        holds anything but parameters. The same error limits a file to 1 MiB, 65,536 parameters, 16 MiB of flattened names and values,
+        1,048,576 names, values and items, and 100 maps around a parameter. (Aliases make large parameters of a short text.)
         """
         from wal.streams.params.yaml_file import parameters_in  # PyYAML is an extra
 

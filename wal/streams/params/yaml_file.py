@@ -15,21 +15,21 @@ with Needed("reading YAML needs", "params"):
 
 
 FILE_BYTES_MAX: Final = 1 << 20
-"""The largest file that is read. PyYAML takes about 10 s for it."""
+"""The largest file that is read. PyYAML needs about 10 s for a file of this size."""
 PARAMETERS_MAX: Final = 65_536
-"""The most parameters of a file."""
+"""The maximum number of parameters in a file."""
 VISITS_MAX: Final = FILE_BYTES_MAX
-"""The most names, values and items that are visited. Each takes a byte of the file, so only a file with aliases has more."""
+"""The maximum number of visited names, values and items. Each takes a byte of the file, so only a file with aliases has more."""
 TEXT_BYTES_MAX: Final = 16 << 20
-"""The most bytes of all flattened names and all values, as UTF-8. A name counts the prefixes of the maps around it."""
+"""The maximum total size of all flattened names and all values, as UTF-8. A name includes the prefixes of the maps around it."""
 DEPTH_MAX: Final = 100
-"""The most maps around a parameter, those of aliases included."""
+"""The maximum number of maps around a parameter, including maps of aliases."""
 SHOWN_CHARACTERS_MAX: Final = 120
-"""How much of a name an error shows."""
+"""The maximum length of a name in an error."""
 
 
 def parameters_in(path: str) -> dict[str, str]:
-    """Returns the parameters of a file by lower-case name. Raises InvalidArgumentError for a file that holds anything else, or too much."""
+    """Returns the parameters of a file by lower-case name. Raises InvalidArgumentError for other content, and above the limits."""
     text = _content(path)
     try:
         root = yaml.compose(text, yaml.BaseLoader)
@@ -57,7 +57,7 @@ def _content(path: str) -> bytes:
 
 
 class _Flattening:
-    """Flattens the tree of one file. Aliases make a large tree of a short text, so each step is counted before it is taken."""
+    """Flattens the tree of one file. Aliases make a large tree of a short text, so each step is counted before it runs."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """RocksMQ: channels of messages and consumer groups on RocksDB, for message streams inside one process. It is not the WAL's log.
 
-`RocksMQ` has the calls; the `Broker` actor owns all state and makes one write and one sync for all calls of a turn. Channels, groups and
-the catalog are pure tables, which say what is written and what retention drops; `Store` is the file.
+`RocksMQ` has the calls. The `Broker` actor owns all state, and makes one write and one sync for all calls of a turn. Channels, groups and
+the catalog are pure tables that decide what is written and what retention drops. `Store` is the file.
 """
 
 from wal.streams.rocksmq.broker import RocksMQStatistics

@@ -1,8 +1,8 @@
 """Broker: the actor of a RocksMQ. One turn takes all waiting calls, writes once, syncs once, then answers.
 
-Owns the catalog and the thread that alone touches the store. It guarantees that calls on one channel take effect in order, that every
-answered change is durable (except the position of `consume` with auto_ack, see there), that no message is visible before it is durable, and
-that a cancelled consumer has taken nothing. A failing disk ends it: later calls get that error.
+Owns the catalog, and the only thread that uses the store. It guarantees that calls on one channel take effect in order, and that every
+answered change is durable (except the position of `consume` with auto_ack, see there). No message is visible before it is durable, and a
+cancelled consumer has taken nothing. A disk error ends the broker: later calls raise that error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ _log: Final = logging.getLogger("wal.rocksmq")
 
 
 class IDAllocator(Protocol):
-    """Milvus' allocator: `count` consecutive ids, positive, above all earlier ones; `wal.timestamp.IdAllocator` is one."""
+    """Milvus' allocator: `count` consecutive ids, positive, above all earlier ones. `wal.timestamp.IdAllocator` is an implementation."""
 
     def alloc(self, count: int) -> Awaitable[range]:
         """Returns the next `count` ids."""
 
 
 class RocksMQStatistics(msgspec.Struct, frozen=True):
-    """Counters since the RocksMQ was opened. `writes`: synced write batches; `produced`, `consumed`: messages; `in_flight_bytes`:
-    payloads that wait to be written."""
+    """Counters since the RocksMQ was opened. `writes` counts synced write batches; `produced` and `consumed` count messages;
+    `in_flight_bytes` is the size of the payloads that wait to be written.
+    """
 
     channels: int
     groups: int
@@ -67,14 +68,14 @@ class Broker(Actor):
         self._compactions = ThreadPoolExecutor(1, "rocksmq-compaction")
         self.consuming: Consuming = Consuming(store, catalog, self._run, bytes_max=settings.consume_bytes_max)
         self._dropped: list[Channel] = []
-        """The channels of which pages were dropped in this turn."""
+        """The channels that lost pages in this turn."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def started(self) -> None:
         self._look_later()
 
     async def receive_control(self, message: WithdrawRequest) -> None:
-        """Takes back the messages that a consumer did not get, before any other call; waiting calls then get them."""
+        """Returns a cancelled consumer's messages to its group before any other call; waiting calls then get them."""
         consume = message.consume
         if message.messages:
             changes = TurnWrites()
@@ -98,7 +99,7 @@ class Broker(Actor):
         sought: list[str] = []
         try:
             first = await self._take_ids(batch, changes)
-        except Exception as error:  # An error of an allocator is the answer to the calls that wanted ids, and to no others.
+        except Exception as error:  # An allocator's error is the answer to the calls that need ids, and to no others.
             batch, first = self._without_ids(batch, error), 0
         for request in batch:
             try:
@@ -117,7 +118,7 @@ class Broker(Actor):
                 if request.reply is not None and not request.reply.done():
                     request.reply.set_exception(error)
         for channel in produced.values():
-            if self.catalog.channels.get(channel.name) is channel:  # else it was destroyed after that
+            if self.catalog.channels.get(channel.name) is channel:  # otherwise it was destroyed later in this turn
                 channel.store_end(changes)
         if changes:
             await self._run(self._store.write, changes)
@@ -170,7 +171,7 @@ class Broker(Actor):
         try:
             self.ref.tell(ChangeRequest(None, self.retain))
         except InboxFullError:
-            pass  # the next check does it
+            pass  # the next check retries it
         except ActorError:
             return
         self._look_later()
@@ -186,7 +187,7 @@ class Broker(Actor):
         request.size = 0
 
     def _without_ids(self, batch: list[Any], error: Exception) -> list[Any]:
-        """Fails the requests that wanted ids, and returns the rest of the turn."""
+        """Fails the requests that need ids, and returns the rest of the turn."""
         for request in batch:
             if isinstance(request, ProduceRequest):
                 self.landed(request)
@@ -195,7 +196,7 @@ class Broker(Actor):
         return [request for request in batch if not isinstance(request, ProduceRequest)]
 
     async def _run(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        """Runs a call on the store's thread; a cancelled turn waits for it anyway."""
+        """Runs a call on the store's thread. A cancelled turn still waits for the call."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: call(*args, **named))
 
@@ -244,7 +245,7 @@ class Broker(Actor):
         return end
 
     def retain(self, changes: TurnWrites) -> int:
-        """Drops what retention may drop; returns the number of pages."""
+        """Drops the pages that retention allows to drop; returns their number."""
         total, now_us = 0, time.time_ns() // 1000
         for channel in self.catalog.channels.values():
             count = pages_to_drop(channel, self._settings, now_us=now_us)
@@ -263,7 +264,7 @@ def _compacted(compacting: Future[Any]) -> None:
 
 
 def _in_order(batch: list[Any]) -> Iterator[list[Any]]:
-    """Yields the batch in parts, so that a call that moves or ends a group comes after all earlier calls of `consume`."""
+    """Yields the batch in parts, so that a call that moves or ends a group runs after all earlier calls of `consume`."""
     part: list[Any] = []
     consuming: set[str] = set()
     for request in batch:

@@ -1,4 +1,4 @@
-"""Catalog: all channels and the next id, in their stored form and as users see them. Pure."""
+"""Catalog: all channels and the next id, in their stored form and as users get them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ FIRST_ID: Final = 1
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """A consumer group. `current_id`: the last id that the group has finally consumed, or -1. `waiting`: its waiting calls of `consume`."""
+    """A consumer group. `current_id` is the last id that the group has finally consumed, or -1. `waiting` counts its waiting calls of
+    `consume`.
+    """
 
     name: str
     channel: str
@@ -24,8 +26,9 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):
-    """A channel. `begin_id`: its first message; `end_id`: the id after its last one (equal: it is empty). `bytes`: payloads, and 16 a
-    message."""
+    """A channel. `begin_id` is its first message, and `end_id` the id after its last one (equal: the channel is empty). `bytes` counts the
+    payloads, and 16 bytes for each message.
+    """
 
     name: str
     begin_id: int
@@ -35,7 +38,7 @@ class ChannelInfo(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All channels by name, and `next_id`, the lowest id never allocated."""
+    """All channels by name, and `next_id`, the lowest id that was never allocated."""
 
     def __init__(self) -> None:
         self.channels: dict[str, Channel] = {}
@@ -53,7 +56,7 @@ class Catalog:
         return catalog
 
     def infos(self, waiting: Callable[[str, str], int]) -> list[ChannelInfo]:
-        """Returns all channels with their groups, by name; `waiting(channel, group)` says how many calls of `consume` wait."""
+        """Returns all channels with their groups, by name. `waiting(channel, group)` returns the number of waiting calls of `consume`."""
         return [
             ChannelInfo(
                 name,

@@ -1,6 +1,6 @@
 """Channel: the state of one channel, and its changes as puts and deletions. Pure: it never waits and reads no clock.
 
-Owns: the range of existing ids, the pages by which retention drops messages, and the consumer groups with their positions. It guarantees
+Owns the range of existing ids, the pages by which retention drops messages, and the consumer groups with their positions. It guarantees
 that its `changes` bring the stored channel to the state of this object.
 
     begin_id <= ids < end_id                    equal: empty
@@ -8,7 +8,7 @@ that its `changes` bring the stored channel to the state of this object.
     current_id of a group                       the last id finally consumed; NOTHING for none, LOST where unconsumed ones were dropped
     read_id of a group                          the last id delivered in this opening; a new opening begins after current_id
     returned of a group                         delivered and returned, for its next call; current_id stays before the first of them
-    acked_id of a group                         the value of current_id once all of those were taken again
+    acked_id of a group                         the value of current_id after all returned messages are delivered again
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wal.streams.rocksmq.keys import (
 from wal.streams.rocksmq.settings import RocksMQSettings
 
 RECORD_BYTES: Final = 16
-"""The bytes that a message counts in addition to its payload: its id, and the id before it."""
+"""The bytes that a message counts in addition to its payload: its id, and the previous id."""
 LOST: Final = 0
 """The current_id of a group that had consumed nothing when the first messages were dropped. Ids begin at 1."""
 
@@ -55,7 +55,9 @@ class ConsumerMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChannelPage(msgspec.Struct, frozen=True):
-    """Messages that are dropped together: the first and the last id, their bytes, and when the page was filled (µs since 1970)."""
+    """Messages that are dropped together: the first and the last id, their bytes, and the time at which the page was filled (µs since
+    1970).
+    """
 
     first_id: int
     last_id: int
@@ -138,7 +140,7 @@ class Channel:
         self._store_page(changes)
 
     def drop(self, count: int, changes: TurnWrites) -> None:
-        """Removes the `count` oldest pages, and notes it in groups that had consumed nothing."""
+        """Removes the `count` oldest pages, and marks the groups that had consumed nothing."""
         dropped = [self.pages.popleft() for _ in range(count)]
         begin = self.begin_id
         self.begin_id = self.pages[0].first_id if self.pages else self.first_id or self.end_id
@@ -168,13 +170,13 @@ class Channel:
         group.current_id = group.read_id = group.acked_id = message_id
         changes.put(current_id_key(group.name, self.name), number(message_id))
 
-    def ack(self, group: ConsumerGroup, message_id: int, changes: TurnWrites, *, held: int | None = None) -> None:
+    def ack(self, group: ConsumerGroup, message_id: int, changes: TurnWrites, *, first_returned: int | None = None) -> None:
         """Marks everything up to this id as finally consumed; the group's next read stays. An id below the current one changes nothing.
 
-        `held`: the id before the first returned message; the group has consumed nothing after it.
+        `first_returned` is the id before the first returned message; the group has consumed nothing after it.
         """
         group.acked_id = max(group.acked_id, message_id)
-        current = group.acked_id if held is None else min(group.acked_id, held)
+        current = group.acked_id if first_returned is None else min(group.acked_id, first_returned)
         if current != group.current_id:
             group.current_id = current
             changes.put(current_id_key(group.name, self.name), number(current))
@@ -194,19 +196,19 @@ class Channel:
 
 
 def pages_to_drop(channel: Channel, settings: RocksMQSettings, *, now_us: int) -> int:
-    """Returns how many of the channel's oldest pages are to be dropped now: pages that are too old, or exceed the bytes.
+    """Returns the number of the channel's oldest pages to drop now, because they are too old or exceed the bytes.
 
-    Messages that a group has not consumed stay unless the settings say otherwise. A channel without groups keeps everything (it is
+    Messages that a group has not consumed stay unless the settings allow their loss. A channel without groups keeps everything (it is
     unconsumed), as in Milvus, unless `retention_unconsumed`. The open page always stays.
     """
     if settings.retention_bytes is None and settings.retention_s is None:
         return 0
-    consumed, held, count = channel.consumed(), channel.size, 0
+    consumed, remaining_bytes, count = channel.consumed(), channel.size, 0
     for page in channel.pages:
         old = settings.retention_s is not None and page.filled_us + settings.retention_s * 1e6 <= now_us
-        large = settings.retention_bytes is not None and held > settings.retention_bytes
+        large = settings.retention_bytes is not None and remaining_bytes > settings.retention_bytes
         if not (old or large) or not (settings.retention_unconsumed or page.last_id <= consumed):
             break
-        held -= page.bytes
+        remaining_bytes -= page.bytes
         count += 1
     return count

@@ -1,7 +1,7 @@
 """Consuming: the delivery of messages to consumer groups, their positions, and the calls of `consume` that wait.
 
-Owns: the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and runs only within that
-turn. It guarantees that no message is delivered before the group's position is written, and that a cancelled consumer has taken nothing.
+Owns the calls that wait or are being answered. It is the part of the broker's turn that reads the store, and runs only within that turn. It
+guarantees that no message is delivered before the group's position is written, and that a cancelled consumer has taken nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Consuming:
         self.consumed: int = 0
         self.waiting: Waiting = Waiting()
         self.serving: list[ConsumeRequest] = []
-        """The calls being served that had waited: neither an inbox nor a batch holds them."""
+        """The calls that had waited and are now being answered: neither an inbox nor a batch holds them."""
         self._store = store
         self._catalog = catalog
         self._run = run
         self._bytes_max = bytes_max
 
     def destroy(self, name: str, group: str | None, changes: TurnWrites) -> None:
-        """Removes a channel, or this group of it. The calls that wait for its messages get an error."""
+        """Removes a channel, or this group of it. Calls that wait for its messages get an error."""
         channel = self._catalog.channel(name) if group is None else self._catalog.group(group, name)[0]
         if group is None:
             channel.destroy(changes)
@@ -55,25 +55,25 @@ class Consuming:
             position = await self._found(channel, message_id)
             if not inclusive:
                 position = message_id
-        # Messages that were delivered before are not returned.
+        # Messages that were delivered before the seek are not returned.
         group = channel.groups[group.name] = ConsumerGroup(group.name)
         channel.move(group, position, changes)
 
     async def ack(self, group_name: str, channel_name: str, message_id: int, changes: TurnWrites) -> None:
         """Marks everything up to this id as consumed by the group."""
         channel, group = self._delivered(group_name, channel_name, message_id, "acknowledge what was consumed")
-        channel.ack(group, message_id, changes, held=await self._held(channel, group))
+        channel.ack(group, message_id, changes, first_returned=await self._first_returned(channel, group))
 
     async def give_back(self, group_name: str, channel_name: str, messages: Sequence[ConsumerMessage], changes: TurnWrites) -> None:
-        """Returns messages that were handed to the group: its next call gets them."""
+        """Returns delivered messages to the group: its next call gets them."""
         last = max((message.message_id for message in messages), default=NOTHING)
         channel, group = self._delivered(group_name, channel_name, last, "give back what was consumed")
         returned = {message.message_id: message for message in (*group.returned, *messages)}
         group.returned = [returned[message_id] for message_id in sorted(returned)]
-        channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
+        channel.ack(group, group.acked_id, changes, first_returned=await self._first_returned(channel, group))
 
     async def find(self, channel_name: str, message_id: int, _changes: TurnWrites) -> None:
-        """Looks for the message of this id, and changes nothing."""
+        """Checks that the message of this id exists, and changes nothing."""
         await self._found(self._catalog.channel(channel_name), message_id)
 
     def _delivered(self, group_name: str, channel_name: str, message_id: int, remedy: str) -> tuple[Channel, ConsumerGroup]:
@@ -116,16 +116,16 @@ class Consuming:
                 await self._run(self._store.write, changes, sync=False)
 
     async def _serve(self, consume: ConsumeRequest, changes: TurnWrites) -> list[ConsumerMessage]:
-        """Returns the messages for this call; without any, the call waits or gets its empty answer."""
+        """Returns the messages for this call. Without any, the call waits or returns empty."""
         channel, group = self._catalog.group(consume.group, consume.channel)
         messages = await self._next(channel, group, consume.count_max)
         if messages:
             first, last = messages[0].message_id, messages[-1].message_id
             acked = last if consume.auto_ack else group.acked_id
-            # Acknowledged for a caller that returned the messages.
+            # These messages were acknowledged for a caller that returned them.
             if not consume.auto_ack and first <= group.acked_id:
                 acked = group.acked_id = await self._id_before(channel, first)
-            channel.ack(group, acked, changes, held=await self._held(channel, group))
+            channel.ack(group, acked, changes, first_returned=await self._first_returned(channel, group))
             consume.taken = group
         elif consume.waits:
             self.waiting.add(consume)
@@ -134,13 +134,13 @@ class Consuming:
         return messages
 
     async def take_back(self, consume: ConsumeRequest, messages: list[ConsumerMessage], changes: TurnWrites) -> None:
-        """Keeps the messages for the next call of the group, unless the group has moved since they were delivered."""
+        """Stores the messages for the next call of the group, unless the group has moved since they were delivered."""
         self.consumed -= len(messages)
         channel = self._catalog.channels.get(consume.channel)
         if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
             return
         group.returned = sorted([*group.returned, *messages], key=lambda message: message.message_id)
-        channel.ack(group, group.acked_id, changes, held=await self._held(channel, group))
+        channel.ack(group, group.acked_id, changes, first_returned=await self._first_returned(channel, group))
 
     async def _next(self, channel: Channel, group: ConsumerGroup, count_max: int) -> list[ConsumerMessage]:
         """Returns the messages that the group reads next, and marks them as read."""
@@ -164,7 +164,7 @@ class Consuming:
         return messages
 
     async def _found(self, channel: Channel, message_id: int) -> int:
-        """Returns the id before this one; raises an error if there is no such message."""
+        """Returns the id before this one; raises an error if this message does not exist."""
         if message_id <= channel.dropped_id:
             raise self._truncated(channel, f"message {message_id} of channel {channel.name!r} was dropped")
         before = None
@@ -180,12 +180,12 @@ class Consuming:
         """Returns the position of a group that reads from the first message of the channel."""
         return channel.dropped_id or NOTHING
 
-    async def _held(self, channel: Channel, group: ConsumerGroup) -> int | None:
-        """Returns the id before the first returned message, after which the group has consumed nothing; None when there is none."""
+    async def _first_returned(self, channel: Channel, group: ConsumerGroup) -> int | None:
+        """Returns the id before the first returned message, after which the group has consumed nothing; None without returned messages."""
         return await self._id_before(channel, group.returned[0].message_id) if group.returned else None
 
     async def _id_before(self, channel: Channel, message_id: int) -> int:
-        """Returns the position of a group whose next message is this one, or the first remaining one if it was dropped."""
+        """Returns the position of a group whose next message is this one, or the first remaining one if this message was dropped."""
         if message_id <= channel.begin_id:
             return self._beginning(channel)
         before = await self._run(self._store.before, channel.prefix, message_id)

@@ -1,14 +1,15 @@
-"""The keys in RocksDB: Milvus' names, with numbers of fixed width, and none a prefix of another channel's; and TurnWrites.
+"""The keys in RocksDB: Milvus' names, with numbers of fixed width. No key of a channel is a prefix of another channel's key. And
+TurnWrites.
 
     data/<channel>/<id: 8 bytes, big-endian>          the id before it (8 bytes, -1: none), then the payload
-    meta/channel/<channel>/begin_id                   the first id that is there          (8 bytes, as all numbers)
-    meta/channel/<channel>/end_id                     the id after the last one ever given
+    meta/channel/<channel>/begin_id                   the first existing id               (8 bytes, as all numbers)
+    meta/channel/<channel>/end_id                     the id after the last allocated one
     meta/channel/<channel>/page                       the open page: first id (0: empty), bytes; last id dropped (0: none)
     meta/page/<channel>/<last id: 8 bytes>            a full page: first id, bytes, when it was filled (µs since 1970)
     meta/group/<channel>/<group>/current_id           the last id consumed; -1: none
-    meta/format, meta/next_id                         FORMAT; the next id to give
+    meta/format, meta/next_id                         FORMAT; the next id to allocate
 
-Names are percent-encoded, so that no name contains "/": `a` never sees the keys of `a/b` or `a1`. Pure.
+Names are percent-encoded, so that no name contains "/" and the prefix of `a` excludes the keys of `a/b` and `a1`. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ID_MAX: Final = (1 << 63) - 1
 NOTHING: Final = -1
 """Milvus' current_id of a group that has consumed nothing."""
 NAME_BYTES_MAX: Final = 255
-"""The most UTF-8 bytes of a channel's or group's name, as for the WAL's vchannels."""
+"""The maximum length of a channel's or group's name in UTF-8, as for the WAL's vchannels."""
 
 _NUMBER: Final = struct.Struct(">q")
 _KEY_NUMBER: Final = struct.Struct(">Q")
@@ -53,9 +54,9 @@ def number(value: int) -> bytes:
 
 
 def numbers(data: bytes) -> tuple[int, ...]:
-    """Returns the numbers that are stored one after the other; raises ValueError for anything else."""
+    """Returns the stored numbers, which follow one another; raises ValueError for anything else."""
     if len(data) % _NUMBER.size:
-        raise ValueError(f"{len(data)} bytes are no numbers of {_NUMBER.size} bytes")
+        raise ValueError(f"{len(data)} bytes are not a series of numbers of {_NUMBER.size} bytes")
     return tuple(value for (value,) in _NUMBER.iter_unpack(data))
 
 
@@ -102,8 +103,9 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def parse_meta(key: bytes) -> tuple[str, ...]:
-    """Returns ("channel", name, what), ("page", name, last id), ("group", name, group), ("format",) or ("next_id",); else raises
-    ValueError."""
+    """Returns ("channel", name, what), ("page", name, last id), ("group", name, group), ("format",) or ("next_id",). Raises ValueError for
+    any other key.
+    """
     if key in (FORMAT_KEY, NEXT_ID_KEY):
         return (key[len(META) :].decode(),)
     kind, _, rest = key[len(META) :].partition(b"/")
@@ -115,14 +117,14 @@ def parse_meta(key: bytes) -> tuple[str, ...]:
     group, _, last = what.partition(b"/")
     if kind == b"group" and last == b"current_id":
         return ("group", _decoded(name), _decoded(group))
-    raise ValueError(f"{key!r} is no key of a RocksMQ")
+    raise ValueError(f"{key!r} is not a key of a RocksMQ")
 
 
 class TurnWrites:
-    """The changes that one turn writes: puts, deletions, deletions of ranges; the store turns them into one write batch.
+    """The changes that one turn writes: puts, deletions and deletions of ranges. The store turns them into one write batch.
 
-    These are plain lists, because a write batch of RocksDB is used up by a write that fails, and must be built again for the next try.
-    Deletions of ranges come before puts, so that keys that a turn removes and recreates exist afterwards.
+    These are plain lists, because a failed write uses up a write batch of RocksDB, and the next try must build it again. Deletions of
+    ranges come before puts, so that keys that a turn removes and recreates exist afterwards.
     """
 
     __slots__ = ("deletions", "puts", "ranges")
@@ -145,7 +147,7 @@ class TurnWrites:
         self.deletions.add(key)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Removes the keys in [begin, end), including those put before."""
+        """Removes the keys in [begin, end), including those that an earlier put added."""
         for key in [key for key in self.puts if begin <= key < end]:
             del self.puts[key]
         self.ranges.append((begin, end))

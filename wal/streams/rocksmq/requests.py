@@ -1,4 +1,4 @@
-"""The requests to the broker: each has the future of its answer; Waiting: the calls of `consume` that wait."""
+"""The requests to the broker, each with the future of its answer, and Waiting: the calls of `consume` that wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProduceRequest:
 
 @dataclass(slots=True, eq=False)
 class ConsumeRequest:
-    """Requests up to `count_max` messages. If there are none, it gets an empty list or, if it `waits`, the next messages."""
+    """Requests up to `count_max` messages. If no message is ready, the result is an empty list or, if it `waits`, the next messages."""
 
     reply: asyncio.Future[list[ConsumerMessage]]
     group: str
@@ -48,9 +48,9 @@ class WithdrawRequest:
 
 @dataclass(slots=True, eq=False)
 class ChangeRequest:
-    """Calls `change` in the broker's turn; its result is the answer, once what it has changed is durable.
+    """Calls `change` in the broker's turn. Its result is the answer, sent when the change is durable.
 
-    It follows all earlier calls of `consume` for `channel`, if that is given. If it `wakes` consumers, those that wait there look again.
+    It follows all earlier calls of `consume` for `channel`, if that is set. If it `wakes` consumers, the calls that wait there run again.
     """
 
     reply: asyncio.Future[Any] | None
@@ -60,7 +60,7 @@ class ChangeRequest:
 
 
 WAITING_MAX: Final = 65_536
-"""The most calls of `consume` that may wait for messages, over all channels."""
+"""The maximum number of waiting calls of `consume`, over all channels."""
 
 
 class Waiting:
@@ -77,7 +77,7 @@ class Waiting:
         return self._count
 
     def add(self, consume: ConsumeRequest) -> None:
-        """Lets a call wait, after the others of its channel; raises WouldBlockError when too many wait."""
+        """Adds a waiting call, after the others of its channel; raises WouldBlockError when too many wait."""
         if self._count >= WAITING_MAX:
             raise WouldBlockError(f"{WAITING_MAX} calls of consume wait for messages: end some of them first")
         self._by_channel.setdefault(consume.channel, deque()).append(consume)
@@ -93,11 +93,11 @@ class Waiting:
                 del self._by_channel[consume.channel]
 
     def of(self, channel: str, group: str | None = None) -> list[ConsumeRequest]:
-        """Returns the calls that wait for this channel, as this group unless None."""
+        """Returns the calls that wait for this channel, only those of this group unless None."""
         return [each for each in self._by_channel.get(channel, ()) if group is None or each.group == group]
 
     def count(self, channel: str, group: str) -> int:
-        """Returns how many unanswered calls wait for this channel as this group."""
+        """Returns the number of unanswered calls that wait for this channel as this group."""
         return sum(not consume.reply.done() for consume in self.of(channel, group))
 
     def take(self, channel: str) -> list[ConsumeRequest]:

@@ -1,4 +1,4 @@
-"""RocksMQ: the calls. Each is checked here and passed to the broker, which executes it."""
+"""RocksMQ: the calls. Each call checks its arguments here and passes them to the broker, which executes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal.streams.rocksmq.store import Store
 __all__ = ["IDAllocator", "RocksMQ"]
 
 STOP_TIMEOUT_S = 60.0
-"""How long a close waits for the writes under way, even on a disk that stalls."""
+"""The time that a close waits for running writes, even on a disk that stalls."""
 
 
 class RocksMQ(AsyncClosing):
@@ -50,8 +50,8 @@ class RocksMQ(AsyncClosing):
     ) -> Self:
         """Opens the RocksMQ in the directory `name`, or creates it. A leading `~` is expanded.
 
-        Ids come from `id_allocator`, else from the database itself, which never allocates an id twice. Raises LockedError when it is open
-        already, even in this process; FormatError when the directory belongs to something else; CorruptionError for damage; ImportError
+        Ids come from `id_allocator`, else from the database itself, which never allocates an id twice. Raises LockedError when the RocksMQ
+        is open already, even in this process; FormatError for a directory with other content; CorruptionError for damage; ImportError
         without rocksdict.
         """
         settings = settings or RocksMQSettings()
@@ -131,7 +131,7 @@ class RocksMQ(AsyncClosing):
                 await self._ref.tell_wait(request)
         except BaseException as error:
             broker.landed(request)
-            reply.cancel()  # if it was cancelled in the turn in which there was room, the broker was told
+            reply.cancel()  # a call that was cancelled in the turn in which there was room has reached the broker
             if isinstance(error, ActorFailedError | ActorStoppedError):
                 raise self._ended() from error
             raise
@@ -140,13 +140,15 @@ class RocksMQ(AsyncClosing):
     async def consume(
         self, group_name: str, channel_name: str, n: int, *, timeout_s: float | None = 0.0, auto_ack: bool = True
     ) -> list[ConsumerMessage]:
-        """Returns the next messages of the group, at most `n` and about `consume_bytes_max` bytes; none if none come within
-        `timeout_s`.
+        """Returns the next messages of the group, at most `n` and about `consume_bytes_max` bytes. Returns an empty list if no message
+        comes within `timeout_s`.
 
         With `timeout_s` None it waits without limit; `produce` wakes it. Several consumers of a group share its messages. A cancelled call
-        has taken nothing. With `auto_ack` the messages count as consumed: the next opening continues after them (after a power cut, not a
-        crash of the process, some may be redelivered). Without it, the next opening begins after the last `ack`. Raises TruncatedError,
-        with the id to `seek` to, when retention dropped a message that the group had not consumed.
+        has taken nothing.
+
+        With `auto_ack` the messages count as consumed: the next opening continues after them. (After a power cut, but not after a crash of
+        the process, some may be redelivered.) Without it, the next opening begins after the last `ack`. Raises TruncatedError, with the id
+        to `seek` to, when retention dropped a message that the group had not consumed.
         """
         _check_names(group_name, channel_name)
         _check_int("n", n)
@@ -162,7 +164,7 @@ class RocksMQ(AsyncClosing):
         except (ActorFailedError, ActorStoppedError) as error:
             raise self._ended() from error
         except asyncio.CancelledError:
-            reply.cancel()  # in the turn in which there was room, the broker was told
+            reply.cancel()  # a call cancelled in the turn in which there was room has reached the broker
             raise
         try:
             if request.waits:
@@ -217,7 +219,9 @@ class RocksMQ(AsyncClosing):
         await self._ask(partial(self._consuming.seek, group_name, channel_name, message_id, inclusive=inclusive), channel_name, wakes=True)
 
     async def retain(self) -> int:
-        """Drops now what retention may drop; returns the number of pages. RocksMQ itself does this every `retention_interval_s`."""
+        """Drops now the pages that retention allows to drop; returns their number. RocksMQ itself does this every
+        `retention_interval_s`.
+        """
         return int(await self._ask(self._broker.retain))
 
     def channels(self) -> list[ChannelInfo]:
@@ -262,7 +266,7 @@ class RocksMQ(AsyncClosing):
         try:
             self._ref.tell_control(WithdrawRequest(request, messages))
         except (ActorFailedError, ActorStoppedError):
-            pass  # no other call will ask
+            pass  # no later call will read it
 
     async def _ask(self, change: Callable[[TurnWrites], object], channel: str | None = None, *, wakes: bool = False) -> Any:
         self._check_open()

@@ -1,4 +1,4 @@
-"""RocksMQSettings: the bounds of a RocksMQ, and what retention may drop."""
+"""RocksMQSettings: the limits of a RocksMQ, and what retention may drop."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import msgspec
 from wal.errors import InvalidArgumentError
 
 BATCH_MESSAGES_MAX: Final = 65_536
-"""The most messages of one `produce`: they are one write batch of RocksDB, whose write holds the interpreter for about 2 µs a message."""
+"""The maximum number of messages of one `produce`. They are one write batch of RocksDB, which holds the interpreter for about 2 µs a
+message.
+"""
 
 
 class RocksMQSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes, times in seconds. A wrong value raises InvalidArgumentError when the struct is created.
 
-    `message_bytes_max`: a payload. `batch_bytes_max`: the payloads of one `produce`. `in_flight_bytes_max`: payloads that wait for
-    their write; above it `produce` raises WouldBlockError. `calls_max`: calls that wait; above it the caller waits.
-    `consume_bytes_max`: about how much one `consume` returns at most (at least one message).
+    `message_bytes_max` limits a payload, and `batch_bytes_max` the payloads of one `produce`. `in_flight_bytes_max` limits the payloads
+    that wait for their write; above it `produce` raises WouldBlockError. `calls_max` limits the waiting calls; above it the caller waits.
+    `consume_bytes_max` is about the most that one `consume` returns (at least one message).
 
-    `page_bytes`: the unit of retention, 64 MiB as in Milvus. `retention_bytes` and `retention_s` (None: no limit): above
-    this many bytes in a channel, or this long after a page was filled, its oldest pages are dropped, but never messages that a group of the
-    channel has not consumed, and nothing of a channel without groups, unless `retention_unconsumed`. `retention_interval_s`: how often that
-    is checked.
+    `page_bytes` is the unit of retention, 64 MiB as in Milvus. `retention_bytes` and `retention_s` (None: no limit) bound a channel: the
+    oldest pages above this size, or this long after they were filled, are dropped. Messages that a group has not consumed stay, and so does
+    all of a channel without groups, unless `retention_unconsumed`. `retention_interval_s` is the interval of these checks.
 
-    `write_buffer_bytes`: RocksDB's memtable; opening after a crash replays about as much, 64 MiB in about 0.4 s.
+    `write_buffer_bytes` is the size of RocksDB's memtable. Opening after a crash replays about as much, 64 MiB in about 0.4 s.
     """
 
     message_bytes_max: int = 1024 * 1024

@@ -1,16 +1,16 @@
-"""Store: the RocksDB under a RocksMQ, and every trap of its binding in one place. All of it blocks: it is called on one thread.
+"""Store: the RocksDB under a RocksMQ, with every trap of its binding in one file. All methods block: they run on one thread.
 
-Owns the open database. It guarantees that `write` either returns with the write synced or raises with no part of it permanently visible,
-and that a scan returns every record of its range or raises: damage raises CorruptionError.
+Owns the open database. It guarantees that `write` either returns with the write synced or raises with no part of it permanently visible. A
+scan returns every record of its range or raises: damage raises CorruptionError.
 
-* The binding holds the interpreter while it writes, its sync included, but not in `flush_wal`: so a write is unsynced, then flushed.
-  A write may be visible before it is durable; the broker shows nothing above the last flush.
-* A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and it is retried here. A failed
-  write batch is used up: it is rebuilt.
-* Bounds given to an iterator are not kept alive, and `items()` ends quietly at damage: iterators have no bounds here, are asked for
-  their status, and every record names the one before it, so that none can be missing.
+* The binding holds the interpreter while it writes, its sync included, but not in `flush_wal`: so a write is unsynced, then flushed. A
+  write may be visible before it is durable; the broker returns nothing above the last flush.
+* A write that would stall waits inside the binding and stops every thread: `no_slowdown` makes it fail, and the store retries it. A failed
+  write batch is used up, so the store builds it again.
+* The binding does not keep the bounds of an iterator alive, and `items()` ends quietly at damage. So iterators have no bounds here, their
+  status is checked, and every record holds the id of the record before it, so that a missing record is detected.
 * The default recovery drops acknowledged writes after a damaged one: `tolerate_corrupted_tail_records` accepts a torn tail only.
-* Iterators keep the database open: none outlives its call.
+* Iterators keep the database open: no iterator outlives its call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wal.streams.rocksmq.keys import FORMAT, FORMAT_KEY, ID_BYTES, META, NOTHING
 from wal.streams.rocksmq.settings import RocksMQSettings
 
 STALL_RETRY_S: Final = 0.002
-"""How long a write that RocksDB would have stalled waits; the thread sleeps, the interpreter continues."""
+"""The pause before a write that RocksDB would have stalled is retried; the thread sleeps, the interpreter continues."""
 STALLED: Final = "Result incomplete"
 """The beginning of the error text of a write that would have stalled (RocksDB's Status::Incomplete)."""
 WAL_BYTES_MAX: Final = 4
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("wal.rocksmq")
 
 
 class Store:
-    """An open database; created by `open`."""
+    """An open database; `open` creates it."""
 
     def __init__(self, path: Path, db: Any, rocksdict: Any) -> None:
         self.path = path
@@ -51,8 +51,8 @@ class Store:
     def open(cls, path: Path, settings: RocksMQSettings) -> Store:
         """Opens the database in this directory, or creates it.
 
-        Raises LockedError when it is open already, FormatError when it belongs to something else, CorruptionError for damage,
-        ImportError without rocksdict, else StorageError.
+        Raises LockedError when the database is open already, FormatError for other content, CorruptionError for damage, ImportError without
+        rocksdict, else StorageError.
         """
         rocksdict = _load()
         if path.is_dir() and any(not is_foreign(entry.name) for entry in path.iterdir()) and not (path / "CURRENT").exists():
@@ -67,7 +67,7 @@ class Store:
         try:
             stored_format = db.get(FORMAT_KEY)
             if stored_format is None and not store._is_empty():
-                raise FormatError(f"{path} holds a RocksDB that is no RocksMQ: give it a directory of its own")
+                raise FormatError(f"{path} holds a RocksDB that is not a RocksMQ: give the RocksMQ a directory of its own")
             if stored_format is None:
                 changes = TurnWrites()
                 changes.put(FORMAT_KEY, FORMAT)
@@ -82,7 +82,7 @@ class Store:
         return store
 
     def write(self, changes: TurnWrites, *, sync: bool = True) -> None:
-        """Writes all changes or none; durable when it returns. With `sync` False they are durable after the next synced write."""
+        """Writes all changes or none; they are durable when it returns. With `sync` False they are durable after the next synced write."""
         try:
             while True:
                 batch = self._write_batch(raw_mode=True)
@@ -103,7 +103,7 @@ class Store:
             if sync:
                 self._db.flush_wal(True)
         except Exception as error:
-            if _is_damage(error):  # a compaction found it, after which RocksDB takes no more writes
+            if _is_damage(error):  # a compaction detected it; RocksDB accepts no more writes after that
                 raise _error(self.path, error) from error
             raise StorageError(
                 f"{self.path}: RocksDB could not write: {error}; open it again, what was under way may be there or not",
@@ -175,7 +175,7 @@ class Store:
         return None if value is None else numbers(value[:ID_BYTES])[0]
 
     def check_ends(self, prefix: bytes, begin_id: int, last_id: int) -> None:
-        """Raises CorruptionError unless the first and the last record of a channel exist; an empty one has `last_id` NOTHING."""
+        """Raises CorruptionError unless the first and the last record of a channel exist; an empty channel has `last_id` NOTHING."""
         for message_id in {begin_id, last_id} if last_id != NOTHING else ():
             if self.before(prefix, message_id) is None:
                 raise CorruptionError(
@@ -185,13 +185,14 @@ class Store:
                 )
 
     def compact(self, begin: bytes, end: bytes) -> None:
-        """Reclaims the space of the deleted keys in the range; it may take seconds and blocks no other call."""
+        """Reclaims the space of the deleted keys in the range. It may take seconds and blocks no other call."""
         self._db.compact_range(begin, end)
 
     def close(self) -> None:
         """Closes the database. Idempotent. Answered changes are already durable: a database that can no longer write is closed anyway.
 
-        An iterator keeps RocksDB open, and with it the lock on the directory. So no function leaves one to the traceback of an error.
+        An iterator keeps RocksDB open, and with it the lock on the directory. So functions delete their iterators before an error's
+        traceback can hold them.
         """
         db, self._db = self._db, None
         if db is not None:

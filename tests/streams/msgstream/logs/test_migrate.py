@@ -77,7 +77,7 @@ async def test_messages_are_copied_with_their_old_positions(mq: RocksMQ, log: WA
         bodies = [body async for message in scanner for body in message.bodies()]
     kept = [positions[index] for index in (0, 2, 3, 4)]
     assert [body.properties[MIGRATION] for body in bodies] == ["move"] * 4
-    assert [OldPosition.kept_by(body, "move", "a") for body in bodies] == [
+    assert [OldPosition.of_copy(body, "move", "a") for body in bodies] == [
         OldPosition(1, begin, end, at.msg_id, "a") for at, begin, end in zip(kept, [2, 7, 9, 10], [2, 7, 9, 20], strict=True)
     ]
     assert [body.properties[OLD_POSITION] for body in bodies][3] == f"1:10:20:{kept[3].msg_id.hex()}:a"

@@ -1,7 +1,7 @@
 """Ready-made nodes of a flow graph: sources and sinks over logs and message streams, and functions.
 
-What travels between them is a `BatchMsg`, the messages of one tick. A `ScannerNode` cuts a log into ticks, and a `WalSinkNode` writes
-each tick into a log exactly once, also when a graph that was killed replays it.
+The nodes exchange `BatchMsg`s, each with the messages of one tick. A `ScannerNode` cuts a log into ticks. A `WalSinkNode` writes each tick
+into a log exactly once, also when a graph that was killed replays it.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ _NEED_PROTOBUF = {"MsgStreamNode": "wal.streams.flowgraph.nodes.stream_nodes", "
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the nodes over message streams when they are first asked for: a graph over logs alone needs no protobuf."""
+    """Imports the nodes over message streams at their first use: a graph over logs alone needs no protobuf."""
     if name in _NEED_PROTOBUF:
         return getattr(import_module(_NEED_PROTOBUF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,12 +13,10 @@ from wal.streams.flowgraph.node import MAX_QUEUE_LENGTH, BaseNode, Msg, Outputs,
 
 
 class BatchMsg(msgspec.Struct, frozen=True):
-    """The messages of one tick, on their way from one node to another.
+    """The messages of one tick, in order, on their way from one node to another. A batch without messages only moves the time.
 
-    The messages of one tick, in order; it may have none, and then it says how far the time has come.
-
-    Nodes on several branches get the same sequence, so none changes it. `MsgStreamNode` sends `TsMsg`s, `ScannerNode` sends
-    `ImmutableMessage`s, and a `FunctionNode` sends what its function returned.
+    Nodes on several branches get the same sequence, so a node must not change it. `MsgStreamNode` sends `TsMsg`s, `ScannerNode` sends
+    `ImmutableMessage`s, and a `FunctionNode` sends the results of its function.
     """
 
     time_tick: int
@@ -32,7 +30,7 @@ class BatchMsg(msgspec.Struct, frozen=True):
 
 
 def batch_of(msg: Msg, node: str) -> Sequence[Any]:
-    """Returns the messages in what a node got on an in-edge, none for a SkipTickMsg. Raises TypeError for another kind of Msg."""
+    """Returns the messages that a node received on an in-edge; empty for a SkipTickMsg. Raises TypeError for another kind of Msg."""
     if isinstance(msg, BatchMsg):
         return msg.messages
     if isinstance(msg, SkipTickMsg):
@@ -41,16 +39,15 @@ def batch_of(msg: Msg, node: str) -> Sequence[Any]:
 
 
 Result: TypeAlias = Iterable[Any] | Mapping[int, Iterable[Any]] | None
-"""What the function returns: messages for all out-edges, messages by the index of an out-edge, or None for nothing."""
+"""The result of the function: messages for all out-edges, messages by the index of an out-edge, or None for nothing."""
 
 
 class FunctionNode(BaseNode):
     """Calls `function(tick, *inputs)` for each tick, with one sequence of messages for each in-edge, in the order of `set_edges(in_=…)`.
 
-    An input is empty where its edge has nothing at this tick. The function is called at each tick of any in-edge, also if all are empty:
-    so it learns how far the time has come. A coroutine function is awaited; `in_thread=True` runs a plain one in a thread. With
-    `max_parallelism` above 1 it is called for later ticks before it has returned for earlier ones. What it keeps between calls is lost with
-    the process.
+    An input is empty where its edge has nothing at this tick. The function is called at each tick of any in-edge, even if all inputs are
+    empty, so it can follow the time. A coroutine function is awaited; `in_thread=True` runs a plain one in a thread. With `max_parallelism`
+    above 1 it is called for later ticks before it has returned for earlier ones. State of the function is lost with the process.
     """
 
     is_input = False

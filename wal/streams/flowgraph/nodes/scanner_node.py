@@ -1,4 +1,4 @@
-"""ScannerNode: an input node that reads a log, in ticks that are the same at every reading."""
+"""ScannerNode: an input node that reads a log, in ticks that are the same in every run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from wal.timestamp import LOGICAL_BITS
 
 
 class TickOfLog(msgspec.Struct, frozen=True, gc=False):
-    """The messages of one tick: those with a time tick above that of the tick before, and at or below `time_tick`.
+    """The messages of one tick: time ticks above the previous tick, and at or below `time_tick`.
 
-    `position` is where a reading continues after it.
+    A read continues after this tick at `position`.
     """
 
     time_tick: int
@@ -31,19 +31,18 @@ class TickOfLog(msgspec.Struct, frozen=True, gc=False):
 
 
 class TickCutter:
-    """Cuts the messages of a log into ticks, in the same way at every reading. Pure.
+    """Cuts the messages of a scanner into ascending ticks, in the same way in every run. Pure.
 
     A sink that writes each tick once relies on the cut: if a tick were replayed with other messages, some would be lost or written twice.
     So the cut depends on the messages alone, never on the time at which they arrive. A tick ends with its frame (a frame is written as a
-    whole, so it never grows) or, with an interval, where a multiple of it ends in the time ticks; and before a message with which it would
-    exceed a bound. A reading that begins after any tick of an earlier reading continues with the ticks that followed there.
-
-    Takes the messages of a scanner in order, and its promised ticks, and returns ticks, ascending.
+    whole, so it never grows). With an interval, it ends at a multiple of the interval. It also ends before a message that would exceed a
+    bound. A read that begins after any tick of an earlier read continues with the ticks that followed there.
     """
 
     def __init__(self, *, interval_ms: int, messages_max: int, bytes_max: int) -> None:
-        """`interval_ms`: 0 for ticks that end with their frame. A tick has at most `messages_max` messages, counting the bodies of
-        transactions, and `bytes_max` bytes, or a single message above that."""
+        """`interval_ms` is 0 for ticks that end with their frame. A tick has at most `messages_max` messages, counting the bodies of
+        transactions, and `bytes_max` bytes, or a single message above that.
+        """
         self._width: Final = interval_ms << LOGICAL_BITS
         self._messages_max = messages_max
         self._bytes_max = bytes_max
@@ -54,7 +53,7 @@ class TickCutter:
         """The last tick that was returned."""
 
     def add(self, frame: Iterable[ImmutableMessage]) -> Iterator[TickOfLog]:
-        """Takes the messages of a frame, all that follow the last position, and yields the ticks that they end."""
+        """Adds the remaining messages of a frame, and yields the ticks that they end."""
         for message in frame:
             bodies, size = len(message.bodies()), message.estimate_size()
             if self._messages:
@@ -69,10 +68,10 @@ class TickCutter:
             yield self._cut(self._messages[-1].time_tick)
 
     def promise(self, time_tick: int, position: ReadPosition | None) -> Iterator[TickOfLog]:
-        """Takes a promised tick, with the scanner's position there, and yields the ticks that it ends; the last one may be empty."""
+        """Records a promised tick, with the scanner's position there, and yields the ticks that it ends; the last one may be empty."""
         promised = time_tick
         if self._width:
-            promised -= promised % self._width  # the last end of an interval that is promised
+            promised -= promised % self._width  # the last end of an interval at or below the promised tick
             if self._messages and (end := self._end_of(self._messages[-1].time_tick)) <= promised:
                 yield self._cut(end)
         if promised > self._cut_at and not self._messages:
@@ -80,7 +79,7 @@ class TickCutter:
             yield TickOfLog(promised, [], position)
 
     def _end_of(self, time_tick: int) -> int:
-        """Returns the end of the interval that a time tick is in. Its end belongs to an interval, its beginning does not."""
+        """Returns the end of the interval that a time tick is in. An interval includes its end and excludes its beginning."""
         return -(-time_tick // self._width) * self._width
 
     def _cut(self, time_tick: int) -> TickOfLog:
@@ -92,18 +91,18 @@ class TickCutter:
 
 
 TICK_MESSAGES_MAX: Final = 4096
-"""The setting `txn_bodies_max`, so that a WalSinkNode can write a tick as one transaction."""
+"""The default of the setting `txn_bodies_max`, so that a WalSinkNode can write a tick as one transaction."""
 TICK_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Half of the setting `txn_bytes_max`, which counts 32 bytes more for each message."""
+"""Half of the default of `txn_bytes_max`, which counts 32 bytes more for each message."""
 
 
 class ScannerNode(BaseNode):
-    """Reads one vchannel, or several of one pchannel, after the position of a cursor, and saves it there once a tick has passed every sink.
+    """Reads one vchannel, or several of one pchannel, from a cursor on, and saves the cursor once a tick has passed every sink.
 
-    A tick is a frame of the log or, with `tick_interval_s`, what has time ticks in one multiple of it; a large one is divided. Its number
-    is the last time tick that may be in it. Ticks without messages come as the log promises them, so that a quiet log stops no join. A
-    transaction is one message. One node reads under one name of a cursor: a second one on the same open log fails at its first tick with
-    an InvalidArgumentError, since each would move the cursor past what the other has not handled.
+    A tick is a frame of the log or, with `tick_interval_s`, all messages of one interval; a large one is divided. Its number is the last
+    time tick that may be in it. Promised ticks of the log become ticks without messages, so that a quiet log stops no join. A transaction
+    is one message. Each cursor serves one node: a second node with the cursor on the same open log fails at its first tick with an
+    InvalidArgumentError, since each would move the cursor past messages that the other has not handled.
     """
 
     is_input = True
@@ -120,8 +119,9 @@ class ScannerNode(BaseNode):
         filters: DeliverFilter | Iterable[DeliverFilter] = (),
         follow: bool = True,
     ) -> None:
-        """`deliver_policy`, `filters` and `follow` are those of `log.read`. The node ends at the end of the log with `follow=False`, which
-        takes no `tick_interval_s`, as the last interval might grow later."""
+        """`deliver_policy`, `filters` and `follow` are those of `log.read`. With `follow=False` the node ends at the end of the log.
+        `follow=False` allows no `tick_interval_s`, as the last interval might grow later.
+        """
         super().__init__(name)
         if not isinstance(log, WALAccesser):
             raise TypeError(f"node {name!r} reads an open log, as open_wal gives it, not {type(log).__name__}")
@@ -149,7 +149,7 @@ class ScannerNode(BaseNode):
         self._saved: ReadPosition | None = None
 
     async def operate(self, msgs: list[Msg]) -> Sequence[Msg]:
-        """Returns the messages of the next tick, none at the end of the log.
+        """Returns the messages of the next tick; empty at the end of the log.
 
         Raises InvalidArgumentError at the first tick if another node of this process reads the log with the same cursor.
         """
@@ -174,7 +174,7 @@ class ScannerNode(BaseNode):
         while self._sent_ticks and self._sent_ticks[0][0] <= tick:
             position = self._sent_ticks.popleft()[1]
         if position is None or (self._saved is not None and position.message_id == self._saved.message_id):
-            return  # no event since the last save: nothing that the log would have to keep
+            return  # no event since the last save, so the position is the same for retention
         await self._scanner.save(position)
         self._saved = position
 
@@ -189,15 +189,15 @@ class ScannerNode(BaseNode):
         reader = _READERS.setdefault(self._log, {}).setdefault(self._cursor, self)
         if reader is not self:
             raise InvalidArgumentError(
-                f"node {reader.name!r} reads with cursor {self._cursor[0]!r} already, and node {self.name!r} would move it past what that "
-                "one has not handled: give each node a cursor of its own"
+                f"node {reader.name!r} reads with cursor {self._cursor[0]!r} already, and node {self.name!r} would move it past "
+                "messages that the first has not handled: give each node a cursor of its own"
             )
 
 
 _READERS: Final[WeakKeyDictionary[WALAccesser, dict[tuple[str, frozenset[str]], ScannerNode]]] = WeakKeyDictionary()
-"""The nodes that read each open log, by their cursors: a name and the vchannels that it is for."""
+"""The nodes that read each open log, by cursor: its name and its vchannels."""
 
 
 INTERVAL_S_MIN: Final = 0.001
-"""The unit of the clock in time ticks."""
+"""The resolution of the clock in time ticks."""
 INTERVAL_S_MAX: Final = 3600.0

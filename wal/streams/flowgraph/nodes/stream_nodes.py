@@ -1,4 +1,4 @@
-"""ProduceNode: a sink that produces the messages of each tick into a message stream."""
+"""Nodes over message streams: MsgStreamNode consumes a stream, and ProduceNode produces the messages of each tick into one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from wal.streams.msgstream import MsgPack, MsgStream, TimeTickMsg, TsMsg, TtMsgS
 
 
 class MsgStreamNode(BaseNode):
-    """An input node that consumes a time-ticked message stream.
+    """An input node that consumes a time-ticked message stream, and acknowledges a pack once it has passed every sink.
 
-    Gives the packs of a stream, each as the tick at which it ends, and acknowledges a pack once it has passed every sink.
-
-    What was not acknowledged is consumed again after a crash, as the same ticks. No one else consumes the stream meanwhile. It belongs to
-    the caller, who closes it after the graph.
+    Each pack is the tick at which it ends. Unacknowledged packs are consumed again after a crash, as the same ticks. The node must be the
+    stream's only consumer. The stream belongs to the caller, who closes it after the graph.
     """
 
     is_input = True
@@ -41,17 +39,17 @@ class MsgStreamNode(BaseNode):
         return self._stream.statistics().waits_for
 
     async def operate(self, msgs: list[Msg]) -> Sequence[Msg]:
-        """Returns the messages of the next pack, none after the stream was closed."""
+        """Returns the messages of the next pack; empty after the stream was closed."""
         pack = await self._stream.consume()
         if pack is None:
             return ()
         msg = BatchMsg(pack.end_ts, pack.msgs)
-        pack.msgs = []  # what is acknowledged late must not hold its messages
+        pack.msgs = []  # a pack that is acknowledged late must not hold its messages
         self._sent_packs.append(pack)
         return (msg,)
 
     async def commit(self, tick: int) -> None:
-        """Acknowledges the packs up to this tick, one after the other; if the stream was closed before, the rest comes again."""
+        """Acknowledges the packs up to this tick, one after the other. If the stream was closed before, the rest is redelivered."""
         while self._sent_packs and self._sent_packs[0].end_ts <= tick:
             with contextlib.suppress(ClosedError):
                 await self._stream.ack(self._sent_packs[0])
@@ -61,9 +59,9 @@ class MsgStreamNode(BaseNode):
 class ProduceNode(BaseNode):
     """Produces the messages of a tick as one pack. With `time_ticks=True` it broadcasts a TimeTickMsg after each, for a TtMsgStream.
 
-    A tick that is replayed after a crash is produced again: at least once. A TtMsgStream still gives each message once, if no
-    message has a timestamp above its tick, and each has an `id` that is not 0 and the same at every replay: the stream drops repeats
-    within a tick, and what comes after its tick. The stream belongs to the caller, who closes it after the graph.
+    A tick that is replayed after a crash is produced again: at least once. A TtMsgStream still delivers each message once under two
+    conditions. No message has a timestamp above its tick, and each has an `id` that is not 0 and the same at every replay. The stream drops
+    duplicates within a tick, and messages that come after their tick. The stream belongs to the caller, who closes it after the graph.
     """
 
     is_input = False

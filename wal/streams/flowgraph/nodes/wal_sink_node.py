@@ -16,14 +16,16 @@ from wal.streams.flowgraph.nodes.function_node import batch_of
 from wal.write.idempotency.keys import ProducerKey
 
 UNRECORDED_TICKS_MAX: Final = 256
-"""The ticks without messages after which the node writes one all the same: about a minute of a quiet stream with five ticks a second."""
+"""The number of ticks without messages after which the node writes a transaction anyway. A quiet stream with five ticks a second needs
+about a minute for that.
+"""
 DELETE: Final = 401
 """The number of `wal.streams.msgstream.MsgType.DELETE`, which is not imported: a log alone needs no protobuf."""
 
 
 @runtime_checkable
 class _StreamMessage(Protocol):
-    """What the node needs of a TsMsg."""
+    """The attributes of a TsMsg that the node needs."""
 
     @property
     def msg_type(self) -> int: ...
@@ -32,9 +34,9 @@ class _StreamMessage(Protocol):
 
 
 class WalSinkStatistics(msgspec.Struct, frozen=True):
-    """Counts since the node was created. `ticks` and `messages` were written, `duplicate_ticks` were in the log before.
+    """Counts since the node was created. `ticks` and `messages` were written; `duplicate_ticks` were in the log before.
 
-    `recorded_tick` is the last of both kinds, None before any.
+    `recorded_tick` is the last tick of both kinds, None before any.
     """
 
     ticks: int
@@ -46,13 +48,13 @@ class WalSinkStatistics(msgspec.Struct, frozen=True):
 class WalSinkNode(BaseNode):
     """Appends each tick that has messages as a transaction under `ProducerKey(producer, tick)`, which the log remembers for good.
 
-    A tick that is replayed after a crash or an error is in the log already, and is not written again: each message is there exactly once,
-    if its source replays a tick with the same messages. So a producer belongs to one node of one graph, and its ticks ascend for ever: a
+    A tick that is replayed after a crash or an error is in the log already, and is not written again. So each message is in the log exactly
+    once, if its source replays a tick with the same messages. A producer belongs to one node of one graph, and its ticks ascend for ever: a
     lower tick counts as a duplicate, until `log.forget_producer(producer)`.
 
-    A tick without messages is not written, and so not remembered. Sources do not commit it before a later one is (`recorded_tick`): when a
-    crash divides the commits of several sources, or of several channels, the rest comes again in ticks that the log knows. After 256 such
-    ticks in a row the node writes a transaction without bodies, so that what is not committed stays bounded.
+    A tick without messages is not written, and so not remembered. Sources commit it only after a later tick is recorded (`recorded_tick`).
+    When a crash divides the commits of several sources or channels, the rest is replayed in ticks that are in the log already. After 256
+    such ticks in a row the node writes a transaction without bodies, so that the uncommitted ticks stay bounded.
     """
 
     is_input = False
@@ -67,10 +69,11 @@ class WalSinkNode(BaseNode):
         to_messages: Callable[[Any], Iterable[Message | bytes]] | None = None,
         max_queue_length: int = MAX_QUEUE_LENGTH,
     ) -> None:
-        """`vchannel` is a name, or several on one pchannel. `producer` is the name of the node unless it is given.
+        """`vchannel` is a name, or several on one pchannel. `producer` defaults to the name of the node.
 
-        `to_messages` returns what is written for one message; several vchannels need it, as the messages say which is theirs. Without it,
-        `Message`s and `bytes` are written as they are, a message of a log with its bodies, and a `TsMsg` in its wire form.
+        `to_messages` returns the messages to write for one input message; several vchannels need it, as each written message names its
+        vchannel. Without it, `Message`s and `bytes` are written unchanged, a message of a log with its bodies, and a `TsMsg` in its wire
+        form.
         """
         super().__init__(name, max_queue_length=max_queue_length)
         if not isinstance(log, WALAccesser):
@@ -108,7 +111,7 @@ class WalSinkNode(BaseNode):
         self._recorded_tick = tick
 
     def set_max_parallelism(self, n: int) -> None:
-        """Refuses any other number than 1: a tick that fails would count as written once a later one is."""
+        """Rejects any other number than 1: a failed tick would count as written once a later one is."""
         if n != 1:
             raise InvalidArgumentError(
                 f"max_parallelism={n} of node {self.name!r}: a WalSinkNode writes one tick after the other, leave it at 1"
@@ -117,11 +120,11 @@ class WalSinkNode(BaseNode):
 
     @property
     def recorded_tick(self) -> int | None:
-        """The last tick that the log is known to remember: no tick up to there is written again. None before any."""
+        """The last tick that is recorded in the log: no tick up to it is written again. None before any."""
         return self._recorded_tick
 
     def _bodies(self, message: Any) -> Iterable[Message | bytes]:
-        """Returns what is written for one message."""
+        """Returns the bodies to write for one message."""
         if self._to_messages is not None:
             written = self._to_messages(message)
             if isinstance(written, str | bytes) or not isinstance(written, Iterable):
@@ -154,5 +157,5 @@ class WalSinkNode(BaseNode):
         )
 
     def statistics(self) -> WalSinkStatistics:
-        """Returns a snapshot of its counts."""
+        """Returns a snapshot of the node's counts."""
         return WalSinkStatistics(self._ticks, self._messages, self._duplicates, self._recorded_tick)

@@ -1,7 +1,7 @@
-"""MemoryMedium: channels in the memory of this process. It keeps nothing beyond the process, and is otherwise a medium like the others.
+"""MemoryMedium: channels in the memory of this process. Its messages end with the process; otherwise it is a medium like the others.
 
-Streams share channels by sharing the medium. All calls must come from one event loop. A channel keeps its messages until it holds more
-than `channel_bytes_max`; then it drops the oldest ones that every subscription has handled.
+Streams share channels by sharing the medium. All calls must come from one event loop. A channel keeps its messages until it holds more than
+`channel_bytes_max`; then it drops the oldest ones that every subscription has handled.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wal.errors import ClosedError, InvalidArgumentError, LockedError, Truncated
 from wal.streams.msgstream.medium import BaseMedium, Outgoing, Received
 
 CHANNEL_BYTES_MAX: Final = 64 << 20
-"""The default of `channel_bytes_max`: as much as one time tick may have."""
+"""The default of `channel_bytes_max`: the most that one time tick may have."""
 PREFIX_BYTES: Final = 8
-"""The first bytes of an id: random, one value for each channel of each medium. Eight more are the message's number."""
+"""The length of an id's prefix: random, one value for each channel of each medium. The message's number follows in eight bytes."""
 
 
 class MemoryChannel:
-    """The messages of a channel. A message is known by its number; the first one ever has the number 0."""
+    """The messages of a channel. Each has a number, from 0 on."""
 
     def __init__(self, name: str, bytes_max: int) -> None:
         self.name: Final = name
@@ -54,10 +54,10 @@ class MemoryChannel:
         return self.prefix + number.to_bytes(8, "big")
 
     def number_of(self, msg_id: bytes) -> int:
-        """Returns the number of the message with this id; raises InvalidArgumentError or TruncatedError if it is not here."""
+        """Returns the number of the message with this id; raises InvalidArgumentError or TruncatedError if the channel does not have it."""
         if len(msg_id) != PREFIX_BYTES + 8 or not msg_id.startswith(self.prefix):
             raise InvalidArgumentError(
-                f"{msg_id.hex()} is no message id of channel {self.name!r} of this memory medium: use a position from there"
+                f"{msg_id.hex()} is not a message id of channel {self.name!r} of this memory medium: use a position from there"
             )
         number = int.from_bytes(msg_id[PREFIX_BYTES:], "big")
         if number >= self.end:
@@ -93,7 +93,7 @@ class MemoryChannel:
 
 
 class MemorySubscription:
-    """What a subscription has handled, and what its consumers have in hand."""
+    """A subscription: its handled messages, and the delivered ones by consumer."""
 
     def __init__(self, name: str, channel: MemoryChannel, *, next_number: int) -> None:
         self.name: Final = name
@@ -109,11 +109,11 @@ class MemorySubscription:
 
     @property
     def handled(self) -> int:
-        """All messages with lower numbers are handled."""
+        """The number up to which all messages are handled, exclusive."""
         return min([self._next, *self._returned[:1], *self._in_hand])
 
     def take(self, count_max: int, consumer: MemoryConsumer) -> list[Received]:
-        """Returns the next messages, which are in the consumer's hand now; none if there are none."""
+        """Delivers the next messages to the consumer; returns an empty list if there are none."""
         numbers: list[int] = []
         while self._returned and len(numbers) < count_max:
             numbers.append(heappop(self._returned))
@@ -135,7 +135,7 @@ class MemorySubscription:
         self.wake()
 
     def leave(self, consumer: MemoryConsumer) -> None:
-        """Gives what the consumer has not acked to the next ones."""
+        """Returns the consumer's unacknowledged messages to the subscription."""
         self.consumers.discard(consumer)
         for number in [number for number, holder in self._in_hand.items() if holder is consumer]:
             del self._in_hand[number]
@@ -143,7 +143,7 @@ class MemorySubscription:
         self.wake()
 
     async def wait(self) -> None:
-        """Returns when there may be a message, or when a consumer left."""
+        """Returns when there may be a message, or when a consumer has closed."""
         self._news.clear()
         await self._news.wait()
 
@@ -174,7 +174,7 @@ class MemoryConsumer:
         self._closed = False
 
     async def receive(self, count_max: int) -> list[Received]:
-        await asyncio.sleep(0)  # messages that are there must not keep other tasks from running
+        await asyncio.sleep(0)  # waiting messages must not keep other tasks from running
         while not self._closed:
             if received := self._subscription.take(count_max, self):
                 return received
@@ -229,7 +229,7 @@ class MemoryMedium(BaseMedium):
         return consumer
 
     async def close(self) -> None:
-        """Ends all producers and consumers; the messages are gone with the last stream. Idempotent."""
+        """Ends all producers and consumers. The messages are freed with the last stream. Idempotent."""
         self.closed = True
         for channel in self._channels.values():
             for subscription in channel.subscriptions.values():

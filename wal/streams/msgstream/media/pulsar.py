@@ -1,10 +1,10 @@
 """Pulsar as a medium: a channel is an unpartitioned topic of one namespace, a subscription is Pulsar's, an id is Pulsar's MessageId.
 
-Owns the connection, and the checks of a topic before it is used: a topic with partitions has no order, and in the topic of a log of this
+Owns the connection, and the checks of a topic before it is used. A topic with partitions has no order, and in the topic of a log of this
 runtime every foreign message is damage.
 
-Pulsar keeps a message until every subscription has acknowledged it. A message that no subscription waits for, and one that all have
-acknowledged, stays only if the namespace has a retention policy.
+Pulsar keeps a message until every subscription has acknowledged it. After that, and without any subscription, the message stays only if the
+namespace has a retention policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wal.storage.pulsar.admin import Admin
 from wal.storage.pulsar.connection import PulsarConnection, close_quietly, is_refusal, patiently
 from wal.streams.msgstream.errors import PartialSendError
 from wal.streams.msgstream.media.pulsar_consumer import PulsarConsumer
-from wal.streams.msgstream.media.pulsar_ids import Place, TopicIds
+from wal.streams.msgstream.media.pulsar_ids import TopicIds, TopicPosition
 from wal.streams.msgstream.media.pulsar_subscription import PulsarSubscription
 from wal.streams.msgstream.medium import BaseMedium, Outgoing
 from wal.streams.msgstream.stream import MsgStream, StreamOptions, TtStreamOptions
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 SEND_TIMEOUT_S: Final = 120
-"""How long a message may wait for an answer, as long as an append to a log on Pulsar."""
+"""The maximum wait for an answer, the same as for an append to a log on Pulsar."""
 BATCH_MESSAGES: Final = 1_000
 BATCH_BYTES: Final = 1 << 20
-"""Where a batch, which is one entry of the topic, is cut."""
+"""The maximum size of a batch, which is one entry of the topic."""
 BATCH_DELAY_MS: Final = 1
-"""How long a message waits for others: the least that Pulsar's client can wait, and less than the broker needs to answer."""
+"""The time that a message waits for others: the minimum of Pulsar's client, and less than the broker needs to answer."""
 
 
 class PulsarProducer:
     """Writes the messages of a stream to one topic, in Pulsar's batches.
 
     Owns a producer of Pulsar's client. Messages are queued on the event loop, which keeps the order of the calls, and are answered by
-    threads of the client. While the broker is away the client keeps what is unanswered and sends it again, so Pulsar may store a message
-    twice; a time-ticked stream drops such repeats.
+    threads of the client. During an outage of the broker the client keeps unanswered messages and sends them again. So Pulsar may store a
+    message twice; a time-ticked stream drops such duplicates.
 
-    `bytes_max`: the largest payload that the broker takes.
+    `bytes_max` is the largest payload that the broker accepts.
     """
 
     def __init__(self, connection: PulsarConnection, channel: str, ids: TopicIds, producer: pulsar.Producer, *, bytes_max: int) -> None:
@@ -89,7 +89,7 @@ class PulsarProducer:
         return [msg_id for msg_id in ids if msg_id is not None]
 
     async def close(self) -> None:
-        """Ends the producer after the calls in flight, which it does not wait for if the broker does not answer."""
+        """Closes the producer after the calls in flight. Does not wait for them if the broker does not answer."""
         if self._closed:
             return
         self._closed = True
@@ -101,18 +101,18 @@ class PulsarProducer:
         result, native = answer
         if not _is_ok(result):
             return None
-        return self._ids.of(Place(native.ledger_id(), native.entry_id(), native.batch_index()))
+        return self._ids.of(TopicPosition(native.ledger_id(), native.entry_id(), native.batch_index()))
 
     def _error(self, result: Any, ids: Sequence[bytes | None]) -> WALError:
         """Returns the error for messages of which at least one was answered with `result`."""
-        sent = sum(msg_id is not None for msg_id in ids)
-        text = f"Pulsar did not take {len(ids) - sent} of {len(ids)} messages for channel {self._channel!r}: {result}"
+        stored = sum(msg_id is not None for msg_id in ids)
+        text = f"Pulsar did not take {len(ids) - stored} of {len(ids)} messages for channel {self._channel!r}: {result}"
         cause: WALError
         if is_refusal(result):
             cause = InvalidArgumentError(f"{text}; send other ones, or raise the broker's limit")
         else:
             cause = StorageError(f"{text}; they may be stored or not", outcome_unknown=True)
-        if not sent:
+        if not stored:
             return cause
         return caused(PartialSendError(str(cause), durable={self._channel: ids}), cause)
 
@@ -132,7 +132,7 @@ def create_producer(client: pulsar.Client, topic: str) -> pulsar.Producer:
 
 
 class _CallInFlight:
-    """The messages of one call. `done` ends when all are answered; `answers` are their results and ids then."""
+    """The messages of one call. `done` ends when all are answered; then `answers` are their results and ids."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self.done: asyncio.Future[None] = loop.create_future()
@@ -141,7 +141,7 @@ class _CallInFlight:
         self._counted = itertools.count(1)  # a counter that several threads may advance
 
     def answered(self, number: int, result: Any, message_id: Any) -> None:
-        """Called by a thread of the client. An exception would end the process."""
+        """Runs on a thread of the client, where an exception would end the process."""
         self.answers[number] = (result, message_id)
         if next(self._counted) == len(self.answers):
             try:
@@ -161,19 +161,19 @@ def _is_ok(result: Any) -> bool:
 
 
 CONSUMERS_MAX: Final = 4_096
-"""Consumers of a medium that can wait for messages at the same time; each waits in a thread."""
+"""The maximum number of a medium's consumers that wait for messages at the same time; each waits in a thread."""
 MESSAGE_BYTES_MAX: Final = 5 << 20
-"""Pulsar's default `maxMessageSize`, for brokers that do not tell theirs."""
+"""Pulsar's default `maxMessageSize`, for brokers that do not send theirs."""
 METADATA_BYTES: Final = 1 << 10
-"""Left below `maxMessageSize` for Pulsar's metadata of a message, which is less than a hundred bytes here."""
+"""The reserve below `maxMessageSize` for Pulsar's metadata of a message, which is less than a hundred bytes here."""
 _PARTITION: Final = re.compile(r".*-partition-\d+")
 
 
 class PulsarMedium(BaseMedium, AsyncOnly):
     """The channels in one namespace of Pulsar. It connects at its first use; one event loop uses it.
 
-    `address`: `pulsar://host:port[/tenant/namespace]`, or `pulsar+ssl://…`; without a namespace `public/default`. `admin_url`, `token` and
-    `tls_authority` are as the settings `pulsar_…` of a log. A `wal.storage.pulsar.address.PulsarAddress` has all of them.
+    `address` is `pulsar://host:port[/tenant/namespace]`, or `pulsar+ssl://…`; without a namespace `public/default`. `admin_url`, `token`
+    and `tls_authority` are as the settings `pulsar_…` of a log. A `wal.storage.pulsar.address.PulsarAddress` has all of them.
 
     The first use raises InvalidArgumentError for a missing token or namespace, StorageError when Pulsar does not answer.
     """
@@ -218,7 +218,7 @@ class PulsarMedium(BaseMedium, AsyncOnly):
         return PulsarConsumer(subscription, channel, TopicIds(topic), consumer)
 
     async def close(self) -> None:
-        """Closes the connection, which does not wait long for a broker that does not answer. Idempotent."""
+        """Closes the connection, without a long wait for a broker that does not answer. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -227,7 +227,7 @@ class PulsarMedium(BaseMedium, AsyncOnly):
         await self._connection.ended([asyncio.ensure_future(self._connection.close())])
 
     async def _open(self, channel: str) -> tuple[str, int]:
-        """Connects, checks the channel's topic and creates it if it is missing; returns it, and the largest payload."""
+        """Connects, checks the channel's topic and creates it if it is missing. Returns the topic, and the largest payload."""
         if self._closed:
             raise ClosedError("this medium was closed: create another one")
         topic = self._address.topic(channel, "channel")
@@ -251,7 +251,7 @@ class PulsarMedium(BaseMedium, AsyncOnly):
     # -- in threads
 
     def _check(self, topic: str, channel: str) -> None:
-        """Creates the topic if it is missing. Raises InvalidArgumentError for one that cannot be a channel."""
+        """Creates the topic if it is missing. Raises InvalidArgumentError for a topic that cannot be a channel."""
         partitions = self._admin.partitions(topic)
         if partitions:
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Books: what a consumer of Pulsar has received, and what of it is handled."""
+"""Books: the messages that a consumer of Pulsar has received, and which of them are handled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from wal.streams.msgstream.media.pulsar_ids import UNBATCHED, Place, TopicIds, batch_size
+from wal.streams.msgstream.media.pulsar_ids import UNBATCHED, TopicIds, TopicPosition, batch_size
 from wal.streams.msgstream.medium import Received
 
 if TYPE_CHECKING:
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
 
 
 _NONE: Final = UNBATCHED - 1
-"""Below the index of every message."""
+"""An index below that of every message."""
 
 
 class Books:
-    """What a consumer of Pulsar has received, and what of it is handled.
+    """The messages that a consumer of Pulsar has received, and which of them are handled.
 
-    A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole; a part of one by the native ids of
-    its messages, which share what Pulsar's client knows of the batch (an id made from bytes would acknowledge all of it). The books also
-    tell which messages a broker delivers again although this consumer has had them: those of an entry that is not handled yet and, for the
-    only consumer of a subscription, all up to the last one.
+    A batch of Pulsar is one entry. An entry whose messages are all handled is acknowledged as a whole. A part of an entry is acknowledged
+    by the native ids of its messages, which share the client's state of the batch. (An id made from bytes would acknowledge all of it.) The
+    books also recognise messages that a broker redelivers to this consumer. These are the messages of an entry that is not handled yet and,
+    for the only consumer of a subscription, all up to the last one.
 
-    Threads use the books, one at a time.
-
-    `acked` are the native ids that wait to be acknowledged.
+    Threads use the books, one at a time. `acked` are the native ids that wait to be acknowledged.
     """
 
     def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:
@@ -37,15 +35,17 @@ class Books:
         self._exclusive = exclusive
         self._entries: dict[tuple[int, int], BookEntry] = {}
         self._unhandled: dict[bytes, tuple[BookEntry, Any]] = {}  # with the native id
-        self._done: Place | None = None
+        self._done: TopicPosition | None = None
         self._lock = threading.Lock()
 
-    def begin(self, done: Place) -> None:
-        """Nothing up to this place is wanted. Pulsar moves to entries only, so the entry of this place is delivered from its start."""
-        self._done = done
+    def begin(self, end: TopicPosition) -> None:
+        """Skips all messages up to this position. Pulsar seeks to whole entries, so the broker delivers the position's entry from its
+        start.
+        """
+        self._done = end
 
     def receive(self, messages: Iterable[pulsar.Message]) -> list[Received]:
-        """Returns what is new among these messages."""
+        """Returns the new ones among these messages."""
         received: list[Received] = []
         with self._lock:
             unhandled, ids = self._unhandled, self._ids
@@ -58,7 +58,7 @@ class Books:
                     entry, start = self._entry(ledger, number, native), ids.entry(ledger, number)
                 index = native.batch_index()
                 if index <= entry.seen:
-                    if index > entry.counted:  # it is not wanted, or its acknowledgement was lost
+                    if index > entry.counted:  # a skipped message, or one whose acknowledgement was lost
                         entry.counted = index
                         self._count(entry, 1)
                     continue
@@ -68,11 +68,11 @@ class Books:
                 unhandled[msg_id] = entry, native
                 received.append(Received(msg_id, message.data()))
             if self._exclusive and newest is not None:
-                self._done = Place(newest.ledger, newest.number, newest.seen)
+                self._done = TopicPosition(newest.ledger, newest.number, newest.seen)
         return received
 
     def handle(self, msg_ids: Iterable[bytes]) -> None:
-        """These messages are handled; ids that are not in the books were handled before."""
+        """Marks these messages as handled; ids that are not in the books were handled before."""
         with self._lock:
             parts: dict[BookEntry, list[Any]] = {}
             for msg_id in msg_ids:
@@ -84,7 +84,7 @@ class Books:
                     self.acked.extend(natives)
 
     def _entry(self, ledger: int, number: int, native: Any) -> BookEntry:
-        """Returns the entry in the books; a new one knows which of its messages are not wanted."""
+        """Returns the entry in the books. In a new entry the messages up to the begin position are skipped."""
         entry = self._entries.get((ledger, number))
         if entry is None:
             entry = self._entries[ledger, number] = BookEntry(ledger, number, batch_size(native.serialize()))
@@ -95,7 +95,7 @@ class Books:
         return entry
 
     def _count(self, entry: BookEntry, count: int) -> bool:
-        """Counts handled messages of an entry; returns whether none is left, so that the entry is acknowledged."""
+        """Counts handled messages of an entry; returns whether all are handled, so that the entry is acknowledged."""
         entry.left -= count
         if entry.left:
             return False
@@ -105,8 +105,11 @@ class Books:
 
 
 class BookEntry:
-    """An entry of the topic: of `size` messages `left` are not handled. Those up to the index `seen` were received, or are not wanted;
-    those up to `counted` are counted, or will be when they are handled."""
+    """An entry of the topic. Of `size` messages `left` are not handled.
+
+    Invariant: counted <= seen. Messages up to the index `seen` were received or skipped. Messages up to `counted` are counted, or will be
+    counted when they are handled.
+    """
 
     __slots__ = ("counted", "ledger", "left", "number", "seen", "size")
 

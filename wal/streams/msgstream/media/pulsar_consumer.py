@@ -1,8 +1,8 @@
 """PulsarConsumer: reads one topic under one subscription.
 
-Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books say what to deliver and what to acknowledge.
+Owns a consumer of Pulsar's client, recreated when it loses its broker. Its books decide what is delivered and acknowledged.
 
-Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that nobody reads any more keeps no thread.
+Each page is received by a call in a thread that waits for WAIT_MS at most, so a consumer that is no longer read holds no thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.errors import ClosedError, InvalidArgumentError, LockedError, StorageError, TruncatedError
 from wal.storage.pulsar.connection import close_quietly, is_one_of, patiently
 from wal.streams.msgstream.media.pulsar_books import Books
-from wal.streams.msgstream.media.pulsar_ids import Place, TopicIds
+from wal.streams.msgstream.media.pulsar_ids import TopicIds, TopicPosition
 from wal.streams.msgstream.media.pulsar_subscription import PulsarSubscription
 from wal.streams.msgstream.medium import Received
 
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
-"""How long a consumer that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
+"""The time that a consumer without a connection may reconnect by itself: its own next attempt may be many seconds away."""
 RETRY_S: Final = 0.1
 TAKEN_S: Final = 30.0
-"""How long a lost consumer waits for a subscription that another consumer has, from the broker's first such answer on: the other one may
-be its own, of a connection whose end the broker has not noticed yet. An outage before that does not count."""
+"""The time that a lost consumer waits for a subscription that another consumer has, from the broker's first such answer on. The other one
+may be its own, of a connection whose end the broker has not noticed yet. An earlier outage does not count.
+"""
 FINAL: Final = (
     "AuthenticationError", "AuthorizationError", "TopicNotFound", "TopicTerminated", "InvalidTopicName", "InvalidConfiguration",
     "IncompatibleSchema", "UnsupportedVersionError",
 )  # fmt: skip
-"""Answers that a consumer would get again and again."""
+"""Answers that a consumer would get at every attempt."""
 _log: Final = logging.getLogger("wal.pulsar")
 
 
 class PulsarConsumer:
-    """Reads one channel. It was subscribed: `consumer` is its first consumer of Pulsar's client."""
+    """Reads one channel. `consumer` is the first consumer of Pulsar's client; it is subscribed already."""
 
     def __init__(self, subscription: PulsarSubscription, channel: str, ids: TopicIds, consumer: pulsar.Consumer) -> None:
         self._subscription = subscription
@@ -58,7 +59,7 @@ class PulsarConsumer:
         self._swapping = threading.Lock()
 
     async def receive(self, count_max: int) -> list[Received]:
-        """Returns the next messages. A broker that is away is waited for, however long it takes."""
+        """Returns the next messages. Waits for an absent broker without limit."""
         while not self._page:
             self._check_open()
             if self._fetching is None:
@@ -74,9 +75,9 @@ class PulsarConsumer:
         return page
 
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
-        """Acknowledges these messages; an id that this consumer does not hold was acknowledged before.
+        """Acknowledges these messages. Ids without an unhandled message were acknowledged before.
 
-        Pulsar's client tells the broker within 100 ms, and when it is closed. While the broker is away, the acks wait.
+        Pulsar's client sends them to the broker within 100 ms, and at its close. During an outage of the broker the acks wait.
         """
         self._check_open()
         await self._connection.run(lambda: self._handled(msg_ids))
@@ -84,10 +85,10 @@ class PulsarConsumer:
     async def check(self, msg_id: bytes) -> None:
         """Raises InvalidArgumentError for a malformed or a foreign id, TruncatedError for one whose message Pulsar has deleted."""
         self._check_open()
-        place, ours = self._ids.parse(msg_id)
-        if await self._connection.run(lambda: self._subscription.has(place)):
+        position, ours = self._ids.parse(msg_id)
+        if await self._connection.run(lambda: self._subscription.has(position)):
             return
-        what = f"message {place.ledger}:{place.entry}:{place.batch_index} of channel {self._channel!r}"
+        what = f"message {position.ledger}:{position.entry}:{position.batch_index} of channel {self._channel!r}"
         if ours:
             raise TruncatedError(
                 f"{what} is gone: Pulsar deletes what all subscriptions have acknowledged, unless the namespace has a retention policy; "
@@ -96,11 +97,11 @@ class PulsarConsumer:
         raise InvalidArgumentError(f"there is no {what}: use a position of this channel whose message still exists")
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
-        """Moves the subscription. Pulsar moves it to an entry; messages before the id in the same batch are dropped here."""
+        """Moves the subscription. Pulsar seeks to the entry; the books drop messages before the id in the same batch."""
         self._check_open()
-        place, _ = self._ids.parse(msg_id)
-        await self._connection.run(lambda: self._seek(place))
-        self._books.begin(Place(place.ledger, place.entry, place.batch_index - inclusive))
+        position, _ = self._ids.parse(msg_id)
+        await self._connection.run(lambda: self._seek(position))
+        self._books.begin(TopicPosition(position.ledger, position.entry, position.batch_index - inclusive))
 
     async def close(self) -> None:
         """Ends the consumer. If the broker does not answer, the acks of the last 100 ms may be lost."""
@@ -157,7 +158,7 @@ class PulsarConsumer:
             try:
                 native = acked.popleft()
             except IndexError:
-                return  # another thread has taken it
+                return  # another thread has taken the message
             try:
                 consumer.acknowledge(native)
             except pulsar.PulsarException:
@@ -165,7 +166,7 @@ class PulsarConsumer:
                 return
 
     def _check_lost(self, consumer: pulsar.Consumer) -> None:
-        """Gives a consumer up that has had no connection for LOST_S."""
+        """Replaces a consumer that has had no connection for LOST_S."""
         now = time.monotonic()
         if consumer.is_connected():
             self._lost_since = None
@@ -196,7 +197,7 @@ class PulsarConsumer:
             time.sleep(RETRY_S)
             return None
         except StorageError as error:
-            self._taken_since = None  # the broker is away
+            self._taken_since = None  # the broker is absent
             if self._closed or (isinstance(error.__cause__, Exception) and is_one_of(error.__cause__, *FINAL)):
                 raise
             _log.info("%s; trying again", error)
@@ -212,12 +213,12 @@ class PulsarConsumer:
         self._acknowledge()
         return consumer
 
-    def _seek(self, place: Place) -> None:
+    def _seek(self, position: TopicPosition) -> None:
         import pulsar
 
         consumer = self._consumer
         assert consumer is not None
-        to = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+        to = pulsar.MessageId(-1, position.ledger, position.entry, -1)
         patiently(self._connection, lambda: consumer.seek(to), f"moving {self._subscription}")
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
 """TopicIds: the ids of a topic's messages as bytes. Pure.
 
 An id is Pulsar's own serialized MessageId (protobuf: ledger, entry, and the index in a batch, if there is one), so any client of Pulsar can
-read it, and one field more that Pulsar skips: a digest of the topic's name. Ledgers say nothing about the topic that they belong to, so
-only that field tells an id of another channel from one whose message was deleted.
+read it. We add a field that Pulsar skips: a digest of the topic's name. Ledgers do not name their topic, so only that field distinguishes
+an id of another channel from an id whose message was deleted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ UNBATCHED: Final = -1
 _LEDGER, _ENTRY, _PARTITION, _INDEX, _ACK_SET, _BATCH_SIZE = 1, 2, 3, 4, 5, 6
 """The fields of MessageIdData in Pulsar's PulsarApi.proto."""
 _TOPIC: Final = 15
-"""Our field; the largest number whose tag is one byte."""
+"""The field for the digest of the topic; the largest number whose tag is one byte."""
 _VARINT, _FIXED64 = 0, 1
 _DIGEST_BYTES: Final = 8
 
 
-class Place(NamedTuple):
-    """The place of a message in its topic; places and messages have the same order. `batch_index` is UNBATCHED outside a batch."""
+class TopicPosition(NamedTuple):
+    """The position of a message in its topic. Positions have the order of the messages. `batch_index` is UNBATCHED outside a batch."""
 
     ledger: int
     entry: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class TopicIds:
-    """Makes and reads the ids of one topic; `topic` is its full name."""
+    """Encodes and decodes the ids of one topic; `topic` is its full name."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -39,28 +39,28 @@ class TopicIds:
         self._ends = {UNBATCHED: self._mark}
 
     def entry(self, ledger: int, entry: int) -> bytes:
-        """Returns what the ids of all messages in this entry begin with."""
+        """Returns the common prefix of the ids of all messages in this entry."""
         return b"%c%b%c%b" % (_LEDGER << 3, _varint(ledger), _ENTRY << 3, _varint(entry))
 
     def end(self, index: int) -> bytes:
-        """Returns what the ids of the messages at this index of a batch end with."""
+        """Returns the end of the ids of messages at this index of a batch."""
         end = self._ends.get(index)
         if end is None:
             end = self._ends[index] = b"%c%b%b" % (_INDEX << 3, _varint(index), self._mark)
         return end
 
-    def of(self, place: Place) -> bytes:
-        """Returns the id of the message at this place."""
-        return self.entry(place.ledger, place.entry) + self.end(place.batch_index)
+    def of(self, position: TopicPosition) -> bytes:
+        """Returns the id of the message at this position."""
+        return self.entry(position.ledger, position.entry) + self.end(position.batch_index)
 
-    def parse(self, msg_id: bytes) -> tuple[Place, bool]:
-        """Returns the place of an id, and whether the id says that it belongs to this topic; one of another client does not say so.
+    def parse(self, msg_id: bytes) -> tuple[TopicPosition, bool]:
+        """Returns the position of an id, and whether the id names this topic; an id of another client names no topic.
 
-        Raises InvalidArgumentError for an id that is malformed or says that it belongs to another topic.
+        Raises InvalidArgumentError for an id that is malformed or names another topic.
         """
         try:
             fields, mark = _fields(msg_id)
-            place = Place(fields[_LEDGER], fields[_ENTRY], fields.get(_INDEX, UNBATCHED))
+            position = TopicPosition(fields[_LEDGER], fields[_ENTRY], fields.get(_INDEX, UNBATCHED))
         except (KeyError, ValueError, IndexError):
             raise InvalidArgumentError(
                 f"message id {msg_id.hex()} is not one of Pulsar: use the msg_id of a position that a stream on Pulsar gave"
@@ -69,16 +69,16 @@ class TopicIds:
             raise InvalidArgumentError(
                 f"message id {msg_id.hex()} belongs to another topic than {self._topic}: use a position of this channel, in this namespace"
             )
-        return place, bool(mark)
+        return position, bool(mark)
 
 
 def batch_size(msg_id: bytes) -> int:
-    """Returns how many messages the entry has that holds the message of this id, as Pulsar's client serialized it."""
+    """Returns the number of messages in the entry of this id, as Pulsar's client serialized it."""
     return _fields(msg_id)[0].get(_BATCH_SIZE, 1)
 
 
 def _varint(number: int) -> bytes:
-    """Returns the number as protobuf writes it."""
+    """Returns the number as protobuf encodes it."""
     encoding = bytearray()
     while number > 0x7F:
         encoding.append(number & 0x7F | 0x80)
@@ -88,7 +88,7 @@ def _varint(number: int) -> bytes:
 
 
 def _fields(data: bytes) -> tuple[dict[int, int], bytes]:
-    """Returns the numbers in a serialized MessageIdData, and our field, or no bytes. Raises ValueError or IndexError."""
+    """Returns the numbers in a serialized MessageIdData, and the digest of the topic, empty if missing. Raises ValueError or IndexError."""
     numbers: dict[int, int] = {}
     at, mark = 0, b""
     while at < len(data):

@@ -1,4 +1,4 @@
-"""PulsarSubscription: how a consumer subscribes to a topic of Pulsar, and which messages the topic has. Its methods block."""
+"""PulsarSubscription: creates the consumers of a topic of Pulsar, and looks up its messages. Its methods block."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ from typing import TYPE_CHECKING, Final
 
 from wal.errors import LockedError
 from wal.storage.pulsar.connection import PulsarConnection, patiently
-from wal.streams.msgstream.media.pulsar_ids import Place
+from wal.streams.msgstream.media.pulsar_ids import TopicPosition
 
 if TYPE_CHECKING:
     import pulsar
 
 
 PAGE_MESSAGES: Final = 999
-"""With the first one, a thousand messages in a page."""
+"""With the first message, a page has a thousand messages."""
 PAGE_BYTES: Final = 4 << 20
 PAGE_WAIT_MS: Final = 1
-"""How long a page waits for more messages after its first one: the least that Pulsar's client can wait."""
+"""The time that a page waits for more messages after its first one: the minimum of Pulsar's client."""
 QUEUE_MESSAGES: Final = 4_000
 """Messages that the client fetches ahead."""
 LOOK_MS: Final = 5_000
-"""How long a message that must exist is waited for."""
+"""The maximum wait for a message that must exist."""
 
 
 class PulsarSubscription:
-    """How a consumer subscribes to a topic of Pulsar, and which messages the topic has.
-
-    How to subscribe: a topic, and a subscription of it with one consumer (`exclusive`) or several. All methods block.
-    """
+    """A subscription of one topic, with a single consumer (`exclusive`) or several. All methods block."""
 
     def __init__(self, connection: PulsarConnection, topic: str, name: str, *, earliest: bool, exclusive: bool) -> None:
         self.connection = connection
@@ -65,20 +62,20 @@ class PulsarSubscription:
             raise LockedError(f"{self} has a consumer that excludes this one: close that one, or choose another name")
         return consumer
 
-    def has(self, place: Place) -> bool:
-        """Whether the topic has the message at this place."""
+    def has(self, position: TopicPosition) -> bool:
+        """Returns whether the topic has the message at this position."""
         import pulsar
 
-        start = pulsar.MessageId(-1, place.ledger, place.entry, -1)
+        start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
 
         def look() -> bool:
             reader = self.connection.client.create_reader(self.topic, start, start_message_id_inclusive=True)
             try:
                 while reader.has_message_available():
                     native = reader.read_next(timeout_millis=LOOK_MS).message_id()
-                    message_place = Place(native.ledger_id(), native.entry_id(), native.batch_index())
-                    if message_place >= place:
-                        return message_place == place
+                    message_position = TopicPosition(native.ledger_id(), native.entry_id(), native.batch_index())
+                    if message_position >= position:
+                        return message_position == position
                 return False
             finally:
                 reader.close()

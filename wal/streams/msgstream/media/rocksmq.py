@@ -1,7 +1,7 @@
 """RocksMQ as a medium: a subscription is a consumer group, and an id is RocksMQ's, 8 bytes, big-endian.
 
-A group hands each message to one of its consumers and knows one position. `RocksMQSubscription` moves it over what all consumers in this
-process have handled; a consumer that closes gives back what it has not handled, for the others or for the next one.
+A group delivers each message to one of its consumers and has one position. `RocksMQSubscription` moves the position over the messages that
+all consumers in this process have handled. A consumer that closes returns its unhandled messages to the group.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from wal.streams.rocksmq import BATCH_MESSAGES_MAX, ConsumerMessage, RocksMQ, Ro
 class RocksMQSubscription:
     """A consumer group of one channel, as the streams of this process share it. Pure.
 
-    RocksMQ keeps one position for a group, and streams acknowledge in any order. So the subscription knows all messages that were delivered
-    to any of its consumers, and moves the position to below the first one that is not handled.
+    RocksMQ has one position for a group, and streams acknowledge in any order. So the subscription records all messages that were delivered
+    to any of its consumers, and moves the position to just below the first unhandled one.
     """
 
     def __init__(self) -> None:
         self.consumers: int = 0
         self.exclusive: bool = False
-        self._delivered: deque[int] = deque()  # ascending, from the first message on that is not handled
+        self._delivered: deque[int] = deque()  # ascending, from the first unhandled message on
         self._handled: set[int] = set()
 
     def delivered(self, message_ids: Iterable[int]) -> None:
-        """Notes that these messages were handed to a consumer; those that were given back by an earlier one are known."""
+        """Records messages that were delivered to a consumer. Messages that an earlier consumer returned are recorded already."""
         delivered = self._delivered
         for message_id in message_ids:
             if not delivered or message_id > delivered[-1]:
@@ -50,8 +50,9 @@ class RocksMQSubscription:
                 delivered.insert(at, message_id)
 
     def handled(self, message_ids: Sequence[int]) -> int | None:
-        """Notes that these messages are handled, and returns the id that the group has now consumed everything up to; None if it did not
-        move."""
+        """Records handled messages, and returns the id up to which the group has now consumed everything; None if the position did not
+        move.
+        """
         delivered, handled = self._delivered, self._handled
         last = None
         for message_id in message_ids:
@@ -65,7 +66,7 @@ class RocksMQSubscription:
         return last
 
     def moved(self) -> None:
-        """Forgets what was delivered, because the group was moved by a seek."""
+        """Clears the delivered messages, because a seek moved the group."""
         self._delivered.clear()
         self._handled.clear()
 
@@ -73,7 +74,7 @@ class RocksMQSubscription:
 def join(mq: RocksMQ, channel: str, group: str, *, exclusive: bool) -> RocksMQSubscription:
     """Returns the subscription with one more consumer.
 
-    Raises LockedError if this one, or one that is there, excludes others.
+    Raises LockedError if this consumer, or a present one, excludes others.
     """
     of_mq = _subscriptions.setdefault(mq, {})
     subscription = of_mq.get((channel, group))
@@ -95,7 +96,7 @@ _subscriptions: MutableMapping[RocksMQ, dict[tuple[str, str], RocksMQSubscriptio
 class SharedRocksMQ:
     """The RocksMQ of a directory, open once in this process for all media that use it.
 
-    RocksDB lets nobody open a directory twice, not even in one process. The first medium opens it, the last one closes it.
+    RocksDB does not open a directory twice, not even in one process. The first medium opens it, the last one closes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,8 +108,9 @@ class SharedRocksMQ:
         self._users = 0
 
     async def take(self, settings: RocksMQSettings | None) -> RocksMQ:
-        """Returns the open RocksMQ; each call needs one of `give`. Raises what `RocksMQ.open` raises, and InvalidArgumentError for
-        settings (None: any) other than those it is open with."""
+        """Returns the open RocksMQ; each call needs one call of `give`. Raises the errors of `RocksMQ.open`, and InvalidArgumentError for
+        settings (None: any) other than those it is open with.
+        """
         async with self._lock:
             if self._closing is not None:
                 await asyncio.wait([self._closing])  # `give` has raised its failure
@@ -138,14 +140,14 @@ class SharedRocksMQ:
 
 
 def shared_rocksmq(name: str | os.PathLike[str]) -> SharedRocksMQ:
-    """Returns the one for this directory and the running loop; a leading `~` is expanded."""
+    """Returns the shared RocksMQ of this directory and the running loop; a leading `~` is expanded."""
     path = absolute_path(str(Path(name)), "the directory of a RocksMQ")
     of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
     return of_loop.setdefault(path, SharedRocksMQ(path))
 
 
 async def _abandon(opening: asyncio.Future[RocksMQ]) -> None:
-    """Closes what a cancelled caller has left half open: until then its lock is in the way of the next opening."""
+    """Closes a half-open RocksMQ of a cancelled caller: until then its lock blocks the next opening."""
     with contextlib.suppress(WALError):
         await (await opening).close()
 
@@ -157,10 +159,10 @@ ID_BYTES: Final = 8
 
 
 class RocksMQMedium(BaseMedium):
-    """The channels of one RocksMQ: of a directory, which all media of this process share while one of them has it open, or of an open
-    RocksMQ, which its owner closes.
+    """The channels of one RocksMQ: the RocksMQ of a directory, which all media of this process share while one of them has it open, or an
+    open RocksMQ, which its owner closes.
 
-    A wrong name raises InvalidArgumentError, a RocksMQ that another process has open LockedError, at the first use.
+    The first use raises InvalidArgumentError for a wrong name, and LockedError for a RocksMQ that another process has open.
     """
 
     name: str = "rocksmq"
@@ -197,7 +199,7 @@ class RocksMQMedium(BaseMedium):
         return RocksMQConsumer(mq, channel, sub_name, subscription)
 
     async def close(self) -> None:
-        """Gives up the RocksMQ of a directory, which is closed with its last user in this process. Idempotent."""
+        """Releases the RocksMQ of a directory; its last user in this process closes it. Idempotent."""
         self._closed = True
         async with self._opening:
             shared, self._shared = self._shared, None
@@ -228,20 +230,20 @@ class RocksMQProducer:
         """Sends the messages, all or none of them if they fit into one batch of RocksMQ."""
         if self._closed:
             raise ClosedError(f"the producer of channel {self._channel!r} was closed: open another one")
-        sent: list[bytes] = []
+        stored_ids: list[bytes] = []
         for batch in [*self._batches(messages)]:
             try:
                 ids = await self._mq.produce(self._channel, batch)
             except Exception as error:
-                if not sent:
+                if not stored_ids:
                     raise
-                durable = {self._channel: [*sent, *[None] * (len(messages) - len(sent))]}
+                durable = {self._channel: [*stored_ids, *[None] * (len(messages) - len(stored_ids))]}
                 raise PartialSendError(str(error), durable=durable) from error
-            sent += [message_id.to_bytes(ID_BYTES, "big") for message_id in ids]
-        return sent
+            stored_ids += [message_id.to_bytes(ID_BYTES, "big") for message_id in ids]
+        return stored_ids
 
     def _batches(self, messages: Sequence[Outgoing]) -> Iterator[list[bytes]]:
-        """Yields the payloads in parts that RocksMQ takes at once; raises InvalidArgumentError for one that it never takes."""
+        """Yields the payloads in batches that RocksMQ accepts; raises InvalidArgumentError for a payload that is too large."""
         settings = self._mq.settings
         batch: list[bytes] = []
         size = 0
@@ -261,7 +263,7 @@ class RocksMQProducer:
             yield batch
 
     async def close(self) -> None:
-        """Ends the producer; calls in flight are finished by RocksMQ."""
+        """Ends the producer; RocksMQ finishes the calls in flight."""
         self._closed = True
 
 
@@ -302,7 +304,7 @@ class RocksMQConsumer:
             return await taking
         except asyncio.CancelledError:
             if taking.done() and not taking.cancelled() and taking.exception() is None:
-                # It was cancelled in the turn in which the messages came.
+                # The call was cancelled in the turn in which the messages came.
                 self._return(taking.result())
             task = asyncio.current_task()
             if self._closed and not (task is not None and task.cancelling()):
@@ -320,7 +322,7 @@ class RocksMQConsumer:
             await self._mq.give_back(self._group, self._channel, messages)
 
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
-        """Moves the group's position to below the first message that no consumer has handled."""
+        """Moves the group's position to just below the first unhandled message."""
         mine = self._unhandled
         ids = struct.unpack(f">{len(msg_ids)}Q", b"".join(msg_ids))
         last = self._subscription.handled([each for each in ids if mine.pop(each, None) is not None])
@@ -328,7 +330,7 @@ class RocksMQConsumer:
             await self._mq.ack(self._group, self._channel, last)
 
     async def check(self, msg_id: bytes) -> None:
-        """Looks for the message in the channel."""
+        """Checks that the channel has the message."""
         await self._mq.find(self._channel, self._number(msg_id))
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
@@ -340,12 +342,12 @@ class RocksMQConsumer:
     def _number(self, msg_id: bytes) -> int:
         if len(msg_id) != ID_BYTES or not (number := int.from_bytes(msg_id, "big")):
             raise InvalidArgumentError(
-                f"message id {msg_id.hex()} is none of channel {self._channel!r}: ids of RocksMQ are {ID_BYTES} bytes, and not 0"
+                f"message id {msg_id.hex()} is not of channel {self._channel!r}: ids of RocksMQ are {ID_BYTES} bytes, and not 0"
             )
         return number
 
     async def close(self) -> None:
-        """Gives back what is not handled: the group's next consumer gets it."""
+        """Returns the unhandled messages to the group's next consumer."""
         if self._closed:
             return
         self._closed = True

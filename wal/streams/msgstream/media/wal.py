@@ -1,7 +1,7 @@
 """A log as a medium: a channel is a vchannel, a subscription is a cursor.
 
-The log's ticks are the timestamps of its messages; those that the writer gave them stay in the payload. The log promises its own ticks, so
-TIME_TICK messages that are produced are dropped.
+The timestamps of messages are the log's ticks; the writer's own timestamps stay in the payload. The log promises its own ticks, so the
+producer drops TIME_TICK messages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wal.streams.msgstream.tt_stream import TtMsgStream
 from wal.streams.msgstream.types import MsgType
 
 MSG_TYPE: Final = "msg_type"
-"""The property of a log's message that has the number of the stream message's type."""
+"""The property of a log's message with the number of the stream message's type."""
 TICK_INTERVAL_S: Final = 0.2
-"""The default of `tick_interval_s`, as often as a log promises a tick by default (`time_tick_interval_s`)."""
+"""The default of `tick_interval_s`: the default interval of a log's promised ticks (`time_tick_interval_s`)."""
 
 
 class WalMedium(BaseMedium):
-    """The vchannels of an open log, wherever it is; its owner closes it.
+    """The vchannels of an open log, local or remote; its owner closes it.
 
     `tick_interval_s`: time-ticked streams are cut at multiples of it. Packs with messages are the same in every run.
     """
@@ -54,9 +54,9 @@ class WalMedium(BaseMedium):
         return WalProducer(self._log, channel)
 
     async def consumer(self, channel: str, sub_name: str, *, earliest: bool = True, exclusive: bool = False) -> WalConsumer:
-        """Opens a consumer of the vchannel under the cursor `sub_name`. It is always the only one of that name in this process.
+        """Opens a consumer of the vchannel under the cursor `sub_name`. A process has at most one consumer with this cursor.
 
-        In a log that is open with `read_only=True` a vchannel that does not exist is read as an empty one.
+        In a log that is open with `read_only=True` a missing vchannel reads as empty.
         """
         self._check()
         if self._is_writable():
@@ -65,7 +65,7 @@ class WalMedium(BaseMedium):
         return await WalConsumer.open(self._log, channel, sub_name, earliest=earliest, grid=grid)
 
     async def broadcast(self, producers: Mapping[str, MediumProducer], messages: Sequence[Outgoing]) -> dict[str, list[bytes]]:
-        """Broadcasts each message to all channels: each of them gets it, whatever crashes."""
+        """Broadcasts each message to all channels: after any crash either all of them get the message, or no channel does."""
         broadcast = self._log.broadcast()
         copies = [
             None
@@ -82,11 +82,11 @@ class WalMedium(BaseMedium):
         for copy in copies:
             if copy is not None:
                 await broadcast.check(copy)
-        sent: dict[str, list[bytes]] = {channel: [] for channel in producers}
+        ids_by_channel: dict[str, list[bytes]] = {channel: [] for channel in producers}
         for number, copy in enumerate(copies):
             try:
                 if copy is None:
-                    for channel, ids in sent.items():
+                    for channel, ids in ids_by_channel.items():
                         ids.append(ids[-1] if ids else await _latest(self._log, channel))
                     continue
                 results = (await broadcast.append(copy)).append_results
@@ -94,11 +94,11 @@ class WalMedium(BaseMedium):
                 if not any(copies[:number]):
                     raise
                 missing = [None] * (len(messages) - number)
-                durable = {channel: [*ids, *missing] for channel, ids in sent.items()}
+                durable = {channel: [*ids, *missing] for channel, ids in ids_by_channel.items()}
                 raise PartialSendError(str(error), durable=durable) from error
-            for channel, ids in sent.items():
+            for channel, ids in ids_by_channel.items():
                 ids.append(bytes(WalId(channel, results[channel].message_id)))
-        return sent
+        return ids_by_channel
 
     async def close(self) -> None:
         """Ends the use of the log, which stays open."""
@@ -129,7 +129,7 @@ class WalProducer:
         self._closed = False
 
     async def send(self, messages: Sequence[Outgoing]) -> list[bytes]:
-        """Sends the messages as one transaction. A tick, which is dropped, has the id of the message before it."""
+        """Sends the messages as one transaction. A dropped tick has the id of the message before it."""
         if self._closed:
             raise ClosedError(f"the producer of channel {self._channel!r} was closed: open another one")
         bodies = [
@@ -148,18 +148,18 @@ class WalProducer:
             result = await self._log.raw_append(bodies[0])
         else:
             result = await self._log.append_txn(self._channel, bodies)
-        event, left = result.message_id, len(bodies)
+        event, remaining = result.message_id, len(bodies)
         ids = []
         for message in messages:
             if message.msg_type != MsgType.TIME_TICK:
-                index = event.index - left if left > 1 else event.index
-                left -= 1
+                index = event.index - remaining if remaining > 1 else event.index
+                remaining -= 1
                 before = bytes(WalId(self._channel, msgspec.structs.replace(event, index=index)))
             ids.append(before)
         return ids
 
     async def close(self) -> None:
-        """Ends the producer; appends in flight are finished by the log."""
+        """Ends the producer; the log finishes the appends in flight."""
         self._closed = True
 
 
@@ -183,7 +183,7 @@ def stored_type(msg_type: int) -> MessageType:
 
 
 async def _latest(log: WALAccesser, channel: str) -> bytes:
-    """Returns the id after which the next message of the vchannel follows, for a tick that is dropped."""
+    """Returns the id after which the next message of the vchannel follows, for a dropped tick."""
     async with log.read(channel, deliver_policy=Latest()) as scanner:
         position = scanner.position
     if position is None:

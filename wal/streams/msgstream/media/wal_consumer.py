@@ -1,10 +1,11 @@
 """WalConsumer: one vchannel of a log under one subscription, which is a cursor of the log.
 
-Two scanners are at work: `_saver` was entered with the cursor and saves positions, `_scanner` reads. A scanner resumes after whole events,
-a subscription also between two bodies of a transaction: so `_scanner` begins at the event of the position, and what was handled is skipped.
+The consumer has two scanners: `_saver` was entered with the cursor and saves positions, `_scanner` reads. A scanner resumes after whole
+events, a subscription also between two bodies of a transaction. So `_scanner` begins at the event of the position, and the consumer skips
+the handled bodies.
 
-The cursor moves with the acknowledgements. While none of its messages are outstanding, it also moves over what is written to other
-vchannels: over the ticks of a time-ticked stream as they are acknowledged, else once in QUIET_S. So a quiet channel holds no retention.
+The cursor moves with the acknowledgements. While none of its messages are outstanding, it also moves over the events of other vchannels:
+with the acknowledged ticks of a time-ticked stream, else once in QUIET_S. So a quiet channel does not block retention.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _INTERVAL_MAX_S: Final = 86_400
 class TickGrid:
     """The ticks at which a time-ticked stream over a log is cut. Pure.
 
-    A log promises ticks when it has time to, so promises fall elsewhere in every run. The grid makes the cuts a matter of the log's
-    content: they are multiples of an interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the
-    beginning of a message's cell before the message, and its end when that is promised: so every pack with messages is exactly one cell,
-    whenever it is read. Only over cells without messages one announcement may pass several of them, and how many depends on timing.
+    The times of a log's promised ticks differ in every run. The grid makes the cuts depend on the log's content: they are multiples of an
+    interval, and a message belongs to the cell (k - 1, k] in which its tick lies. The grid announces the beginning of a message's cell
+    before the message, and its end when that is promised. So every pack with messages is exactly one cell, in every run. Over cells without
+    messages one announcement may pass several of them, and their number depends on timing.
     """
 
     __slots__ = ("_end", "_last", "_step")
@@ -52,12 +53,12 @@ class TickGrid:
             )
         self._step = round(interval_s * 1000) << LOGICAL_BITS
         self._last = 0
-        """The tick that was announced last."""
+        """The last tick that was announced."""
         self._end = 0
         """The end of the last message's cell; at or below `_last` if it was announced."""
 
     def resume(self, tick: int, *, inclusive: bool = False) -> None:
-        """Begins after this tick: what it and earlier ticks end has been announced, except the tick itself if it is `inclusive`."""
+        """Begins after this tick: all cuts up to it were announced, except the tick itself if it is `inclusive`."""
         self._end = tick - tick % self._step
         self._last = max(self._end - self._step, 0) if inclusive else self._end
 
@@ -70,11 +71,11 @@ class TickGrid:
         return announced
 
     def promised(self, tick: int) -> Sequence[int]:
-        """Returns the ticks to announce now that the log has promised this one."""
+        """Returns the ticks to announce after the log has promised this one."""
         return self._announced(tick)
 
     def _announced(self, tick: int) -> Sequence[int]:
-        """Returns the end of the last message's cell, and the newest end of a cell at or below this tick, as far as they are new."""
+        """Returns the new ones of these two: the end of the last message's cell, and the newest end of a cell at or below this tick."""
         newest = tick - tick % self._step
         if newest <= self._last:
             return ()
@@ -83,11 +84,11 @@ class TickGrid:
 
 
 QUIET_S: Final = 1.0
-"""How long a consumer without ticks waits for a message until it moves the cursor: a save is a synced write of a file."""
+"""The time that a consumer without ticks waits for a message before it moves the cursor: a save is a synced write of a file."""
 
 
 class WalConsumer:
-    """Create it with `open`. With a `grid` it delivers ticks."""
+    """Reads one vchannel. `open` creates it. With a `grid` it delivers ticks."""
 
     def __init__(self, log: WALAccesser, vchannel: str, cursor: str, grid: TickGrid | None, saver: Scanner) -> None:
         self._log = log
@@ -97,36 +98,36 @@ class WalConsumer:
         self._saver = saver
         self._scanner = saver
         self._skip: LogPosition = _NONE
-        """Events and bodies up to this one are not for this read."""
+        """Events and bodies up to this position are skipped in this read."""
         self._event: tuple[Origin, int] | None = None
-        """The newest event that was passed; None: nothing before `_first` is known."""
+        """The newest event that was passed; None: the event before `_first` is not known."""
         self._first: MessageID | None = None
-        """Where the read began; None: at the earliest event."""
+        """The event at which the read began; None: the earliest event."""
         self._ready: deque[Received] = deque()
         self._unhandled: deque[tuple[bytes, tuple[Origin, int] | None, int]] = deque()
-        """What is not handled, in order: the id, and the event (or body) and the tick up to which everything is handled with it."""
+        """The unhandled messages, in order: the id, and the event (or body) and the tick up to which everything is handled with it."""
         self._handled: set[bytes] = set()
         self._saved: MessageID | None = None
-        """The event after which the cursor is; None: before the first one, or not known."""
+        """The event after which the cursor is; None: before the first event, or not known."""
         self._origin: Origin | None = None
         self._prefix = b""
         self._closed = False
 
     @classmethod
     async def open(cls, log: WALAccesser, vchannel: str, cursor: str, *, earliest: bool, grid: TickGrid | None) -> WalConsumer:
-        """Continues at the cursor; without one, creates it before the first message or after the last one.
+        """Continues at the cursor. If the cursor is new, it is created before the first message or after the last one.
 
         Raises LockedError if the process has another consumer of this cursor of the vchannel.
         """
         policy = All() if earliest else Latest()
         saver = log.read(vchannel, cursor=cursor, deliver_policy=policy, include_time_ticks=grid is not None)
-        taken = _taken.setdefault(log, set())
-        if (vchannel, cursor) in taken:
+        cursors = _CURSORS.setdefault(log, set())
+        if (vchannel, cursor) in cursors:
             raise LockedError(
                 f"channel {vchannel!r} has a consumer of subscription {cursor!r} in this process, and a log has one reader a name: close "
                 "it, or subscribe under another name"
             )
-        taken.add((vchannel, cursor))
+        cursors.add((vchannel, cursor))
         consumer = cls(log, vchannel, cursor, grid, saver)
         try:
             await saver.__aenter__()
@@ -135,7 +136,7 @@ class WalConsumer:
                 consumer._begin_after(position.message_id)
                 if grid is not None:
                     grid.resume(position.time_tick)
-                # Else the saver reads: what precedes its beginning was truncated, and that is no place within a transaction.
+                # Otherwise the saver reads: the log before its beginning was truncated, and that is not within a transaction.
                 with contextlib.suppress(TruncatedError):
                     consumer._scanner = await consumer._entered(StartFrom(position.message_id))
         except BaseException:
@@ -157,7 +158,7 @@ class WalConsumer:
         return [ready.popleft() for _ in range(min(count_max, len(ready)))]
 
     async def _page(self) -> MessagePage:
-        """Returns the next page; none at the end."""
+        """Returns the next page; empty at the end."""
         while self._grid is None:
             try:
                 async with asyncio.timeout(QUIET_S) as quiet:
@@ -169,7 +170,7 @@ class WalConsumer:
         return await self._scanner._page()
 
     async def _pass_over(self) -> None:
-        """Moves the cursor over what was written to other vchannels, unless a message of its own is not handled."""
+        """Moves the cursor over the events of other vchannels, unless a message of its own is unhandled."""
         if self._unhandled or (position := self._scanner.position) is None:
             return
         at, saved = position.message_id, self._saved
@@ -222,7 +223,7 @@ class WalConsumer:
     # -- positions
 
     async def ack(self, msg_ids: Sequence[bytes]) -> None:
-        """Saves the cursor below the first message that is not handled, if it moved."""
+        """Saves the cursor just below the first unhandled message, if it moved."""
         unhandled, handled = self._unhandled, self._handled
         reached = None
         for msg_id in msg_ids:
@@ -239,13 +240,13 @@ class WalConsumer:
             await self._saver.save(ReadPosition(self._saved, tick))
 
     async def check(self, msg_id: bytes) -> None:
-        """Looks whether the log still has what follows this id."""
+        """Checks that the log still has the events after this id."""
         wal_id = WalId.parse(msg_id, self._vchannel)
         if wal_id.message_id is not None:
             await (await self._reader(wal_id.message_id)).close()
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
-        """Reads from there on, and moves the cursor."""
+        """Reads from this id on, and moves the cursor."""
         wal_id = WalId.parse(msg_id, self._vchannel)
         at, tick = wal_id.message_id, wal_id.tick or 0
         again = inclusive and wal_id.tick is not None  # the tick itself follows
@@ -272,7 +273,7 @@ class WalConsumer:
             await self._scanner.close()
             await self._saver.close()
         finally:
-            _taken[self._log].discard((self._vchannel, self._cursor))
+            _CURSORS[self._log].discard((self._vchannel, self._cursor))
 
     def _begin_after(self, message_id: MessageID) -> None:
         origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
@@ -281,7 +282,7 @@ class WalConsumer:
         self._saved = message_id
 
     async def _reader(self, after: MessageID) -> Scanner:
-        """Returns a scanner from the event of this id on, or after the event if only what follows it is still there."""
+        """Returns a scanner from the event of this id on, or after the event if the log only has the later ones."""
         try:
             return await self._entered(StartFrom(after))
         except TruncatedError:
@@ -289,7 +290,7 @@ class WalConsumer:
             if scanner.position is not None and scanner.position.message_id == after:
                 return scanner
             await scanner.close()
-            raise  # the id is of a body: those after it were truncated with their transaction
+            raise  # the id is of a body: the later bodies were truncated with their transaction
 
     async def _entered(self, policy: DeliverPolicy) -> Scanner:
         ticks = self._grid is not None
@@ -298,7 +299,7 @@ class WalConsumer:
         return scanner
 
     async def _move_to_beginning(self, first: MessageID | None) -> None:
-        """Moves the cursor to an event (None: the earliest one) that no position after another one describes."""
+        """Moves the cursor to an event (None: the earliest one) that cannot be described as the position after another event."""
         scanner = await self._entered(All() if first is None else StartFrom(first))
         try:
             scanner._use_cursor_of(self._saver)
@@ -320,5 +321,5 @@ class WalConsumer:
 
 
 _NONE: Final = (-1, -1)
-_taken: MutableMapping[WALAccesser, set[tuple[str, str]]] = WeakKeyDictionary()
+_CURSORS: MutableMapping[WALAccesser, set[tuple[str, str]]] = WeakKeyDictionary()
 """The cursors that consumers of this process use, by log: the vchannel and the name."""

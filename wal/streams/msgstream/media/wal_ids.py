@@ -2,9 +2,9 @@
 
     kind u8: 1 message, 2 tick, 3 tick before a message | length u16 and name of the vchannel | of a tick: u64 | bytes(MessageID)
 
-All numbers are big-endian. The last body of a transaction has the id of the transaction, any other body its own: so a position between two
-bodies differs from the one after the transaction. A tick names the newest event before it, or none if there is no event; where a read
-began at a message and knows nothing of what is before it, a tick names that message.
+All numbers are big-endian. The last body of a transaction has the id of the transaction, any other body its own. So a position between two
+bodies differs from the position after the transaction. A tick names the newest event before it, or no event if there was none. Where a read
+began at a message, and the event before it is not known, a tick names that message.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ INDEX: Final = struct.Struct(">I")
 
 
 class WalId(msgspec.Struct, frozen=True):
-    """The id of a message (`tick` is None), or of a tick after an event, or `before` a message, of a vchannel."""
+    """The id of a message (`tick` is None), of a tick after an event, or of a tick `before` a message, in a vchannel."""
 
     vchannel: str
     message_id: MessageID | None
-    """None: a tick before the first event."""
+    """None for a tick before the first event."""
     tick: int | None = None
     before: bool = False
 
@@ -61,15 +61,15 @@ class WalId(msgspec.Struct, frozen=True):
                 raise ValueError("not as encoded")
         except (struct.error, ValueError) as error:
             raise InvalidArgumentError(
-                f"{data[:64].hex()} is no message id of a log: use a position that a stream over this log gave"
+                f"{data[:64].hex()} is not a message id of a log: use a position from a stream over this log"
             ) from error
         if wal_id.vchannel != vchannel:
             raise InvalidArgumentError(
-                f"a message id of channel {wal_id.vchannel!r} is no place in channel {vchannel!r}: use a position of the same channel"
+                f"a message id of channel {wal_id.vchannel!r} is not valid in channel {vchannel!r}: use a position of the same channel"
             )
         return wal_id
 
 
 def message_prefix(vchannel: str, message_id: MessageID) -> bytes:
-    """Returns what the ids of all messages of a vchannel in one frame begin with; their index follows."""
+    """Returns the common prefix of the ids of all messages of a vchannel in one frame; their index follows."""
     return bytes(WalId(vchannel, message_id))[: -INDEX.size]
