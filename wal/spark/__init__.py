@@ -1,7 +1,7 @@
-"""Spark on a log: it reads the log as tables and streams, and writes rows into it. Needs the extra `spark`.
+"""Spark on a log: reads the log as tables and streams, and writes rows into it. Needs the extra `spark`.
 
-The driver plans: a batch is a snapshot, one moment of all pchannels; a stream takes from offset to offset, as JSON in its checkpoint.
-Tasks open the log themselves, by a recipe (`frame_source.py`) that is the same for every kind of log, and turn frames into Arrow batches.
+The driver plans: a batch is a snapshot, one moment of all pchannels; a stream reads from offset to offset, as JSON in its checkpoint. Tasks
+open the log themselves, by a recipe (`frame_source.py`) that is the same for every kind of log, and turn frames into Arrow batches.
 `foreach` runs a handler for each batch of a stream, and `sink` writes rows, each batch of a query once.
 """
 

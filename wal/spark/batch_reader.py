@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.005
 _QUIET_S: Final = 0.5
-"""A writer that seems gone (its process may run on another machine) counts as gone if its promised tick does not advance for this long:
-a live writer advances it at least every 0.2 s."""
+"""A writer on another machine counts as stopped if its promised tick does not advance for this long. A live writer advances it at least
+every 0.2 s.
+"""
 
 
 class SnapshotWarning(UserWarning):
@@ -37,7 +38,7 @@ class SnapshotWarning(UserWarning):
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True):
-    """The log positions up to which each pchannel is read, so that all of them show exactly the same moment.
+    """The log positions up to which each pchannel is read, so that all of them have exactly the same moment.
 
     Owns the choice of the tick, the wait until the promised tick of every pchannel reaches it, and its position in each of them. A snapshot
     holds every event that was committed at or before its tick, and none after it, across all vchannels and pchannels.
@@ -50,8 +51,8 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -> ReadSnapshot:
     """Takes a snapshot at this tick or, if None, at the newest tick that is durable now.
 
-    It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick it omits everything above the promised
-    ticks if no writer advances them, with a SnapshotWarning if that includes rows.
+    It waits for a given tick; after `timeout_s` it raises WouldBlockError. Without a given tick and without a writer that advances the
+    promised ticks, it omits everything above them. It emits a SnapshotWarning if the omitted part has rows.
     """
     moments = {name: logs.moment(name) for name in logs.pchannels()}
     newest = {name: logs.newest_tick(name) for name in moments}
@@ -80,7 +81,7 @@ def take_snapshot(logs: FrameLogs, *, time_tick: int | None, timeout_s: float) -
 
 
 def _wait(logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s: float, *, tick_is_fixed: bool) -> dict[str, LogSnapshot]:
-    """Waits until the promised tick of every pchannel reaches the tick, or until waiting is useless; returns the last moments."""
+    """Waits until the promised tick of every pchannel reaches the tick, or cannot reach it; returns the last moments."""
     deadline = time.monotonic() + timeout_s
     moved_s = time.monotonic()
     while True:
@@ -97,11 +98,11 @@ def _wait(logs: FrameLogs, moments: dict[str, LogSnapshot], tick: int, timeout_s
 
 
 PARTITION_BYTES: Final = 8 << 20
-"""A task reads at least this many bytes: starting it takes about as long as reading them."""
+"""The minimum size of a task's read: starting a task takes about as long as reading this many bytes."""
 
 
 class WALReader(DataSourceReader):
-    """Plans and reads a batch. Spark creates it in several processes and pickles it to tasks, so it holds the options and nothing open."""
+    """Plans and reads a batch. Spark creates it in several processes and pickles it to tasks, so it holds only the options."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -137,13 +138,13 @@ class WALReader(DataSourceReader):
 
     def _template(self, logs: FrameLogs, moments: dict[str, LogSnapshot]) -> WALPartition:
         options = self._options
-        known = logs.vchannels()
+        view = logs.vchannels()
         named = options.channels.names or ()
         return WALPartition(
             self._source,
             options.channels,
             origins={name: moment.origin for name, moment in moments.items()},
-            incarnations={name: incarnation for name in named if (incarnation := known.current(name)) is not None},
+            incarnations={name: incarnation for name in named if (incarnation := view.current(name)) is not None},
             types=options.types,
             fail_on_data_loss=options.fail_on_data_loss,
         )
@@ -161,5 +162,5 @@ def share(logs: FrameLogs, template: WALPartition, pieces: list[EventRange], par
 
 
 def partitions_default() -> int:
-    """Returns how many tasks a read has without maxPartitions: the cores of this process, at least 2."""
+    """Returns the number of a read's tasks without maxPartitions: the cores of this process, at least 2."""
     return max(2, len(os.sched_getaffinity(0)))

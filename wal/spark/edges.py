@@ -1,8 +1,8 @@
-"""Edges: where a read begins and ends in each pchannel, and which events it lost to truncation.
+"""Edges: the beginning and the end of a read in each pchannel, and the events that it lost to truncation.
 
-Owns the log position of an edge that the options name, in the log as it is now, and the difference between events that a read has lost and
-events that it had read before they were truncated. With failOnDataLoss=true a loss is an error; with false it is a `DataLossWarning`, and
-the read continues at the earliest event. No loss is silent.
+Owns the log position of an edge that the options name. It also distinguishes lost events from events that the read had returned before they
+were truncated. With failOnDataLoss=true a loss is an error; with false it is a `DataLossWarning`, and the read continues at the earliest
+event. No loss is silent.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from wal.storage.base import LogSnapshot
 from wal.timestamp import parse
 
 _AHEAD_MS: Final = 1000
-"""How far a writer's clock may be ahead of this host's."""
+"""The tolerance for a writer's clock that is ahead of this host's clock."""
 
 
 class DataLossWarning(UserWarning):
-    """Warns that events which a query should have read are gone, and that it continues without them because of failOnDataLoss=false."""
+    """Warns that events which a query should have read were truncated, and that it continues without them because of
+    failOnDataLoss=false.
+    """
 
 
 def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PChannelOffset:
-    """Returns where this read begins in one pchannel."""
+    """Returns the beginning of this read in one pchannel."""
     if options.starting_tick is not None:
         if options.starting_tick > moment.promised_tick:  # ticks of the log itself may be ahead of the clock
             _check_past(options.starting_tick)
@@ -48,7 +50,7 @@ def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PC
 def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> None:
     """Raises LogWentBackError if the log is an older copy of the one in which this offset was reached.
 
-    Everything up to the offset's tick is below the offset: a later event below it was written in the place of one that is lost.
+    Everything up to the offset's tick is below the offset. So a later event below the offset has replaced a lost one.
     """
     pchannel, place, tick = offset.pchannel, offset.log_position, offset.time_tick
     if not tick:
@@ -97,18 +99,18 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
         return
     if unknown := sorted(set(edge) - set(pchannels)):
         raise InvalidArgumentError(f"{option} names pchannel {unknown[0]!r}, which this log does not have: it has {', '.join(pchannels)}")
-    if complete and (left := sorted(set(pchannels) - set(edge))):
+    if complete and (missing := sorted(set(pchannels) - set(edge))):
         raise InvalidArgumentError(
-            f"{option} does not name pchannel {left[0]!r}: give it a position, latest, or earliest to read nothing of it; this log has "
+            f"{option} does not name pchannel {missing[0]!r}: give it a position, latest, or earliest to read nothing of it; this log has "
             f"{', '.join(pchannels)}"
         )
 
 
-def warn_of_unknown(options: SourceOptions, known: VChannelView) -> None:
-    """Warns of vchannels that the read names but that do not exist: they are empty until they are created."""
+def warn_of_unknown(options: SourceOptions, view: VChannelView) -> None:
+    """Warns of named vchannels that do not exist: they are empty until they are created."""
     unknown = UnknownVChannels(options.location.value)
-    unknown.note(options.channels.names or (), known.records)
-    unknown.warn(known.records, at_close=True)  # a batch ends with what there is
+    unknown.note(options.channels.names or (), view.records)
+    unknown.warn(view.records, at_close=True)  # a batch ends with the present events
 
 
 def was_dropped(name: str) -> str:
@@ -134,19 +136,19 @@ def start_of(moment: LogSnapshot, start: LogPosition, *, fail_on_data_loss: bool
     if is_lost(moment, start):
         origin, earliest = moment.origin, moment.earliest
         first = origin.message_id(0)
-        gone = f"events of pchannel {origin.pchannel!r} from position {start[0]}:{start[1]} to {earliest[0]}:{earliest[1]}"
+        lost = f"events of pchannel {origin.pchannel!r} from position {start[0]}:{start[1]} to {earliest[0]}:{earliest[1]}"
         if fail_on_data_loss:
             raise TruncatedError(
-                f"{gone} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false it "
+                f"{lost} were truncated before they were read: they are lost to this query. With the option failOnDataLoss=false "
                 "the query continues at the earliest event; a cursor of the query keeps its events from being truncated",
                 earliest=type(first)(first.pchannel, first.incarnation, *earliest, first.form),
             )
-        warnings.warn(f"{gone} were truncated before they were read; the query continues without them", DataLossWarning, stacklevel=2)
+        warnings.warn(f"{lost} were truncated before they were read; the query continues without them", DataLossWarning, stacklevel=2)
     return moment.earliest
 
 
 def _check_past(tick: int) -> None:
-    """Raises InvalidArgumentError for a future tick: a stream that began at the log's end would read what precedes that tick as well."""
+    """Raises InvalidArgumentError for a future tick: a stream that began at the log's end would also read the events before that tick."""
     start, now = parse(tick)[0], time.time() * 1000
     if start > now + _AHEAD_MS:
         raise InvalidArgumentError(

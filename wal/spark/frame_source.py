@@ -1,11 +1,11 @@
 """FrameLogs: the logs of a Spark read, open in one process, and LogSource, the recipe that opens them.
 
-A recipe is small, picklable, with nothing open. The driver sends it to every task; it is opened where frames are needed, once per process
-and thread (`opened`). The open logs block, need no event loop, and serve one thread at a time. They stand on the seam of every blocking
-read (`wal.read.read_only_core`), so a journal, a log on Pulsar and one on the network are read alike: each answers searches in its own way.
+A recipe is small and picklable, with nothing open. The driver sends it to every task; a task opens it once per process and thread
+(`opened`). The open logs block, need no event loop, and serve one thread at a time. They use the interface of every blocking read
+(`wal.read.read_only_core`), so a journal, a log on Pulsar and a log on the network are read alike; each implements searches in its own way.
 
-A process keeps a few sources open, so that the tasks of a worker share the knowledge about a log. Workers are forked: a child reopens the
-sources of its parent. A source that no longer fits is forgotten without being closed, because a read may still hold it.
+A process keeps a few sources open, so that the tasks of a worker share their state. Workers are forked: a child reopens the sources of its
+parent. A source that no longer fits is dropped without a close, because a read may still hold it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, Rows
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 
 PATIENCE_S: Final = 30.0
-"""How long opening a log on the network waits for a server, as an append does (`wal.client.producer`)."""
+"""The time that opening a log on the network waits for a server, as an append does (`wal.client.producer`)."""
 _COSTS: Final = 20
-"""The answer whether a process writes is reused for this many times as long as it took: Pulsar's brokers take milliseconds."""
+"""The answer whether a process writes is reused for this many times its own duration: Pulsar's brokers take milliseconds."""
 _OPEN_MAX: Final = 4
 _T = TypeVar("_T")
 
@@ -60,8 +60,8 @@ class LogSource(msgspec.Struct, frozen=True):
 class FrameLogs:
     """The open logs of a source.
 
-    Errors are those of `wal.errors`: TruncatedError for a start that is gone, CorruptionError for damage, ClosedError for logs that were
-    recreated. Logs that are garbage-collected without `close` release what they hold themselves.
+    Errors are those of `wal.errors`: TruncatedError for a truncated start, CorruptionError for damage, ClosedError for logs that were
+    recreated. Logs that are garbage-collected without `close` release their resources themselves.
     """
 
     def __init__(self, source: LogSource) -> None:
@@ -75,9 +75,9 @@ class FrameLogs:
         return list(self._core.logs)
 
     def moment(self, pchannel: str) -> LogSnapshot:
-        """Returns the log as it is now. Called about sixty times a second; takes microseconds, or one request to a server.
+        """Returns a snapshot of the log's current state. Called about sixty times a second; takes microseconds, or one request to a server.
 
-        A log that was recreated is opened again: a reader that continues sees another origin.
+        A log that was recreated is opened again: a reader that continues gets another origin.
         """
         try:
             return self._log(pchannel).moment()
@@ -89,7 +89,7 @@ class FrameLogs:
             return self._log(pchannel).moment()
 
     def vchannels(self) -> VChannelView:
-        """Returns the vchannels that are known now."""
+        """Returns the vchannels that currently exist."""
         return self._core.look()
 
     def names(self, pchannel: str, start: int, end: int, choice: ChannelChoice) -> frozenset[str] | None:
@@ -113,11 +113,11 @@ class FrameLogs:
         return self._ask(lambda: self._log(pchannel).weights(start, end, selected, rows_max=rows_max, bytes_max=bytes_max))
 
     def event_below(self, pchannel: str, since: LogPosition, below: LogPosition) -> LogPosition | None:
-        """Returns the newest event below `below`, or None if none is known at or above `since`. Reads few or no frames."""
+        """Returns the newest event below `below`, or None if there is no known event at or above `since`. Reads few or no frames."""
         return self._ask(lambda: self._log(pchannel).event_below(since, below))
 
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:
-        """Returns about how many bytes of log are in [start, end), for all vchannels."""
+        """Returns the approximate size of the log in [start, end), for all vchannels."""
         return self._ask(lambda: self._log(pchannel).bytes_for(None, (start, 0), end))
 
     def check_durable(self, pchannel: str, end: int) -> None:
@@ -151,17 +151,17 @@ class FrameLogs:
         return self._core.source.is_current()
 
     def writer_is_gone(self) -> bool:
-        """Returns whether no process writes, so that promised ticks do not advance until one opens the log. False when that is unknown."""
-        gone, until = self._gone
+        """Returns whether no process writes, so that promised ticks stop until a process opens the log. False when that is unknown."""
+        is_gone, until = self._gone
         began = time.monotonic()
         if began >= until:
             try:
-                gone = self.has_writer() is False
+                is_gone = self.has_writer() is False
             except WALError:
-                gone = False
+                is_gone = False
             ended = time.monotonic()
-            self._gone = gone, ended + _COSTS * (ended - began)
-        return gone
+            self._gone = is_gone, ended + _COSTS * (ended - began)
+        return is_gone
 
     def has_writer(self) -> bool | None:
         """Returns whether a process writes; None when that is unknown."""
@@ -190,7 +190,7 @@ class FrameLogs:
         return log
 
     def _ask(self, call: Callable[[], _T]) -> _T:
-        """Returns the result of a call. Raises ClosedError for one that a server refused because it has another log now."""
+        """Returns the result of a call. Raises ClosedError if the server rejected it because the log was replaced."""
         try:
             return call()
         except FormatError as error:
@@ -228,7 +228,7 @@ _logs: Final[OrderedDict[tuple[int, int, LogSource], FrameLogs]] = OrderedDict()
 
 
 def _selected(choice: ChannelChoice) -> VChannelChoice | None:
-    """Returns the choice as the logs take it: a set of names, a pattern, or None for all."""
+    """Returns the choice in the form that logs accept: a set of names, a pattern, or None for all."""
     if choice.names is not None:
         return frozenset(choice.names)
     return None if choice.everything else choice

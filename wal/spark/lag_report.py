@@ -1,4 +1,4 @@
-"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens nothing unless it gets the log.
+"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens a log only if its location is an argument.
 
 Owns the meaning of the difference between two offsets, pchannel by pchannel. Spark takes no metrics from Python sources, so its own do not
 show the lag.
@@ -30,7 +30,7 @@ class PChannelLag(msgspec.Struct, frozen=True):
 
     The source's next batch begins at `done`, and the log ends at `end`. Between the two are `bytes` of log (all vchannels), written over
     `seconds` of the writer's clock, from `done_tick` to `end_tick`; and `rows` of the query's vchannels. `rows` is None unless `lag` got
-    the log; so is `bytes` on Pulsar, whose ids are not positions in bytes.
+    the log. `bytes` is None on Pulsar too, whose ids are not positions in bytes.
     """
 
     source: int
@@ -73,8 +73,8 @@ class QueryLag(msgspec.Struct, frozen=True):
         return max((one.seconds for one in self.pchannels), default=0.0) if self.complete else None
 
     def _sum(self, values: list[int | None]) -> int | None:
-        known = [value for value in values if value is not None]
-        return sum(known) if self.complete and len(known) == len(values) else None
+        numbers = [value for value in values if value is not None]
+        return sum(numbers) if self.complete and len(numbers) == len(values) else None
 
 
 def lag(
@@ -89,8 +89,8 @@ def lag(
 
     `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; JSON, as text or parsed, is accepted too.
     Sources of other formats are ignored. The end of the log is the one that Spark reports, as of the planning of the batch. Given the log
-    of the query (`path`, a journal, or `options`, those of the source), it looks up the current end and counts rows: those of `vchannels`,
-    or of vchannels that match `vchannels_pattern`, as the source reads them.
+    of the query (`path`, a journal, or `options`, those of the source), it reads the current end and counts the rows of `vchannels`, or of
+    vchannels that match `vchannels_pattern`, as the source reads them.
 
     Raises InvalidArgumentError for anything else, including None: Spark has no progress before the end of the first batch.
     """
@@ -142,17 +142,17 @@ def lag_listener(handler: Callable[[QueryLag], object]) -> StreamingQueryListene
     return LagListener()
 
 
-def _lag_reported(source: int, done: StreamOffset, end: StreamOffset) -> list[PChannelLag]:
+def _lag_reported(source: int, position: StreamOffset, end: StreamOffset) -> list[PChannelLag]:
     lags = []
     for pchannel, there in sorted(end.pchannels.items()):
-        here = done.pchannels.get(pchannel)
-        if here is not None and here.same_log(there):  # otherwise it is newer than this batch: the next batch reads it
+        here = position.pchannels.get(pchannel)
+        if here is not None and here.same_log(there):  # otherwise the pchannel is newer than this batch, and the next batch reads it
             size = there.log_position[0] - here.log_position[0] if there.form == FORM_JOURNAL else None
             lags.append(_between(source, here, there, there.log_position > here.log_position, size))
     return lags
 
 
-def _lag_now(number: int, done: StreamOffset, source: LogSource, choice: ChannelChoice) -> list[PChannelLag]:
+def _lag_now(number: int, position: StreamOffset, source: LogSource, choice: ChannelChoice) -> list[PChannelLag]:
     from wal.spark.partition import WALPartition
     from wal.spark.row_reader import event_weights
 
@@ -162,7 +162,7 @@ def _lag_now(number: int, done: StreamOffset, source: LogSource, choice: Channel
         for pchannel in sorted(logs.pchannels()):
             moment = logs.moment(pchannel)
             there = at_edge(moment, LATEST)
-            here = done.pchannels.get(pchannel, there.moved((0, 0), 0))
+            here = position.pchannels.get(pchannel, there.moved((0, 0), 0))
             here = here.current(moment.lineage)
             if not here.same_log(there):
                 continue
@@ -173,7 +173,7 @@ def _lag_now(number: int, done: StreamOffset, source: LogSource, choice: Channel
                 template = WALPartition(source, choice, origins={pchannel: moment.origin})
                 events = event_weights(logs, template, pchannel, first, weights[0].next_position)
                 rows += sum(event.rows for event in events) - weights[0].rows
-            if weights:  # if it begins at the earliest event, this tick says since when there are unread events
+            if weights:  # for a batch that begins at the earliest event, this tick is the age of the oldest unread event
                 here = here.moved(here.log_position, max(here.time_tick, weights[0].first_tick - 1))
             size = logs.bytes_between(pchannel, here.log_position[0], there.log_position[0])
             lags.append(_between(number, here, there, rows > 0, size, rows))

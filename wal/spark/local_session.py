@@ -1,8 +1,7 @@
 """A Spark session on this host, for tests, examples and the demo; and the requirements of a host.
 
 Owns the settings for a small job on one host, which are not those of a cluster, and the required versions of pyspark and Java. It never
-stops a session; its creator does. On a cluster create the session as its documentation says: this log needs only the package on the
-executors.
+stops a session; its creator does. On a cluster create the session as Spark documents it: this log needs only the package on the executors.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ JAVA_MIN: Final = 17
 
 
 def session(name: str = "wal", *, master: str = "local[2]", settings: Mapping[str, str | int | bool] | None = None) -> SparkSession:
-    """Returns the session of this process, creating it if there is none: without a UI, on loopback, with two shuffle partitions and this
-    Python for its workers.
+    """Returns the session of this process, or creates it: without a UI, on loopback, with two shuffle partitions and this Python for its
+    workers.
 
-    `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned, with those settings changed
-    that can be. Raises ImportError without pyspark or pyarrow, InvalidArgumentError, with the reason, when this host cannot run Spark.
+    `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned; its changeable settings are
+    updated. Raises ImportError without pyspark or pyarrow, InvalidArgumentError, with the reason, when this host cannot run Spark.
     """
     require_pyspark()
     load_pyarrow()
@@ -54,7 +53,7 @@ def session(name: str = "wal", *, master: str = "local[2]", settings: Mapping[st
 
 
 def why_no_session() -> str | None:
-    """Returns what this host lacks for a session, with the remedy; None when it has everything."""
+    """Returns the first missing requirement of a session on this host, with the remedy; None if all are met."""
     try:
         require_pyspark()
         load_pyarrow()
@@ -73,7 +72,7 @@ def why_no_session() -> str | None:
 
 @cache
 def require_pyspark() -> None:
-    """Returns if pyspark is installed and new enough; otherwise raises an ImportError that says what to install."""
+    """Raises an ImportError with the remedy unless pyspark is installed and new enough."""
     floor = ".".join(map(str, PYSPARK_MIN))
     try:
         from pyspark import __version__ as version
@@ -88,7 +87,7 @@ def require_pyspark() -> None:
 
 def _java() -> str | None:
     home = os.environ.get("JAVA_HOME")
-    if home:  # then Spark's own scripts look only there
+    if home:  # then Spark's own scripts search only there
         return shutil.which("java", path=str(Path(home) / "bin"))
     return shutil.which("java")
 
@@ -96,19 +95,19 @@ def _java() -> str | None:
 def _java_version(java: str) -> int | None:
     """Returns 17 for `openjdk version "17.0.15"`, 8 for `java version "1.8.0_292"`."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', version_text)
     return int(match[1]) if match else None
 
 
 def _export_this_package() -> None:
     """Makes workers import this same package, also from a checkout that is not installed."""
     root = str(Path(__file__).parents[2])
-    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if root not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *known])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
 
 
 _SETTINGS: Final[Mapping[str, str | int | bool]] = {

@@ -1,4 +1,4 @@
-"""SparkLocation: where a log is, as the options of a read or a write name it. Pure.
+"""SparkLocation: the location of a log in the options of a read or a write. Pure.
 
 Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on the network by `address`,
 the location of its server; a log on Pulsar by `service.url` together with `kv`, its metadata, and the credentials. No repr and no error
@@ -38,7 +38,7 @@ LOCATION_OPTIONS: Final = (*_KINDS, *_OF_PULSAR)
 class SparkLocation(msgspec.Struct, frozen=True):
     """The location of a log. `kind` is path, address or service.url. The other fields belong to service.url, and `token` also to address.
 
-    `value` is the text that Spark got: show it with `shown`, as the repr does.
+    `value` is the text from Spark's options: print it with `shown`, as the repr does.
     """
 
     kind: str
@@ -50,7 +50,9 @@ class SparkLocation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SparkLocation:
-        """Returns the location in these options (names in lower case). InvalidArgumentError if there is none, or for a contradiction."""
+        """Returns the location in these options (names in lower case). Raises InvalidArgumentError for no location, and for
+        contradictions.
+        """
         kind = only_one(options, *_KINDS)
         value = "" if kind is None else options[kind].strip()
         if kind is None or not value:
@@ -78,7 +80,9 @@ class SparkLocation(msgspec.Struct, frozen=True):
         return cls.of({name: value for name, value in lowercase_options.items() if name in LOCATION_OPTIONS})
 
     def directory(self) -> Path | None:
-        """Returns the directory of a journal, or None for another kind of log. Raises InvalidArgumentError if path names no directory."""
+        """Returns the directory of a journal, or None for another kind of log. Raises InvalidArgumentError if path does not name a
+        directory.
+        """
         if self.kind != "path":
             return None
         # Spark and Hadoop write a path as file:/data or file:///data too.
@@ -110,7 +114,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
             )
         if self.kv is None:
             raise InvalidArgumentError(
-                f"service.url={shown(self.value)!r} says where the log lies, but not its metadata: give the option "
+                f"service.url={shown(self.value)!r} names the log, but not its metadata: give the option "
                 "kv=etcd://host:port/root, as the log was opened with"
             )
         if self.admin_url is not None:
@@ -144,7 +148,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
 
 
 def only_one(options: Mapping[str, str], *names: str) -> str | None:
-    """Returns the one of these options that is set, or None; raises InvalidArgumentError when more than one is set."""
+    """Returns the value of the only set option of these, or None; raises InvalidArgumentError when more than one is set."""
     option_names = [name for name in names if name.lower() in options]
     if len(option_names) > 1:
         raise InvalidArgumentError(f"{' and '.join(option_names)} contradict each other: give one of them")

@@ -1,4 +1,4 @@
-"""StreamOffset: how far a Spark query has read, as the JSON that Spark stores in its checkpoint and shows in its progress. Pure.
+"""StreamOffset: the progress of a Spark query, as the JSON in Spark's checkpoint and progress reports. Pure.
 
 Owns one log position for each pchannel, its text, and the order of positions. The position is the id of the event at which reading
 continues, whether or not that event is written already, and comes with a tick: everything up to that tick is below the position. Equal
@@ -26,7 +26,7 @@ VERSION: Final = 1
 
 
 class PChannelOffset(msgspec.Struct, frozen=True):
-    """A log position in one incarnation of one pchannel. Everything at or below `time_tick` is below it."""
+    """A log position in one incarnation of one pchannel. Invariant: events at or below `time_tick` are below the position."""
 
     pchannel: str
     incarnation: int
@@ -49,9 +49,9 @@ class PChannelOffset(msgspec.Struct, frozen=True):
         return (self.pchannel, self.incarnation, self.form) == (other.pchannel, other.incarnation, other.form)
 
     def current(self, lineage: Lineage) -> PChannelOffset:
-        """Returns the offset in the incarnation that the log has now, if it is of an earlier one, before a restore; else as it is.
+        """Returns the offset in the log's current incarnation, if the offset is of an earlier one, before a restore; otherwise unchanged.
 
-        Raises LogWentBackError if what was below it was lost by a restore.
+        Raises LogWentBackError if a restore lost events below the offset.
         """
         restore = lineage.since(self.incarnation)
         if restore is None:
@@ -82,7 +82,9 @@ class StreamOffset(msgspec.Struct, frozen=True):
     pinned: bool = True
 
     def current(self, lineages: Mapping[str, Lineage]) -> StreamOffset:
-        """Returns the offsets in the incarnations that the logs have now, see `PChannelOffset.current`; `lineages` is by pchannel."""
+        """Returns the offsets in the current incarnations of the logs, see `PChannelOffset.current`. `lineages` maps pchannels to
+        lineages.
+        """
         places = {name: place.current(lineages[name]) if name in lineages else place for name, place in self.pchannels.items()}
         return StreamOffset(places, self.incarnations, self.pinned)
 
@@ -111,7 +113,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
             version = data["version"]
             if version != VERSION:
                 raise InvalidArgumentError(
-                    f"offset version {version!r} is unknown (known: {VERSION}): upgrade to go on with this checkpoint"
+                    f"offset version {version!r} is unknown (known: {VERSION}): upgrade to continue with this checkpoint"
                 )
             pchannels = {name: parse_pchannel_offset(name, place) for name, place in data["pchannels"].items()}
             incarnations = {str(name): int(incarnation) for name, incarnation in data["lives"].items()}

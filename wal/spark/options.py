@@ -1,7 +1,7 @@
 """SourceOptions: the options of a Spark read, checked once. Pure.
 
-Owns the names of the options (Kafka's, where it has them), their forms and their defaults, and the choice of vchannels. An unknown name and
-an invalid value raise an InvalidArgumentError that lists what is accepted: a misspelt option never means "the default".
+Owns the names of the options (Kafka's, where it has them), their forms and their defaults, and the choice of vchannels. An unknown name or
+an invalid value raises an InvalidArgumentError that lists the accepted ones: a misspelt option never means "the default".
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ OPTIONS: Final = (
 )
 """Case does not matter. `maxOffsetsPerTrigger` is another name for `maxMessagesPerTrigger`."""
 TICK_TIMEOUT_MS: Final = 30_000
-"""How long a read waits for a tick by default."""
+"""The default of the time that a read waits for a tick."""
 
 _DIGITS_MAX: Final = 19
-"""The number of digits of the largest number that any option takes."""
+"""The maximum number of digits in a numeric option."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -56,7 +56,7 @@ Edge = str | Mapping[str, PChannelOffset | str]
 class ChannelChoice(msgspec.Struct, frozen=True):
     """The vchannels that a read selects: those with these `names`, those whose whole name matches `pattern`, or all.
 
-    Each name is matched once: there may be 65,536 names, and a stream asks sixty times a second.
+    Each name is matched once and cached: there may be 65,536 names, and a stream checks them sixty times a second.
     """
 
     names: tuple[str, ...] | None = None
@@ -73,7 +73,7 @@ class ChannelChoice(msgspec.Struct, frozen=True):
         return self.pattern is None or (isinstance(name, str) and _matches(self.pattern, name))
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
-        """Returns those of these names that the read selects."""
+        """Returns the selected ones of these names."""
         return frozenset(name for name in names if name in self)
 
     def __str__(self) -> str:
@@ -147,11 +147,11 @@ class _Given:
         self.options = {name.lower(): value for name, value in options.items()}
 
     def check_names(self) -> None:
-        known = {name.lower() for name in OPTIONS}
+        names = {name.lower() for name in OPTIONS}
         for name in self.options:
             if name == "paths":
                 raise InvalidArgumentError("load() was given several paths: give it one, because a read has one log")
-            if name not in known and not name.startswith("spark."):
+            if name not in names and not name.startswith("spark."):
                 raise InvalidArgumentError(f"{name!r} is not an option of the format 'wal', which takes {', '.join(OPTIONS)}")
 
     def take(self, name: str, parse: Callable[[str, str], _T], default: _T | Any) -> Any:
@@ -204,7 +204,7 @@ def _edge(option: str, value: str) -> Edge:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or not data:
-        raise InvalidArgumentError(f"{option}={value!r} is none of: {form}")
+        raise InvalidArgumentError(f"{option}={value!r} is not one of: {form}")
     if "version" in data and "pchannels" in data:
         return dict(StreamOffset.parse(data).pchannels)
     try:

@@ -1,9 +1,9 @@
-"""WALPartition: the data sent to a task, and which runs of a frame the task shows.
+"""WALPartition: the data sent to a task, and the selection of the runs of a frame that the task returns.
 
-A partition has everything that a task needs to return the same rows however often it is run. A vchannel that the read names is read in the
-planned incarnation, even when it was dropped since. If a task meets a later incarnation, which the plan did not know yet, a stream fails or
-shows its rows. For all other vchannels every incarnation is shown that is not known to have ended, so that vchannels that are created later
-appear automatically.
+A partition has everything that a task needs to return the same rows at every run. A vchannel that the read names is read in the planned
+incarnation, even when it was dropped since. If a task meets an incarnation that is later than the plan, a stream fails or returns its rows.
+For all other vchannels the task returns every incarnation that has not ended, so that vchannels that are created later appear
+automatically.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WALPartition(InputPartition):
     types: frozenset[int] | None = None
     fail_on_data_loss: bool = True
     follows: bool = False
-    """True for a stream, which fails or continues with a new incarnation of a vchannel that it names, but never skips it."""
+    """True for a stream, which never skips a new incarnation of a named vchannel: the stream fails or continues with it."""
 
     def with_pieces(self, pieces: tuple[EventRange, ...]) -> Self:
         """Returns a copy with these pieces, and only the origins of their pchannels."""
@@ -46,17 +46,17 @@ class WALPartition(InputPartition):
 
 
 class RowSelection(Selection):
-    """Selects the runs that a task shows. `names` are the names of the choice that the frames hold, None for all."""
+    """Selects the runs of a frame that a task returns. `names` are the selected names in the frames, None for all."""
 
     __slots__ = ("_accepted", "_known", "_names", "_partition", "_pchannel")
 
-    def __init__(self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, known: VChannelView) -> None:
+    def __init__(self, pchannel: str, names: frozenset[str] | None, partition: WALPartition, view: VChannelView) -> None:
         super().__init__(dict.fromkeys(names or ()), floor=0)
         self.names = names
         self._pchannel = pchannel
         self._names: Container[str] = _EVERYTHING if names is None else names
         self._partition = partition
-        self._known = known
+        self._known = view
         self._accepted: dict[tuple[str, int], bool] = {}
 
     def runs(self, view: FrameView) -> list[RunRow]:

@@ -1,4 +1,4 @@
-"""Planning: how much of the log a trigger takes, and which task reads what. Pure.
+"""Planning: the amount of log that a trigger takes, and the division of a read among tasks. Pure.
 
 Owns two decisions. `take` goes through the frames of all pchannels in the order of their ticks until a limit is reached, so that no
 pchannel runs ahead of another or starves. `share_out` cuts a read into pieces of about equal size at frame boundaries, as few as keep the
@@ -24,7 +24,7 @@ class EventWeight(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
+class TriggerEnd(msgspec.Struct, frozen=True, gc=False):
     """The end of a trigger in one pchannel: the end of this frame, which is the last unread one there if `all`.
 
     With `cut` it is within the frame, which alone exceeds a limit.
@@ -43,12 +43,14 @@ class EventRange(msgspec.Struct, frozen=True, gc=False):
     end: LogPosition
 
 
-def take(frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None) -> dict[str, Taken]:
-    """Returns how far a trigger reads in each pchannel from which it takes anything; `frames` are the unread ones there, in order.
+def take(
+    frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = None, bytes_max: int | None = None
+) -> dict[str, TriggerEnd]:
+    """Returns the end of the trigger in each pchannel that it reads; `frames` are the unread ones there, in order.
 
     It takes whole frames, in the order of their ticks, while they fit. If the first one does not fit, it is cut: see `cut`.
     """
-    taken: dict[str, Taken] = {}
+    ends: dict[str, TriggerEnd] = {}
     rows = size = 0
     heads = [(weights[0].first_tick, name, 0) for name, weights in frames.items() if weights]
     heapq.heapify(heads)
@@ -58,22 +60,22 @@ def take(frames: Mapping[str, Sequence[FrameWeight]], *, rows_max: int | None = 
         rows += frame.rows
         size += frame.size
         if (rows_max is not None and rows > rows_max) or (bytes_max is not None and size > bytes_max):
-            if not taken:
-                taken[name] = Taken(frame, cut=True)
+            if not ends:
+                ends[name] = TriggerEnd(frame, cut=True)
             break
         more = at + 1 < len(frames[name])
-        taken[name] = Taken(frame, all=not more)
+        ends[name] = TriggerEnd(frame, all=not more)
         if more:
             heapq.heapreplace(heads, (frames[name][at + 1].first_tick, name, at + 1))
         else:
             heapq.heappop(heads)
-    return taken
+    return ends
 
 
 def cut(events: Sequence[EventWeight], *, rows_max: int | None = None, bytes_max: int | None = None) -> int | None:
     """Returns the index below which the events of a frame fit the limits; None when all of them fit. The first event is always taken.
 
-    An event is taken whole, however many rows it has: a limit that a transaction alone exceeds is exceeded.
+    An event is taken whole, including all its rows: a transaction may exceed the limit alone.
     """
     rows = size = 0
     for at, event in enumerate(events):

@@ -1,8 +1,8 @@
 """Rows of a task: turns the pieces of a partition into Arrow batches, in the task's own process; and the columns of a row.
 
 Owns one `Progress` for each piece, the class that also drives scanners and the bridge, and cuts frames at the piece's last event. Each
-event of a piece is read once and whole, or an error is raised when not all of them can be read. A task holds at most a page of frames and a
-batch of rows. When it is closed early, as by a LIMIT, it releases everything.
+event of a piece is read once and whole; an error is raised if one cannot be read. A task holds at most a page of frames and a batch of
+rows. An early close, as by a LIMIT, releases everything.
 
 A read may name some of the columns, in any order, each with its own type. Fewer columns mean fewer bytes sent to Spark; this is the only
 projection that a Python source has.
@@ -56,7 +56,7 @@ _NULLABLE: Final = "txn_id"
 def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of this partition: these columns, in batches of this Arrow schema, of at most BATCH_ROWS rows.
 
-    Raises TruncatedError when some of them are gone and the partition does not allow that; CorruptionError for damage.
+    Raises TruncatedError when some of them were truncated and the partition does not allow that; CorruptionError for damage.
     """
     logs = opened(partition.source)
     for piece in partition.pieces:
@@ -81,7 +81,7 @@ def event_weights(logs: FrameLogs, partition: WALPartition, pchannel: str, start
 
 
 def _read_piece(logs: FrameLogs, partition: WALPartition, piece: EventRange, columns: Sequence[str]) -> Iterator[RowColumns]:
-    """Yields the rows of one piece, which belong to one log, a batch at a time."""
+    """Yields the rows of one piece, which belong to one log, in batches."""
     rows = RowColumns(columns)
     start = piece.start
     while True:
@@ -104,7 +104,7 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: EventRange, col
                             yield full
                     continue
                 rows_max, bytes_max = BATCH_ROWS - rows.rows, BATCH_BYTES - rows.size
-                # Of the last frame of a piece, perhaps only the first events belong to it.
+                # The last frame may hold events after the end of the piece.
                 if not row_pages.take(progress, rows, rows_max=rows_max, bytes_max=bytes_max, end=piece.end[0]):
                     progress.take(_page(logs, piece, progress))
                 elif rows.rows >= BATCH_ROWS or rows.size >= BATCH_BYTES:
@@ -120,7 +120,7 @@ def _read_piece(logs: FrameLogs, partition: WALPartition, piece: EventRange, col
 
 
 def _take_frame(progress: Progress, piece: EventRange) -> Iterable[FrameRows] | Iterable[ImmutableMessage]:
-    """Takes the current frame; returns its rows, or its messages if its rows have to be found one by one."""
+    """Takes the current frame; returns its rows, or its messages if they have to be selected one by one."""
     position, index = piece.end
     cut = index if index and progress.frame.position >= position else None
     if (rows := progress.rows(end=cut)) is not None:
@@ -131,7 +131,7 @@ def _take_frame(progress: Progress, piece: EventRange) -> Iterable[FrameRows] | 
 
 
 def _page(logs: FrameLogs, piece: EventRange, progress: Progress) -> FramePage:
-    """Returns the page that the read of this piece needs."""
+    """Returns the page of frames for the read of this piece."""
     return logs.page(piece.pchannel, progress.at, progress.page_end, progress.selection.names, _PAGE_BYTES)
 
 
@@ -148,7 +148,7 @@ def _begin(logs: FrameLogs, partition: WALPartition, piece: EventRange, start: L
 
 
 def _stop(piece: EventRange) -> int:
-    """Returns where the frames of this piece end: after the frame that contains its end."""
+    """Returns the end of the frames of this piece: after the frame that contains the piece's end."""
     position, index = piece.end
     return position + 1 if index else position
 
@@ -188,7 +188,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 class _Tail(msgspec.Struct, frozen=True):
-    """The tail of a log that ends where the piece ends. See `TailView`."""
+    """The tail of a log that ends at the end of the piece. See `TailView`."""
 
     durable_end: int
     promised_tick: int = (1 << 64) - 1

@@ -1,10 +1,10 @@
 """WALStreamReader: a stream of micro-batches, each of which has the events between two offsets.
 
-Owns where a query begins and how far each trigger reads. A range of offsets always means the same events, no event is lost between two
+Owns the beginning of a query and the end of each trigger. A range of offsets always means the same events, no event is lost between two
 batches, and the loss of unread events is never silent.
 
 The first batch of a query is empty on purpose: Spark does not store `initialOffset`, and requests it again when the first batch fails; by
-then "latest" is later. So the first offset is unpinned, its batch ends at the same log positions, pinned, and from then on they are in the
+then "latest" is later. So the first offset is unpinned. Its batch ends at the same log positions, pinned, and from then on they are in the
 checkpoint.
 """
 
@@ -26,7 +26,7 @@ from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
-from wal.spark.planning import EventRange, Taken, cut, take
+from wal.spark.planning import EventRange, TriggerEnd, cut, take
 from wal.spark.row_reader import arrow_schema, check_schema, event_weights, read_partition
 from wal.storage.base import FrameWeight, LogSnapshot
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 SKIP_BYTES: Final = 16 << 20
-"""After this many bytes of log without rows of its vchannels a query moves on, although that creates an empty batch."""
+"""The bytes of log without rows of its vchannels after which a query moves on, although that creates an empty batch."""
 
 
 class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads a stream: one for each query, in a process of its own, with copies in the tasks, which hold nothing open."""
+    """Plans and reads a stream. Each query has one, in a process of its own, with copies in the tasks, which hold nothing open."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -51,14 +51,14 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[str, PChannelOffset] | None = None
         self._ends: StreamOffset | None = None
         self._empty: dict[str, tuple[PChannelOffset, LogPosition]] = {}
-        """For each pchannel, an offset and the log position up to which the log after it has nothing for this query."""
+        """For each pchannel, an offset, and the log position up to which the following log has no events for this query."""
         self._judged: dict[str, tuple[PChannelOffset, int]] = {}
-        """For each pchannel, the offset that it was last compared with, and where its log ended then."""
+        """For each pchannel, the offset of the last comparison, and the end of its log at that time."""
 
     # -- how far a trigger goes
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns where a new query begins; unpinned, and the same at each call."""
+        """Returns the beginning of a new query; unpinned, and the same at each call."""
         if self._initial is None:
             options, logs = self._options, opened(self._source)
             names = list(logs.pchannels())
@@ -74,29 +74,29 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit that Spark gets. If there are two, `latestOffset` applies the other one."""
+        """Returns the limit for Spark. If there are two, `latestOffset` applies the other one."""
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
         return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of this run: the log that is durable now."""
+        """Fixes the end of this run: the end of the log that is durable now."""
         logs = opened(self._source)
         self._target = {name: at_edge(logs.moment(name), "latest") for name in logs.pchannels()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the next batch; exactly `start` when there is nothing for this query."""
+        """Returns the end of the next batch; exactly `start` when there are no events for this query."""
         begin = StreamOffset.parse(start)
         if not begin.pinned:
             self._ends = begin
             return StreamOffset(begin.pchannels, begin.incarnations).to_json()
         logs = opened(self._source)
-        known = logs.vchannels()  # loaded once: the plan is for the incarnations that were checked
-        self._check_incarnations(known, begin)
+        view = logs.vchannels()  # loaded once: the plan is for the checked incarnations
+        self._check_incarnations(view, begin)
         waiting = self._waiting(logs, begin)
         ends = {name: ends for name, (_, ends, _) in waiting.items()}
-        incarnations = self._incarnations(known) if ends else begin.incarnations
+        incarnations = self._incarnations(view) if ends else begin.incarnations
         self._ends = StreamOffset({**begin.pchannels, **ends}, incarnations)
         if not ends:
             return start
@@ -106,7 +106,9 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset({**begin.pchannels, **ends}, incarnations).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Returns how far the last `latestOffset` could have read without limits: progress shows it, and lag is computed from it."""
+        """Returns the end that the last `latestOffset` would have had without limits. Spark's progress contains it, and lag is computed
+        from it.
+        """
         return None if self._ends is None else StreamOffset(self._ends.pchannels, self._ends.incarnations).to_json()
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
@@ -118,7 +120,9 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None, None
 
     def _waiting(self, logs: FrameLogs, begin: StreamOffset) -> dict[str, tuple[PChannelOffset, PChannelOffset, LogSnapshot]]:
-        """Returns the pchannels with unread events for this query: its position there, the end (durable, or the target), and the log."""
+        """Returns the pchannels with unread events for this query, each with its position, the end (durable, or the target), and the
+        log.
+        """
         names = list(logs.pchannels())
         self._check_there(names, begin)
         waiting = {}
@@ -142,10 +146,12 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting
 
     def _begin_at(self, start: PChannelOffset, moment: LogSnapshot) -> LogPosition:
-        """Returns the position at which reading continues. The truncation of a range without rows for this query is no loss."""
+        """Returns the position at which reading continues. The truncation of a range without rows for this query does not count as a
+        loss.
+        """
         place = start.log_position
-        if (seen := self._empty.get(start.pchannel)) is not None and seen[0] == start:
-            place = max(place, seen[1])
+        if (skippable := self._empty.get(start.pchannel)) is not None and skippable[0] == start:
+            place = max(place, skippable[1])
         return start_of(moment, place, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _limited(
@@ -164,15 +170,15 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 name, start.log_position[0], end.log_position[0], self._options.channels, rows_max=rows_max, bytes_max=bytes_max
             )
             if not frames[name]:
-                ends[name] = end  # there is nothing for this query in between
-        for name, taken in take(frames, rows_max=rows_max, bytes_max=bytes_max).items():
+                ends[name] = end  # no events for this query in between
+        for name, limit_end in take(frames, rows_max=rows_max, bytes_max=bytes_max).items():
             start, end, _ = waiting[name]
-            if taken.all:
+            if limit_end.all:
                 ends[name] = end
-            elif taken.cut:
-                ends[name] = self._cut(logs, start, end, incarnations, taken, rows_max, bytes_max)
+            elif limit_end.cut:
+                ends[name] = self._cut(logs, start, end, incarnations, limit_end, rows_max, bytes_max)
             else:
-                ends[name] = start.moved((taken.frame.next_position, 0), taken.frame.promised_tick)
+                ends[name] = start.moved((limit_end.frame.next_position, 0), limit_end.frame.promised_tick)
         return ends
 
     def _cut(
@@ -181,18 +187,18 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: PChannelOffset,
         end: PChannelOffset,
         incarnations: Mapping[str, int],
-        taken: Taken,
+        trigger_end: TriggerEnd,
         rows_max: int | None,
         bytes_max: int | None,
     ) -> PChannelOffset:
         """Returns the end of a batch within a frame that alone exceeds the limits: after the last event that fits."""
-        frame = taken.frame
+        frame = trigger_end.frame
         template = self._template({start.pchannel: start}, incarnations)
         events = event_weights(logs, template, start.pchannel, max(start.log_position, (frame.position, 0)), frame.next_position)
         index = cut(events, rows_max=rows_max, bytes_max=bytes_max)
         if index is None:
             following = logs.weights(start.pchannel, frame.next_position, end.log_position[0], self._options.channels, rows_max=0)
-            # If no events for this query follow, it has everything then, and its progress says so.
+            # If no events for this query follow, the batch has all of them, and the query's progress shows it.
             return start.moved((frame.next_position, 0), frame.promised_tick) if following else end
         return start.moved((frame.position, index), frame.first_tick + index - 1)
 
@@ -240,15 +246,15 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             follows=True,
         )
 
-    def _incarnations(self, known: VChannelView) -> dict[str, int]:
+    def _incarnations(self, view: VChannelView) -> dict[str, int]:
         named = self._options.channels.names or ()
-        return {name: incarnation for name in named if (incarnation := known.current(name)) is not None}
+        return {name: incarnation for name in named if (incarnation := view.current(name)) is not None}
 
-    def _check_incarnations(self, known: VChannelView, begin: StreamOffset) -> None:
-        """Checks that each vchannel that the query names and has read still has the incarnation that it read."""
+    def _check_incarnations(self, view: VChannelView, begin: StreamOffset) -> None:
+        """Checks that each named vchannel that the query has read is still of the same incarnation."""
         named = self._options.channels.names or ()  # others belong to options of an earlier run
         for name, incarnation in begin.incarnations.items():
-            if name not in named or known.current(name) == incarnation:
+            if name not in named or view.current(name) == incarnation:
                 continue
             text = was_dropped(name)
             if self._options.fail_on_data_loss:
@@ -257,15 +263,15 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _check_there(names: list[str], offset: StreamOffset) -> None:
-        if gone := sorted(set(offset.pchannels) - set(names)):
+        if missing := sorted(set(offset.pchannels) - set(names)):
             raise ClosedError(
-                f"the checkpoint of this query names pchannel {gone[0]!r}, and this log has {', '.join(names)}: this is another log"
+                f"the checkpoint of this query names pchannel {missing[0]!r}, and this log has {', '.join(names)}: this is another log"
             )
 
     def _checked(self, logs: FrameLogs, offset: PChannelOffset, moment: LogSnapshot) -> PChannelOffset:
-        """Returns the offset in the incarnation that the log has now.
+        """Returns the offset in the log's current incarnation.
 
-        Raises ClosedError if another log is there now, LogWentBackError if an older copy of this one is.
+        Raises ClosedError if the log was replaced by another one, LogWentBackError if by an older copy of itself.
         """
         offset = offset.current(moment.lineage)
         if not offset.same_log(at_edge(moment, "earliest")):

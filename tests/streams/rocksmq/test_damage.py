@@ -85,7 +85,7 @@ async def test_database_of_something_else_is_refused(directory: Path) -> None:
     other = rocksdict.Rdict(str(directory), rocksdict.Options(raw_mode=True))
     other[b"mine"] = b"1"
     other.close()
-    with pytest.raises(FormatError, match="no RocksMQ"):
+    with pytest.raises(FormatError, match="is not a RocksMQ"):
         await RocksMQ.open(directory)
 
 

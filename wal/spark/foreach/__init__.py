@@ -1,7 +1,7 @@
 """A handler for the batches of a Spark stream: payloads are decoded, effects happen once, a cursor follows the query.
 
-`foreach_batch` has the order of the steps: the handler gets its `Batch`, whose ledger makes an effect in a database happen once; then the
-query's cursor follows the offset that the checkpoint has committed, so that retention keeps what the query still needs.
+`foreach_batch` has the order of the steps. The handler gets its `Batch`, whose ledger makes an effect in a database happen once. Then the
+query's cursor follows the offset in the committed checkpoint, so that retention keeps the events that the query still needs.
 """
 
 from wal.spark.foreach.batch import Batch

@@ -1,8 +1,8 @@
-"""foreach_batch: passes the batches of a stream to the user's handler; when the handler is done, the log may release them.
+"""foreach_batch: passes the batches of a stream to the user's handler, and saves the cursor after the handler.
 
-Owns the order of one batch: its end is looked up, payloads are decoded, the rows are kept while the handler runs, the handler runs, and
-then, and only then, the cursor is saved. An exception in any of these steps ends the query without saving the cursor; Spark reruns the
-batch when the query is restarted. Nothing is read here: the source reads the log, when the handler asks for rows.
+Owns the order of one batch: its end is looked up, payloads are decoded, the rows are persisted, the handler runs, and only then the cursor
+is saved. An exception in any of these steps ends the query without saving the cursor. Spark reruns the batch when the query is restarted.
+This module does not read the log: the source does, when the handler requests rows.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def foreach_batch(
     """Returns a function for `writeStream.foreachBatch` that calls `handler(df, batch)` for each batch; see `Batch`.
 
     * `schema`, `decode`, `into`, `keep_payload` and `on_error` decode payloads as `decoded` does.
-    * `persist` keeps the rows in memory (on disk, if they do not fit) until the handler returns, so that the log is read once however
-      often `df` is used. Pass False for a handler that uses `df` once.
+    * `persist` keeps the rows in memory (on disk, if they do not fit) until the handler returns. So the log is read once, even if `df` is
+      used several times. Pass False for a handler that uses `df` once.
     * `cursor` names the cursor that is saved at the end of the batch when the handler has returned, so that retention keeps unprocessed
       events. It is in the log that the source reads: the journal at `path`, or the log that `options` name, which are those of the source
       (`service.url`, `kv` and so on). With `vchannels_pattern` it is saved for the vchannels that match, if the source reads by a pattern.
@@ -75,7 +75,7 @@ def foreach_batch(
     if vchannels_pattern is not None:
         if cursor is None:
             raise InvalidArgumentError(
-                "vchannels_pattern=… says for which vchannels a cursor is saved: give cursor=… and path=… or options=… with it"
+                "vchannels_pattern=… selects the vchannels for which a cursor is saved: give cursor=… and path=… or options=… with it"
             )
         try:
             re.compile(vchannels_pattern)
@@ -105,13 +105,14 @@ class ForeachBatch:
 
     def __call__(self, df: Any, batch_id: int) -> None:
         entry = entry_of_batch(df, batch_id, self._checkpoint)
-        if self._cursor is not None and entry.is_other:  # the handler has not run: nothing is done that the cursor would have to cover
+        if self._cursor is not None and entry.is_other:  # the handler has not run: the cursor must not cover this batch
             raise InvalidArgumentError(
                 f"the checkpoint of query {entry.query_id} has no end of a wal source in batch {batch_id}, so that its cursor cannot be "
                 'saved: give the query a source of the format "wal", or leave cursor=… out; if it has one, upgrade this package for the '
                 "form of this checkpoint"
             )
-        # An entry older than this object belongs to an earlier run. An object that serves a second run knows which batches it has begun.
+        # An entry older than this object belongs to an earlier run. An object that serves a second run has recorded the batches that it
+        # began.
         replay = self._begun.get(entry.query_id, -1) >= batch_id or entry.planned_ms < self._made_ms
         self._begun[entry.query_id] = batch_id
         if self._decoding is not None:

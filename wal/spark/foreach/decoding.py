@@ -1,9 +1,9 @@
 """Decoding: turns the payloads of a DataFrame of messages into columns, by a schema (JSON) or by the user's function.
 
-Owns the column that replaces the payload; how a dict, a tuple or an object becomes the fields of a struct; and the error that names a
-message that cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's workers, a
-batch of rows at a time (`PayloadDecoder`, which is pickled to them and needs no JVM). Nothing here needs pandas, so the extra `spark`
-is enough: the function is an Arrow function of Spark's, where `mapInArrow` and `pandas_udf` ask for pandas.
+Owns the column that replaces the payload, and the conversion of a dict, a tuple or an object into the fields of a struct. An error names
+the message that cannot be decoded. It adds no job: the result is a DataFrame, of a batch or of a stream. A function runs in Spark's
+workers, on one batch of rows per call (`PayloadDecoder`, which is pickled to them and needs no JVM). The extra `spark` is enough, without
+pandas: the function is an Arrow function of Spark's, while `mapInArrow` and `pandas_udf` require pandas.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def decoded(
     """Returns `df`, of a batch or a stream, with a struct column `into` instead of `payload` (after it with `keep_payload=True`).
 
     `schema` names the fields of the struct, as DDL (`"dest string, dep_delay int"`) or a StructType; each may be null. Without `decode`,
-    payloads are JSON objects. With it, each payload goes through this function, in Spark's workers, a batch of rows at a time. The function
-    returns a dict, a tuple or list in the order of the fields, an object with attributes of their names, or None. A payload that cannot be
-    decoded fails the job with an error that names the message; with `on_error="null"` its value is null.
+    payloads are JSON objects. With it, each payload is passed to this function, in Spark's workers. The function returns a dict, a tuple or
+    list in the order of the fields, an object with attributes of their names, or None. A payload that cannot be decoded fails the job with
+    an error that names the message; with `on_error="null"` its value is null.
     """
     return Decoding.of(schema, decode=decode, into=into, keep_payload=keep_payload, on_error=on_error).apply(df)
 
@@ -64,7 +64,7 @@ class Decoding:
         if decode is not None and not callable(decode):
             raise TypeError(f"decode must be a function of one payload, not {type(decode).__name__}")
         if on_error not in ON_ERROR:
-            raise InvalidArgumentError(f"on_error={on_error!r} is none of {', '.join(map(repr, ON_ERROR))}")
+            raise InvalidArgumentError(f"on_error={on_error!r} is not one of {', '.join(map(repr, ON_ERROR))}")
         return cls(_struct(schema), decode, into=into, keep_payload=keep_payload, on_error=on_error)
 
     def apply(self, df: DataFrame) -> DataFrame:
@@ -76,7 +76,7 @@ class Decoding:
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)
 
     def _json(self, df: DataFrame) -> DataFrame:
-        """Decodes by `from_json`, with an error that names the message: Spark itself turns bad payloads into nulls, or says `[null]`."""
+        """Decodes by `from_json`, with an error that names the message: Spark itself turns bad payloads into nulls, or prints `[null]`."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -110,14 +110,14 @@ class Decoding:
         naming = tuple(name for name in PayloadDecoder.NAMING if name in df.columns)
         struct = to_arrow_type(self._schema, timezone="UTC")
         decoder = PayloadDecoder(decode, struct, naming=naming, on_error=self._on_error)
-        # A lambda has no type hints, so Spark takes it for a function from arrays to an array; those of `__call__` it cannot resolve.
-        make: Any = arrow_udf  # its stub knows no struct as a type of result
+        # Spark takes a lambda, which has no type hints, for a function from arrays to an array; it cannot resolve the hints of `__call__`.
+        make: Any = arrow_udf  # its stub has no struct as a result type
         values = make(lambda *columns: decoder(*columns), self._schema).asNondeterministic()
         value = values(f.col("payload"), *(f.col(name) for name in naming))
         return df.select(*self._columns(df, value))
 
     def _columns(self, df: DataFrame, value: Column) -> list[Column]:
-        """Returns the columns of `df`, with this value in the place of the payload, or after it."""
+        """Returns the columns of `df`, with this value instead of the payload, or after it."""
         from pyspark.sql import functions as f
 
         columns: list[Column] = []
@@ -130,7 +130,7 @@ class Decoding:
 
 
 def _struct(schema: object) -> StructType:
-    """Returns the fields, each of which may be null: a field that a payload lacks is null, whatever the schema says."""
+    """Returns the fields, all of them nullable: a field that a payload lacks is null, whatever the schema declares."""
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(schema, str):
@@ -145,9 +145,9 @@ def _struct(schema: object) -> StructType:
 
 
 class PayloadDecoder:
-    """The function that Spark's workers call: takes an Arrow array of payloads, and returns the struct array of their values.
+    """The function that Spark's workers call: it maps an Arrow array of payloads to the struct array of their values.
 
-    `naming` says which arrays follow the payloads in a call: columns by which an error names the message of a row.
+    `naming` lists the columns that follow the payloads in a call. An error names the message of a row by these columns.
     """
 
     NAMING: Final = ("message_id", "vchannel")
@@ -159,7 +159,7 @@ class PayloadDecoder:
         self._on_error = on_error
 
     def __call__(self, payloads: pa.Array, *naming: pa.Array) -> pa.StructArray:
-        """Returns the struct of each payload, null for a null payload; InvalidArgumentError names the message that cannot be decoded."""
+        """Returns the struct of each payload, null for a null payload. InvalidArgumentError names the message that cannot be decoded."""
         import pyarrow as pa
 
         decode, null_on_error = self._decode, self._on_error == "null"
@@ -174,7 +174,7 @@ class PayloadDecoder:
         try:
             return self._array(decoded)
         except (pa.ArrowException, InvalidArgumentError, TypeError, ValueError, OverflowError):
-            pass  # at least one row does not fit: find out which ones
+            pass  # at least one row does not fit: determine which ones
         for row, value in enumerate(decoded):
             try:
                 self._array([value])
@@ -211,7 +211,7 @@ class PayloadDecoder:
 
 
 def _columns(names: Sequence[str], decoded: Sequence[Any]) -> list[list[Any]]:
-    """Returns a list for each field, with None where there is no value."""
+    """Returns a list for each field, with None for missing values."""
     kind = next((type(value) for value in decoded if value is not None), None)
     if kind is None:
         return [[None] * len(decoded) for _ in names]

@@ -1,9 +1,8 @@
-"""OffsetLog: the end of a batch, as Spark wrote it into the query's checkpoint before it ran the batch.
+"""OffsetLog: the end of a batch, which Spark writes into the query's checkpoint before it runs the batch.
 
-This entry is exact: it says where reading continues, even after ranges without rows, which the rows of the batch cannot tell; and a batch
-that is rerun has the same entry. In the driver's process it comes from the running query itself, whatever file system the checkpoint is on.
-Under Spark Connect the handler runs in another process, without access to the query: there it comes from the checkpoint's files on this
-host.
+This entry is exact: reading continues there, even after ranges without rows, which the rows of the batch cannot show. A batch that is rerun
+has the same entry. In the driver's process it comes from the running query itself, whatever file system the checkpoint is on. Under Spark
+Connect the handler runs in another process, without access to the query: there it comes from the checkpoint's files on this host.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class BatchEntry(msgspec.Struct, frozen=True):
-    """A batch in the checkpoint of its query: the query, the end of the batch in each source of this format, and when it was planned.
+    """A batch in the checkpoint of its query: the query, the end of the batch in each source of this format, and the time of its plan.
 
-    `planned_ms` is the wall time of the first try, in milliseconds since 1970. `is_other` is True if every source has an end, and none of
-    these ends is one of this format.
+    `planned_ms` is the wall time of the first try, in milliseconds since 1970. `is_other` is True if every source has an end, and all of
+    these ends are of other formats.
     """
 
     query_id: str
@@ -39,7 +38,7 @@ class BatchEntry(msgspec.Struct, frozen=True):
 def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> BatchEntry:
     """Returns the entry of the batch in `df`, which comes from foreachBatch.
 
-    `checkpoint` is the query's; only Spark Connect needs it: without it, this raises InvalidArgumentError there.
+    `checkpoint` is the query's. Only Spark Connect needs it, and raises InvalidArgumentError without it.
     """
     java_session = getattr(df.sparkSession, "_jsparkSession", None)
     if java_session is not None:
@@ -55,8 +54,8 @@ def entry_of_batch(df: DataFrame, batch_id: int, checkpoint: str | None) -> Batc
 def parse_entry(text: str, *, query_id: str, batch_id: int) -> BatchEntry:
     """Returns the entry in the text of a file `offsets/N`; raises CorruptionError for any other text.
 
-    The text has a line with the version, one with metadata, then one for each source of the query: its offset in version 1, and
-    `NAME:OFFSET` in version 2; "-" is the offset of a source that has none yet. Sources of other formats are ignored.
+    The text has a line with the version, a line with metadata, then a line for each source of the query: its offset in version 1, and
+    `NAME:OFFSET` in version 2. "-" is the offset of a source that has none yet. Sources of other formats are ignored.
     """
     lines = text.splitlines()
     try:
@@ -95,7 +94,7 @@ def _from_query(session: Any, java_session: Any, batch_id: int) -> BatchEntry:
         raise InvalidArgumentError(
             "this is not a batch of a running query: pass the result of foreach_batch(…) to writeStream.foreachBatch"
         )
-    # The session of a batch is a clone that knows no queries. The shared state of the sessions has all queries.
+    # The session of a batch is a clone without queries. The shared state of the sessions has all queries.
     queries = java_session.sharedState().activeStreamingQueries()
     execution = queries.get(context._jvm.java.util.UUID.fromString(query_id))
     if execution is None:
@@ -129,7 +128,7 @@ def _from_files(checkpoint: Path, batch_id: int) -> BatchEntry:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptionError(f"{offsets} is no text: {error}", path=str(offsets), offset=error.start, expected="UTF-8") from error
+        raise CorruptionError(f"{offsets} is not text: {error}", path=str(offsets), offset=error.start, expected="UTF-8") from error
     return parse_entry(text, query_id=query_id, batch_id=batch_id)
 
 

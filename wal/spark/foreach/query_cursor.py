@@ -1,8 +1,9 @@
 """QueryCursor: the progress of a Spark query as cursors of the log, so that retention keeps the events that it has not processed.
 
-Owns which vchannels the cursor is saved for, and the saving. A cursor belongs to one vchannel, while a pchannel is truncated as a whole,
-and its slowest cursor holds all of it. So the cursors of a few vchannels of each pchannel suffice for any number, and dropping one vchannel
-leaves the others. A cursor is never above the end of the last finished batch, and never moves back. Saving blocks, for milliseconds.
+Owns the choice of the vchannels that the cursor is saved for, and the saving. A cursor belongs to one vchannel, while a pchannel is
+truncated as a whole, and its slowest cursor holds all of it. So cursors of a few vchannels of each pchannel are enough for any number, and
+the others remain when one vchannel is dropped. A cursor is never above the end of the last finished batch, and never moves back. Saving
+blocks, for milliseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice
 
 VCHANNELS_MAX: Final = 16
-"""The most vchannels of each pchannel that get a cursor. One holds the log; the others remain when it is dropped."""
+"""The maximum number of vchannels of each pchannel that get a cursor. One holds the log; the others remain when it is dropped."""
 _ALL: Final[frozenset[str]] = frozenset()
 _log: Final = logging.getLogger("wal.spark")
 
@@ -38,21 +39,21 @@ class QueryCursor:
         self._choice = choice
 
     def save(self, ends: Sequence[StreamOffset]) -> None:
-        """Stores, durably, that everything below these ends is done. A cursor that is already further ahead stays there.
+        """Stores durably that everything below these ends is processed. A cursor that is already further ahead stays there.
 
-        Several sources of one query may read this log: a position counts when all of them have passed it. Ends in other logs are ignored;
-        raises InvalidArgumentError when none is in this log. Otherwise it raises what `scanner.save` does.
+        Several sources of one query may read this log: a position counts when all of them have passed it. Ends in other logs are ignored.
+        Raises InvalidArgumentError if all ends are in other logs, otherwise the errors of `scanner.save`.
         """
         logs = opened(self._source)
         moments = {name: logs.moment(name) for name in logs.pchannels()}
-        known = {name: moment.origin.message_id(0) for name, moment in moments.items()}
+        first_ids = {name: moment.origin.message_id(0) for name, moment in moments.items()}
         ends = [end.current({name: moment.lineage for name, moment in moments.items()}) for end in ends]
-        here = [end for end in ends if any(known.get(name) == at.origin.message_id(0) for name, at in end.pchannels.items())]
+        here = [end for end in ends if any(first_ids.get(name) == at.origin.message_id(0) for name, at in end.pchannels.items())]
         if ends and not here and any(end.pchannels for end in ends):
             raise InvalidArgumentError(
                 "the query reads no pchannel of the log that its cursor is to be saved in: name that log as the query's source does"
             )
-        # A source that reads all vchannels, or by a pattern, names none: then the cursor is for all.
+        # The incarnations of a source that reads all vchannels, or by a pattern, are empty: then the cursor is for all.
         named = frozenset(name for end in here for name in end.incarnations) if all(end.incarnations for end in here) else _ALL
         store = logs.cursors
         for place in _done(here).values():
@@ -69,7 +70,7 @@ class QueryCursor:
             return alive
         saved = {key.vchannels[0] for key in store.saved_keys() if key.name == self._name and len(key.vchannels) == 1}
         first = sorted(alive, key=lambda name: (name not in saved, name))
-        # All vchannels that have a cursor are saved, however many: a cursor that did not move would hold the log for ever.
+        # All vchannels that have a cursor are saved, without a limit: a cursor that did not move would hold the log for ever.
         return {name: alive[name] for name in first[: max(VCHANNELS_MAX, len(saved & alive.keys()))]}
 
     def _save_pchannel(self, logs: FrameLogs, store: SavedCursors, place: PChannelOffset, vchannels: Mapping[str, int]) -> None:
@@ -89,7 +90,7 @@ class QueryCursor:
                 (incarnation,),
                 place.pchannel,
                 place.incarnation,
-                # Below the earliest event there is nothing to hold: the source has decided whether the query may continue after a gap.
+                # A cursor below the earliest event would hold nothing. The source has decided whether the query may continue after a gap.
                 max(place.log_position, earliest()),
                 events[since] or event,
                 place.time_tick,
@@ -108,7 +109,7 @@ class QueryCursor:
 def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:
     """Returns the log position in each pchannel that all of these sources of one log have passed.
 
-    A pchannel that an end does not name is new to its source, which will read all of it: nothing there is done.
+    A pchannel that an end does not name is new to its source, which will read all of it, so no event there is processed.
     """
     names = frozenset.intersection(*(frozenset(end.pchannels) for end in ends)) if ends else _ALL
     return {name: min((end.pchannels[name] for end in ends), key=lambda place: place.log_position) for name in sorted(names)}

@@ -1,8 +1,8 @@
 """The sink: writes rows of Spark into a log, each batch of a streaming query once.
 
-Tasks turn their rows into chunks and stage them in files; the driver writes a manifest, which decides what the write publishes, takes the
-lock of the log, and publishes chunk after chunk with producer keys. A driver that is killed leaves a `PendingWrite`: `pending`, `recover`
-and `discard` are for the operator of the log, and need no Spark session.
+Tasks turn their rows into chunks and stage them in files. The driver writes a manifest, which decides the content of the write, takes the
+lock of the log, and publishes chunk after chunk with producer keys. A killed driver leaves a `PendingWrite`: `pending`, `recover` and
+`discard` are for the operator of the log, and need no Spark session.
 """
 
 from wal.spark.sink.finishing import PendingWrite, discard, pending, recover

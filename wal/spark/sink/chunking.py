@@ -1,7 +1,7 @@
-"""Chunking: which rows of a task make one chunk. Pure.
+"""Chunking: divides the rows of a task into chunks. Pure.
 
-A chunk becomes one transaction on each pchannel of its rows, and a transaction is one frame: so a chunk never holds more rows or bytes than
-a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the bounds allow.
+A chunk becomes one transaction on each pchannel of its rows, and a transaction is one frame. So a chunk never holds more rows or bytes than
+a transaction may. Every row is in exactly one chunk, in its order, and a chunk is as long as the limits allow.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ ROW_OVERHEAD: Final = 32
 
 
 _NAME_OVERHEAD: Final = 400
-"""The bytes of a frame that are counted for each vchannel of a transaction beside its name: 80, see `wal/write/txn_table.py`, and the
-key in its commit row, at most: a producer's name of 255 bytes, a sequence, and their heads."""
+"""The bytes of a frame for each vchannel of a transaction beside its name: 80, see `wal/write/txn_table.py`, and at most the key in its
+commit row: a producer's name of 255 bytes, a sequence, and their heads.
+"""
 
 
 _NAME_BYTES: Final = 4
-"""The bytes that are counted for each character of its name."""
+"""The bytes counted for each character of a vchannel's name."""
 
 
 _NAMES_ROOM: Final = 1 << 18
-"""The bytes kept free in the frame. As long as all vchannels of the rows fit there, they are not counted row by row."""
+"""The bytes kept free in the frame. If all vchannels of the rows fit there, they are not counted row by row."""
 
 
 _TXN_ROOM: Final = 1 << 19
-"""The least number of bytes by which a frame may exceed `txn_bytes_max`."""
+"""The minimum number of bytes by which a frame may exceed `txn_bytes_max`."""
 
 
 class ChunkBounds(msgspec.Struct, frozen=True):
-    """The bounds of a chunk. `counted` is counted as for `txn_bytes_max`; `stored` is the size in the frame, see `with_names`."""
+    """The limits of a chunk. `counted` is counted as for `txn_bytes_max`; `stored` is the size in the frame, see `with_names`."""
 
     rows_max: int
     counted_max: int
@@ -47,7 +48,7 @@ class ChunkBounds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> ChunkBounds:
-        """Returns the bounds that a log with these settings sets for a transaction, with room for two open ones at a time."""
+        """Returns the limits of a transaction in a log with these settings, with room for two open ones at the same time."""
         counted = min(settings.txn_bytes_max, max(settings.open_txn_bytes_max // 2, 1))
         stored = max(FRAME_BYTES_MAX, settings.txn_bytes_max + _TXN_ROOM)
         return cls(settings.txn_bodies_max, counted, stored - _NAMES_ROOM, settings.message_bytes_max)
@@ -56,7 +57,7 @@ class ChunkBounds(msgspec.Struct, frozen=True):
 def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> list[int]:
     """Returns the end of each chunk, ascending; the last is the number of rows. A chunk begins where the previous one ends.
 
-    `counted` and `stored` are the bytes of each row. Raises ValueError for a row that alone exceeds the bounds: see `first_too_large`.
+    `counted` and `stored` are the bytes of each row. Raises ValueError for a single row that exceeds the limits: see `first_too_large`.
     """
     by_counted = list(accumulate(counted, initial=0))
     by_stored = list(accumulate(stored, initial=0))
@@ -85,8 +86,10 @@ def first_too_large(sizes: Sequence[int], size_max: int) -> int | None:
 
 
 def with_names(stored: list[int], names: Sequence[str], codes: Callable[[], Iterable[int]]) -> list[int]:
-    """Returns `stored` plus the size of the vchannels in a frame: nothing if all of them fit the room that is kept free for them, else each
-    row counts as the first of its vchannel. `codes` gives, for each row, the index of its vchannel in `names`.
+    """Returns `stored` plus the size of the vchannels in a frame. This is 0 if all of them fit the room that is kept free for them; else
+    each row counts as the first of its vchannel.
+
+    `codes` returns, for each row, the index of its vchannel in `names`.
     """
     cost = [_NAME_OVERHEAD + _NAME_BYTES * len(name) for name in names]
     if sum(cost) <= _NAMES_ROOM:

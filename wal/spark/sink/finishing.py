@@ -1,7 +1,7 @@
-"""Finishing: the steps of a commit once the tasks have staged, and the work left after a crash.
+"""Finishing: the steps of a commit once the tasks have staged, and of the recovery after a crash.
 
 All commits use one order: take the lock of the sink, open the log, finish the unfinished writes of others, store the write's own manifest
-(or find the stored one), publish it, remove its files. A write that finds its own manifest publishes that and nothing else. Nothing is
+(or load the stored one), publish it, remove its files. A write that has a stored manifest publishes that and nothing else. Nothing is
 stored for a log that cannot be opened.
 """
 
@@ -36,8 +36,8 @@ _DECIDED: Final = (
 class PendingWrite(msgspec.Struct, frozen=True):
     """A write that was decided but is not fully published: `published` of its `chunks` are known to be in the log.
 
-    `write_id` is the query's id with its `batch_id`, or a batch job's own. `error` says what is wrong with its files, and is empty if
-    nothing is.
+    `write_id` is the query's id with its `batch_id`, or a batch job's own. `error` describes damage of its files, and is empty without
+    damage.
     """
 
     write_id: str
@@ -50,10 +50,10 @@ class PendingWrite(msgspec.Struct, frozen=True):
 
 
 def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, ...], *, stream: bool) -> None:
-    """Publishes the content of these files, or what an earlier commit of the same write decided; returns when that is in the log.
+    """Publishes the content of these files, or the content that an earlier commit of this write has decided; returns when it is in the log.
 
     Raises LockedError when another process has the log open for writing: then nothing was stored. After any other error the manifest may be
-    there, and the next commit of this write, or of another one to the same log, or `recover`, continues with it.
+    stored. Then the next commit to the same log, or `recover`, continues with it.
     """
     folder = options.folder
     with PublishingLock(folder, timeout_s=options.lock_timeout_s):
@@ -64,7 +64,7 @@ def commit_write(options: SinkOptions, key: WriteKey, files: tuple[StagedFile, .
 
 
 def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
-    """Returns the writes to a log that were decided but are not fully published, by id. It opens nothing and changes nothing.
+    """Returns the writes to a log that were decided but are not fully published, by id. It opens and changes nothing.
 
     `path` is the journal's directory; for another log pass the options of the write: `pending(address=…, staging=…)`.
     """
@@ -85,25 +85,25 @@ def pending(path: str | None = None, **options: str) -> list[PendingWrite]:
 
 
 def recover(path: str | None = None, **options: str) -> list[PendingWrite]:
-    """Publishes the writes that killed drivers left decided and unfinished, and removes leftovers. Returns what it published.
+    """Publishes the decided, unfinished writes of killed drivers, and removes their leftover files. Returns the published writes.
 
     The arguments are those of `pending`, and other options of a write. A write that cannot be published does not stop the others: the first
     such error is raised at the end.
     """
     chosen = _options(path, options)
-    done = pending(path, **options)
-    if not done:
+    writes = pending(path, **options)
+    if not writes:
         return []
     with PublishingLock(chosen.folder, timeout_s=chosen.lock_timeout_s):
         _in_log(chosen, lambda log: _recover(log, chosen, chosen.folder))
-    return done
+    return writes
 
 
 def discard(path: str | None, write_id: str, batch_id: int = 0, **options: str) -> None:
-    """Discards a pending write whose files are damaged: the parts of it that are not in the log never will be.
+    """Discards a pending write whose files are damaged: its unpublished chunks will never be in the log.
 
-    A streaming query that replays the batch publishes its rows as new, so rows that were in the log already are there twice. Raises
-    InvalidArgumentError when there is no such write.
+    A streaming query that replays the batch publishes all its rows as new, so the rows of the published chunks are then in the log twice.
+    Raises InvalidArgumentError if the write does not exist.
     """
     chosen = _options(path, options)
     key = WriteKey(write_id, batch_id)
@@ -141,7 +141,7 @@ async def _recover(log: WALAccesser, options: SinkOptions, folder: SinkFolder) -
 
 
 async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey | None) -> list[WALError]:
-    """Publishes every manifest except that of `key`. An earlier batch of the same query has to succeed; failures of others are returned."""
+    """Publishes every manifest except that of `key`. Returns the failures, but raises the failure of an earlier batch of the same query."""
     manifests: list[BatchManifest] = []
     failures: list[WALError] = []
     damaged = False
@@ -157,7 +157,7 @@ async def _finish_others(publisher: Publisher, folder: SinkFolder, key: WriteKey
             continue
         if manifest is not None:
             manifests.append(manifest)
-    if not damaged:  # a damaged manifest does not say which producers it still needs
+    if not damaged:  # a damaged manifest does not name the producers that it still needs
         await publisher.tidy(manifests)
     for manifest in manifests:
         if manifest.key == key:

@@ -1,18 +1,17 @@
 """SinkFolder: the sink's files, in the journal's directory, or in the staging directory of a log on Pulsar.
 
     spark/
-      lock                                        the lock of the publishing process; a flock, so it goes with its process
+      lock                                        the lock of the publishing process; a flock, so the system releases it with the process
       log                                         on Pulsar: the id of this folder, and the log that it belongs to
       staged/<write id>/<batch id>/*.staged       chunks of tasks, one file an attempt
-      manifests/<write id>-<batch id>.manifest    what is to be published, until it is
+      manifests/<write id>-<batch id>.manifest    the decided content of a write, until it is published
       published/<write id>                        the last published batch of a streaming query: `41 crc32c 01234567`
       *.tmp                                       a file that is being written
 
-Owns the order in which files become durable, and translates errors of the file system into the log's own. A written file is there, with its
-name, after a crash of the machine, and only its owner can read it. A manifest decides a write; it is removed only when everything in it is
-in the log and, for a streaming query, its mark is stored. Staged files that no manifest names do not count: `sweep` removes them when they
-are old, or when the query that staged them is past that batch. Only the process that holds the lock stores, marks and sweeps; tasks only
-add files.
+Owns the order in which files become durable, and translates errors of the file system into the log's own. A written file survives a crash
+of the machine, with its name, and only its owner can read it. A manifest decides a write; it is removed only when its content is in the log
+and, for a streaming query, its mark is stored. Staged files that no manifest names do not count: `sweep` removes them when they are old, or
+when their query is past that batch. Only the process that holds the lock stores, marks and sweeps; tasks only add files.
 """
 
 from __future__ import annotations
@@ -38,7 +37,9 @@ from wal.storage.files import PRIVATE
 SINK_NAME: Final = "spark"
 """The folder's name."""
 MARKS_MAX: Final = 65_536
-"""The number of streaming queries whose last batch is remembered; beyond it, the queries that published longest ago are forgotten."""
+"""The number of streaming queries whose last batch is remembered. Above it, the marks of the queries that published longest ago are
+removed.
+"""
 _MANIFEST_SUFFIX: Final = ".manifest"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -56,7 +57,7 @@ class SinkFolder:
         self._marks = self.path / "published"
 
     def staged(self, key: WriteKey) -> Path:
-        """Returns the directory in which the tasks of this write stage."""
+        """Returns the directory for the staged files of this write."""
         return self._staged / key.write_id / str(key.batch_id)
 
     # -- the log that the folder belongs to
@@ -134,7 +135,7 @@ class SinkFolder:
         return last is not None and key.batch_id <= last
 
     def finish(self, manifest: BatchManifest) -> None:
-        """Records, durably, that everything in the manifest is in the log, and removes the write's files."""
+        """Records durably that the content of the manifest is in the log, and removes the write's files."""
         with storing(self.path):
             if manifest.stream:
                 make_directory(self._marks)
@@ -143,7 +144,7 @@ class SinkFolder:
             self.forget(manifest.key)
 
     def forget(self, key: WriteKey) -> None:
-        """Removes a write's files: the manifest first, durably, so that no manifest ever names a file that is gone."""
+        """Removes a write's files: the manifest first, durably, so that no manifest ever names a missing file."""
         with storing(self.path):
             path = self._manifest_path(key)
             with contextlib.suppress(FileNotFoundError):
@@ -154,7 +155,7 @@ class SinkFolder:
     # -- staged files
 
     def drop_staged(self, key: WriteKey, *, files: Iterable[str] | None = None) -> None:
-        """Removes the staged files of a write: all of them, or these. Not synced: a sweep finds files that reappear."""
+        """Removes the staged files of a write: all of them, or these. Not synced: a sweep removes files that reappear."""
         directory = self.staged(key)
         if files is None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -162,20 +163,20 @@ class SinkFolder:
             for file in files:
                 (directory / file).unlink(missing_ok=True)
         for empty in (directory, directory.parent):
-            with contextlib.suppress(OSError):  # not empty, or gone
+            with contextlib.suppress(OSError):  # not empty, or removed meanwhile
                 empty.rmdir()
 
     def missing(self, manifest: BatchManifest) -> list[str]:
-        """Returns the files of a manifest that are gone, or whose length has changed."""
+        """Returns the files of a manifest that are missing, or whose length has changed."""
         directory = self.staged(manifest.key)
         return [file.name for file in manifest.files if not _has_size(directory / file.name, file.size)]
 
     def sweep(self, *, age_s: float) -> int:
-        """Removes staged files that will never be published: their batch is over, or they were not touched for `age_s`.
+        """Removes staged files that will never be published: their batch is finished, or they were not touched for `age_s`.
 
         Returns the number of writes whose files it removed.
         """
-        kept = set(self.decided())
+        decided = set(self.decided())
         swept = 0
         for write_id in _names(self._staged):
             last = self._last_published(write_id)
@@ -183,7 +184,7 @@ class SinkFolder:
                 if not batch.isdecimal():
                     continue
                 key = WriteKey(write_id, int(batch))
-                if key in kept:
+                if key in decided:
                     continue
                 over = last is not None and key.batch_id <= last
                 if over or _touched(self.staged(key)) < time.time() - age_s:
@@ -193,14 +194,14 @@ class SinkFolder:
             for name in _names(directory):
                 if name.endswith(_TEMPORARY_SUFFIX):  # left by a killed process: only the sweeping process is active now
                     (directory / name).unlink(missing_ok=True)
-        self._bound_marks(kept)
+        self._bound_marks(decided)
         return swept
 
-    def _bound_marks(self, kept: Collection[WriteKey]) -> None:
+    def _bound_marks(self, decided: Collection[WriteKey]) -> None:
         marks = _names(self._marks)
         if len(marks) <= MARKS_MAX:
             return
-        busy = {key.write_id for key in kept}
+        busy = {key.write_id for key in decided}
         old = sorted((name for name in marks if name not in busy), key=lambda name: _touched(self._marks / name))
         for name in old[: len(marks) - MARKS_MAX]:
             (self._marks / name).unlink(missing_ok=True)
@@ -216,7 +217,7 @@ class SinkFolder:
         match = re.fullmatch(rb"([0-9]{1,19})(?: crc32c [0-9a-f]{8})?\n", text)
         if match is None or (b" " in text and text != _mark(int(match[1]))):
             raise CorruptionError(
-                f"{path} is damaged: it says {text[:40]!r}; write the number of the last batch of this query that is in the log into it",
+                f"{path} is damaged: it contains {text[:40]!r}; write the number of the last batch in the log into it",
                 path=str(path),
                 offset=0,
                 expected="a decimal number and a line end",
@@ -252,9 +253,9 @@ def replace_file(path: Path, data: bytes, *, temporary: Path) -> None:
 
 def write_all(fd: int, data: bytes | memoryview) -> None:
     """Writes all of the data at the end of the file."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
 
 
 def make_directory(path: Path) -> None:
@@ -276,7 +277,9 @@ def _names(directory: Path) -> list[str]:
 
 
 def _mark(batch_id: int) -> bytes:
-    """Returns the content of a mark. One of an earlier version, or by hand, has the number alone; no flipped bit makes that of this one."""
+    """Returns the content of a mark. A mark of an earlier version, or written by hand, is the number alone; no flipped bit turns one form
+    into the other.
+    """
     number = b"%d" % batch_id
     return b"%s crc32c %08x\n" % (number, google_crc32c.value(number))
 
@@ -289,7 +292,7 @@ def _has_size(path: Path, size: int) -> bool:
 
 
 def _touched(path: Path) -> float:
-    """Returns when a file, or the newest file of a directory, was last written to; now, if it is being removed."""
+    """Returns the time of the last write to a file, or to the newest file of a directory; now, if it is being removed."""
     return max(_times(path), default=time.time())
 
 

@@ -1,11 +1,11 @@
-"""Locks: which process publishes, and whether the log is free for it.
+"""Locks: the lock of the publishing process, and the check that the log is free for it.
 
-Owns the lock on the sink's folder: writers of the sink wait for each other there, so that none of them mistakes another's opening of the
-log for a stranger's. A log that a stranger has open for writing raises LockedError at once, because it is unknown how long that lasts.
+Owns the lock on the sink's folder. Writers of the sink wait for each other there, so that no writer mistakes another's opening of the log
+for a stranger's. A log that a stranger has open for writing raises LockedError at once, because the wait could be of any length.
 
-For a journal the answer is exact: the directory's own lock says whether it is free. On Pulsar, opening a log for writing takes it over, so
-the sink asks the brokers first whether a writer is connected. A service that opens the log in between takes it over, or loses it to the
-sink until it opens it again; in both cases no row is lost or written twice. A log on the network accepts any number of writers.
+For a journal the answer is exact: the directory's own lock shows whether it is free. On Pulsar, opening a log for writing takes it over, so
+the sink first checks with the brokers that no writer is connected. A service that opens the log in between takes it over, or loses it to
+the sink until it opens it again. In both cases no row is lost or written twice. A log on the network accepts any number of writers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal.storage.files import FORMAT_NAME, LOCK_NAME, FileLock, LockHolder
 
 _POLL_S: Final = 0.005
 _GONE_S: Final = 1.0
-"""How long a broker may take to notice that a writer was killed."""
+"""The time after which brokers have noticed that a writer was killed."""
 
 
 class PublishingLock:
@@ -52,7 +52,7 @@ class PublishingLock:
 
 
 def check_free(options: SinkOptions) -> None:
-    """Returns if a log is, or can be created, at this location and no stranger has it open for writing; else FormatError or LockedError.
+    """Raises FormatError or LockedError unless the log exists or can be created here, and no stranger has it open for writing.
 
     While another writer of the sink publishes, it returns: the later writer waits for the earlier one.
     """
@@ -64,7 +64,7 @@ def check_free(options: SinkOptions) -> None:
 
 
 def check_journal(folder: SinkFolder) -> None:
-    """Does `check_free` for the journal that has this folder."""
+    """The check of `check_free` for the journal that has this folder."""
     journal = folder.directory
     if journal.exists() and not journal.is_dir():
         raise FormatError(f"{journal} is a file: name the directory of a journal")
@@ -78,7 +78,7 @@ def check_journal(folder: SinkFolder) -> None:
     )
     if others:
         raise FormatError(
-            f"{journal} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "
+            f"{journal} is not a journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; name a journal, or a "
             "directory that is empty or missing"
         )
 

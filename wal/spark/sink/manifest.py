@@ -1,8 +1,8 @@
 """Manifest: the content that a write of the sink publishes, decided once. Pure: it is encoded to, and decoded from, the bytes of a file.
 
 A manifest names the staged file of each task whose attempt won. Once it is stored, the write consists of exactly these chunks, whatever a
-replay offers. `published` counts the chunks that are known to be in the log; the chunks after them go under the keys of `producer`, which
-changes with `published` and is never the name of another write.
+replay stages. `published` counts the chunks that are known to be in the log. The later chunks are written under the keys of `producer`,
+which changes with `published` and is never the name of another write.
 
     magic "WALSINKM" | version u32 | length u32 | crc32c u32 (of the bytes before it, then of the body) | body: JSON
 """
@@ -20,7 +20,7 @@ from wal.errors import CorruptionError, FormatError, InvalidArgumentError, corru
 from wal.message import Natural
 
 PRODUCER_PREFIX: Final = "wal.spark/"
-"""The names of the sink's producers begin with this. A producer that no manifest names is forgotten."""
+"""The prefix of the names of the sink's producers. A producer that no manifest names is forgotten."""
 _MAGIC: Final = b"WALSINKM"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sII")
@@ -60,8 +60,8 @@ class StagedFile(msgspec.Struct, frozen=True):
 class BatchManifest(msgspec.Struct, frozen=True):
     """The decided content of a write. `stream` is False for a batch job.
 
-    `token` is random, so that no other manifest has the same producers. On Pulsar it begins with the id of the sink's folder: folders of
-    several staging directories may publish to one log, and none of them forgets the producers of another.
+    `token` is random, so that no other manifest has the same producers. On Pulsar it begins with the id of the sink's folder. Folders of
+    several staging directories may publish to one log, and no folder forgets the producers of another.
     """
 
     key: WriteKey
@@ -72,12 +72,12 @@ class BatchManifest(msgspec.Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """The number of its chunks."""
+        """The number of chunks in the write."""
         return sum(file.chunks for file in self.files)
 
     @property
     def rows(self) -> int:
-        """The number of its rows."""
+        """The number of rows in the write."""
         return sum(file.rows for file in self.files)
 
     @property
@@ -116,6 +116,6 @@ def decode_manifest(data: bytes) -> BatchManifest:
     if (checksum := google_crc32c.extend(google_crc32c.value(data[: _HEAD.size]), body)) != crc:
         raise CorruptionError(f"a manifest has CRC32C {checksum:#010x}", expected=f"{crc:#010x}")
     if version != _VERSION:
-        raise FormatError(f"a manifest of version {version}; this version of the package knows {_VERSION}: upgrade to publish it")
+        raise FormatError(f"a manifest of version {version}; this version of the package reads {_VERSION}: upgrade to publish it")
     with corruption("a manifest cannot be decoded", expected=whole):
         return msgspec.json.decode(body, type=BatchManifest)

@@ -19,11 +19,11 @@ LOCK_TIMEOUT_S: Final = 60.0
 ORPHAN_AGE_S: Final = 24 * 3600.0
 _OWN: Final = ("staging", "vchannel", "settings", "lockTimeoutMs", "orphanAgeMs")
 _SPARK_OWN: Final = frozenset(("checkpointlocation", "queryname"))
-"""Spark's own options, which it hands to the sink as well."""
+"""Spark's own options, which it passes to the sink as well."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """The options of one write. Times are in seconds. `vchannel` is the target of all rows, whatever their column says."""
+    """The options of one write. Times are in seconds. `vchannel` is the target of all rows, overriding their column."""
 
     location: SparkLocation
     directory: Path
@@ -86,5 +86,5 @@ def _milliseconds(options: Mapping[str, str], name: str, default_s: float) -> fl
     if text is None:
         return default_s
     if not (text.isascii() and text.isdigit()):
-        raise InvalidArgumentError(f"option {name}={text!r} is no whole number of milliseconds")
+        raise InvalidArgumentError(f"option {name}={text!r} is not a whole number of milliseconds")
     return int(text) / 1000

@@ -1,11 +1,11 @@
 """Publishing: writes the chunks of a manifest into an open log, each of them once.
 
-A chunk is a transaction on each pchannel of its rows, under (producer of the manifest, number of the chunk): a chunk that an earlier
+A chunk is a transaction on each pchannel of its rows, under (producer of the manifest, number of the chunk). A chunk that an earlier
 process wrote is a duplicate there, and is not written again. A chunk is committed only when all chunks before it are durable, so rows of a
-vchannel keep their order whatever fails; the bodies of the next chunk are submitted meanwhile.
+vchannel keep their order after any failure. The bodies of the next chunk are submitted meanwhile.
 
 The log remembers a producer for each set of vchannels that its chunks have. So after WINDOW chunks the manifest is stored again, with the
-number of chunks in the log, and the previous producer is forgotten: few are remembered at a time, and none for ever.
+number of chunks in the log, and the previous producer is forgotten. The log thus remembers few producers, and none for ever.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from wal.spark.sink.staging import StagedRows, read_chunks, staged_file_gone
 from wal.write.idempotency.keys import ProducerKey
 
 WINDOW: Final = 64
-"""The most chunks that are published under one producer."""
+"""The maximum number of chunks that are published under one producer."""
 _KEEPALIVE_S: Final = 60.0
 """The keepalive of a chunk's transaction; it only bounds how long a bug could hold memory."""
 _CREATED_AT_ONCE: Final = 256
-"""The number of vchannels created at a time: those of one turn are saved together."""
+"""The number of vchannels created at once: those of one turn are saved in one operation."""
 
 
 class Publisher:
@@ -47,9 +47,9 @@ class Publisher:
     async def tidy(self, manifests: list[BatchManifest]) -> None:
         """Forgets this folder's producers except those of these manifests, which must be all manifests of the folder."""
         current = {manifest.producer for manifest in manifests}
-        known = {info.name for info in await self._log.producers()}
+        names = {info.name for info in await self._log.producers()}
         folder_id = await in_thread(lambda: self._folder.id)
-        for name in sorted(known - current):
+        for name in sorted(names - current):
             if is_producer_of(folder_id, name):
                 await self._log.forget_producer(name)
 
@@ -58,23 +58,23 @@ class Publisher:
         if missing := await in_thread(self._folder.missing, manifest):
             raise staged_file_gone(self._folder.staged(manifest.key) / missing[0])  # before any part of it is written
         self._pchannels = {info.name: info.pchannel for info in await self._log.vchannels()}
-        done = manifest.published
+        published = manifest.published
         chunks = _chunks(self._folder, manifest)
         committing: asyncio.Task[None] | None = None
         open_txns: list[Txn[AppendResult | ForgottenResult]] = []
         try:
             while (chunk := await in_thread(next, chunks, None)) is not None:
-                if done - manifest.published >= self._window:
+                if published - manifest.published >= self._window:
                     if committing is not None:
                         await committing
                     committing = None
-                    manifest = await self._advance(manifest, done)
-                open_txns = await self._filled(chunk, ProducerKey(manifest.producer, done))
+                    manifest = await self._advance(manifest, published)
+                open_txns = await self._filled(chunk, ProducerKey(manifest.producer, published))
                 if committing is not None:
                     await committing
                 committing = asyncio.create_task(_committed(open_txns))
                 open_txns = []
-                done += 1
+                published += 1
             if committing is not None:
                 await committing
         except BaseException:
@@ -86,7 +86,7 @@ class Publisher:
         await self._forget(manifest.producer)
 
     async def _advance(self, manifest: BatchManifest, published: int) -> BatchManifest:
-        """Stores how many chunks are in the log, and only then forgets the producer that shows it."""
+        """Stores the number of chunks in the log, and only then forgets the producer that records it."""
         after = manifest.after(published)
         await in_thread(self._folder.store, after)
         await self._forget(manifest.producer)
@@ -134,7 +134,7 @@ class Publisher:
 
 
 async def _committed(txns: list[Txn[AppendResult | ForgottenResult]]) -> None:
-    """Returns when all transactions are durable; otherwise raises the first error, once all have ended."""
+    """Waits for all transactions to end; raises the first error, if any."""
     outcomes = await asyncio.gather(*(txn.commit() for txn in txns), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -142,7 +142,7 @@ async def _committed(txns: list[Txn[AppendResult | ForgottenResult]]) -> None:
 
 
 def _chunks(folder: SinkFolder, manifest: BatchManifest) -> Iterator[StagedRows]:
-    """Yields the chunks that are not known to be in the log."""
+    """Yields the chunks after the last one known to be in the log."""
     skip = manifest.published
     directory = folder.staged(manifest.key)
     for file in manifest.files:

@@ -1,7 +1,7 @@
-"""SinkRows: turns the rows of a task into columns that a chunk can hold, or refuses them with the number of the wrong row.
+"""SinkRows: turns the rows of a task into columns that a chunk can hold, or rejects them with the number of the wrong row.
 
-Owns the columns that the sink accepts and every check of a row: the log takes every row that passes here. A row is identified by its number
-within its task, from 0, and the Spark partition. No Python runs per row, except in a batch that has properties.
+Owns the columns that the sink accepts and every check of a row: the log accepts every row that passes here. A row is identified by its
+number within its task, from 0, and the Spark partition. No Python runs per row, except in a batch that has properties.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS: Final = {
 }
 _ENTRIES: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 _ENTRY_OVERHEAD: Final = 10
-"""The most bytes that a property takes in a stored record in addition to its key and value: two heads of MessagePack."""
+"""The maximum overhead of a property in a stored record beside its key and value: two heads of MessagePack."""
 _MAP_OVERHEAD: Final = 5
 
 
@@ -71,7 +71,7 @@ class SinkRows(msgspec.Struct, frozen=True):
 
 
 class RowReader:
-    """Reads the batches of one task, in their order. `vchannel` is the target of all rows, whatever the column says."""
+    """Reads the batches of one task, in their order. `vchannel` is the target of all rows, overriding the column."""
 
     def __init__(self, bounds: ChunkBounds, *, vchannel: str | None, partition_id: int) -> None:
         self._bounds = bounds
@@ -85,17 +85,17 @@ class RowReader:
         names = self._names(columns.get("vchannel"), batch.num_rows)
         payload = self._payload(columns["payload"])
         sizes: list[int] = pc.binary_length(payload).to_pylist()
-        made = {"vchannel": names, "payload": payload}
+        columns_out = {"vchannel": names, "payload": payload}
         types = self._types(columns.get("message_type"))
         if types is not None:
-            made["message_type"] = types
+            columns_out["message_type"] = types
         extra = None
         if (properties := columns.get("properties")) is not None:
             extra = self._properties(properties)
         stored = [size + ROW_OVERHEAD for size in sizes]
         if extra is not None:
             entries, bytes_of, lengths = extra
-            made["properties"] = entries
+            columns_out["properties"] = entries
             sizes = [size + more for size, more in zip(sizes, bytes_of, strict=True)]
             stored = [
                 size + ROW_OVERHEAD + (_ENTRY_OVERHEAD * count + _MAP_OVERHEAD if count else 0)
@@ -106,7 +106,7 @@ class RowReader:
         stored = with_names(stored, names.dictionary.to_pylist(), names.indices.to_pylist)
         self._check_chunk(counted, stored)
         self._seen += batch.num_rows
-        return SinkRows(pa.record_batch(made), counted, stored)
+        return SinkRows(pa.record_batch(columns_out), counted, stored)
 
     def _names(self, column: Any, rows: int) -> Any:
         if self._vchannel is not None:
@@ -179,7 +179,7 @@ class RowReader:
             )
 
     def _check_chunk(self, counted: list[int], stored: list[int]) -> None:
-        """Refuses a row that is too large for any transaction."""
+        """Rejects a row that is too large for any transaction."""
         limits = self._bounds
         for sizes, limit, setting in (
             (counted, limits.counted_max, "txn_bytes_max (or half of open_txn_bytes_max)"),
@@ -201,5 +201,5 @@ class RowReader:
 
 
 def _row_of(entry: int, lengths: list[int]) -> int:
-    """Returns the row to which this entry of the properties of all rows belongs."""
+    """Returns the row that owns this entry of the properties of all rows."""
     return next(row for row, end in enumerate(accumulate(lengths)) if entry < end)

@@ -1,7 +1,7 @@
 """Staging: a task writes its chunks into its own file, and publishing reads them back.
 
-Owns the format of a staged file. A finished file is durable, with its name, before the task reports that it is done. An unfinished one is
-removed, or, if the process was killed, left to the sweep. A file that no manifest names is never read.
+Owns the format of a staged file. A finished file is durable, with its name, before the task reports success. An unfinished file is removed
+at once or, if the process was killed, by the sweep. A file that no manifest names is never read.
 
     magic "WALSTAGE" | version u32 | zero u32
     chunk after chunk: length u32 | rows u32 | crc32c u32 (of the two before it, then of the body) | body: an Arrow IPC stream of one batch
@@ -34,7 +34,7 @@ _HEAD: Final = b"WALSTAGE" + struct.pack("<II", 1, 0)
 _CHUNK: Final = struct.Struct("<II")
 _CRC: Final = struct.Struct("<I")
 _GATHERED: Final = 4
-"""The rows of at least this many chunks are cut at a time, so that few chunks are short."""
+"""The number of chunks that are cut from one gathered batch, so that few chunks are short."""
 
 
 class StagedRows(msgspec.Struct, frozen=True):
@@ -128,19 +128,19 @@ class StagingWriter:
 
 
 def gathered(batches: Iterable[Any], bounds: ChunkBounds) -> Iterator[Any]:
-    """Yields the same rows in larger batches, each (except the last) of some chunks. It holds at most one such batch and one more."""
-    held: list[Any] = []
+    """Yields the same rows in larger batches, each (except the last) of some chunks. Holds at most one such batch and one more."""
+    batches_held: list[Any] = []
     rows = size = 0
     for batch in batches:
         if not batch.num_rows:
             continue
-        held.append(batch)
+        batches_held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= _GATHERED * bounds.rows_max or size >= _GATHERED * bounds.counted_max:
-            yield from _joined(held)
-            held, rows, size = [], 0, 0
-    yield from _joined(held)
+            yield from _joined(batches_held)
+            batches_held, rows, size = [], 0, 0
+    yield from _joined(batches_held)
 
 
 def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator[StagedRows]:
@@ -176,7 +176,7 @@ def read_chunks(directory: Path, file: StagedFile, *, skip: int = 0) -> Iterator
 
 
 def staged_file_gone(path: Path) -> CorruptionError:
-    """Returns the error for a file that a manifest names but that is gone, or has changed since it was staged."""
+    """Returns the error for a staged file that a manifest names but that is missing or changed."""
     return _damaged(path, 0, "the file is gone or cut off", "the file that the manifest names")
 
 

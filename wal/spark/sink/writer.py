@@ -1,8 +1,8 @@
 """The writers that Spark drives: tasks stage, the driver's side commits or aborts.
 
-Spark creates, pickles and calls the writers in several processes: one plans, each task runs in its own worker, and commit or abort in yet
-another. So a writer holds options only, and everything else travels in files and commit messages. A streaming batch is identified by its
-query id and batch id, which Spark keeps in the checkpoint; a batch job by a random id that it gets when it is planned.
+Spark creates, pickles and calls the writers in several processes: one plans, each task runs in its own worker, and commit or abort in
+another one. So a writer holds options only, and everything else is in files and commit messages. A streaming batch is identified by its
+query id and batch id, which are in Spark's checkpoint, and a batch job by a random id from its plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The result of a task: the file that it staged, or None when it had no rows."""
+    """The result of a task: its staged file, or None if it had no rows."""
 
     key: WriteKey
     file: StagedFile | None
@@ -66,7 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
         return _stage(self._options, self._key, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publishes the files that the tasks staged."""
+        """Publishes the staged files of the tasks."""
         files = _files(messages)
         if files:
             commit_write(self._options, self._key, files, stream=False)
@@ -74,7 +74,7 @@ class BatchWriter(DataSourceArrowWriter):
             self._options.folder.drop_staged(self._key)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Removes the files that the tasks staged, unless a commit has decided to publish them."""
+        """Removes the staged files of the tasks, unless a commit has decided to publish them."""
         folder = self._options.folder
         if self._key not in folder.decided():
             folder.drop_staged(self._key)
@@ -99,7 +99,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _stage(self._options, WriteKey(query_id, int(batch_id)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publishes the files that the tasks of this batch staged, or those on which an earlier commit of it has decided."""
+        """Publishes the staged files of this batch, or the content that an earlier commit of the batch has decided."""
         keys = {message.key for message in messages if isinstance(message, Staged)}
         for key in keys:
             if key.batch_id != batchId:
@@ -110,7 +110,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 commit_write(self._options, key, files, stream=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes the files that the tasks of this batch staged, except those that a stored manifest names."""
+        """Removes the staged files of this batch, except those that a stored manifest names."""
         folder = self._options.folder
         for message in messages:
             if isinstance(message, Staged) and message.file is not None:
