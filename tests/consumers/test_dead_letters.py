@@ -83,7 +83,7 @@ async def test_other_types_become_letters_and_return(log: WALAccesser) -> None:
 
 async def test_redrive_refuses_what_is_no_letter(log: WALAccesser) -> None:
     await append(log, "a")
-    with pytest.raises(InvalidArgumentError, match="is no dead letter"):
+    with pytest.raises(InvalidArgumentError, match="is not a dead letter"):
         await log.redrive("jobs")
     async with log.consume("jobs", refuse, cursor="redrive", backoff_s=(60, 60)):
         while not log.consumers()[0].failed:

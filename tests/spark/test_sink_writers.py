@@ -325,7 +325,7 @@ def test_wrong_plans_are_refused(tmp_path: Path, kind: type) -> None:
 
 def test_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FormatError, match=r"no journal.*notes\.txt"):
+    with pytest.raises(FormatError, match=r"is not a journal.*notes\.txt"):
         planned(BatchWriter, {"path": str(tmp_path)})
     with pytest.raises(FormatError, match="is a file"):
         planned(BatchWriter, {"path": str(tmp_path / "notes.txt")})

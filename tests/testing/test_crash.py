@@ -93,7 +93,7 @@ def test_wrong_arguments_are_refused(wal_crash: Crash) -> None:
         wal_crash(inside)
     with pytest.raises(TypeError, match="the process runs a function, not 'x'"):
         wal_crash("x")
-    with pytest.raises(InvalidArgumentError, match="at='read' is no moment"):
+    with pytest.raises(InvalidArgumentError, match="at='read' is not a moment"):
         wal_crash(victims.fail, at="read")
     with pytest.raises(InvalidArgumentError, match="number=0 is below 1"):
         wal_crash(victims.fail, number=0)

@@ -1,14 +1,14 @@
 """Consumer: a handler that runs on the messages of a log, as its caller holds it.
 
-Owns its task, which claims the cursor, runs one session after the other, and begins again when another consumer, a seek or a deletion took
-the cursor. The task outlives a caller that is cancelled: what handlers had is released and saved before the cursor is let go.
+Owns its task, which claims the cursor, runs one session after the other, and restarts when another consumer, a seek or a deletion took the
+cursor. The task outlives a cancelled caller: unfinished messages are released and saved before the cursor is.
 
     (created) --start--> waiting for the cursor --> running <--> paused --> draining --> ended
                                   ^                    |
                                   +--- cursor lost ----+
 
-ConsumerRegistry: the consumers of an open log, which ends them when the log is closed. One that has ended with an error stays visible there
-until its owner closes it, or starts another one of its cursor: a service whose consumer has gone must not look healthy.
+ConsumerRegistry: the consumers of an open log, which ends them when the log is closed. A consumer that has ended with an error stays
+visible there until its owner closes it, or starts another one of its cursor. Otherwise a service without its consumer would look healthy.
 """
 
 from __future__ import annotations
@@ -47,23 +47,27 @@ if TYPE_CHECKING:
     from wal.read.cursors.cursor import CursorKey
 
 AGAIN: Final = (SessionLostError, InvalidRequestSeqError, UnknownOutcomeError, UnavailableError, NoSpaceError, WouldBlockError)
-"""After these errors the consumer claims its cursor again: it was taken or moved, or the log cannot be written for a while."""
+"""After these errors the consumer claims its cursor again: the cursor was moved, or another consumer has it, or the log is not writable for
+a while.
+"""
 PAUSES_S: Final = (0.02, 5.0)
-"""The first pause before that, and the longest."""
+"""The first pause before such a claim, and the longest, in seconds."""
 _log: Final = logging.getLogger("wal.consumers")
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a consumer since it was started, and what it has in hand.
+    """Counts of a consumer since it was started, and its unfinished messages.
 
     `state` is "created", "waiting" (for the cursor), "running", "paused", "draining" or "ended". `fence` is its number, 0 before it has the
     cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first at their message,
     `dead_lettered` messages became dead letters. `in_hand` messages are with handlers; `pending` are after the position, of at most
-    `pending_max`. `lag_messages` are read and unfinished, without what waits in the log to be read (`log.cursors()` counts that
-    by the indexes, which a plain call cannot read); `lag_bytes` are the bytes of the log after the position, `lag_s` is the age of
-    the first unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` says
-    which message holds the position and why, empty if none does. `error` is what ended it, with its class, and `ended_at` when; the counts
-    are those of then.
+    `pending_max`.
+
+    `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
+    indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
+    unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` names the
+    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, with its class, and
+    `ended_at` the time; the counts are those of that time.
     """
 
     state: str
@@ -95,10 +99,10 @@ class ConsumerRegistry:
     def __init__(self) -> None:
         self.running: set[Consumer] = set()
         self.ended: dict[CursorKey, Consumer] = {}
-        """Those that have ended with an error and are not closed: the last one of each cursor."""
+        """The consumers that have ended with an error and are not closed: the last one of each cursor."""
 
     def statistics(self) -> list[ConsumerStatistics]:
-        """Returns the counts of all, by cursor."""
+        """Returns the counts of all consumers, by cursor."""
         counts = [consumer.statistics() for consumer in self.running.union(self.ended.values())]
         return sorted(counts, key=lambda one: (one.cursor, one.vchannels))
 
@@ -114,16 +118,16 @@ class ConsumerRegistry:
                 )
 
     def moved(self, name: str) -> None:
-        """Notes that a cursor of this name was moved here: its consumers look at once."""
+        """Makes the consumers of this name check their cursor at once, after it was moved here."""
         for consumer in self.running:
             if consumer.key.name == name:
                 consumer._cursor_moved()
 
     async def close(self) -> None:
-        """Ends all, as the log is being closed."""
+        """Ends all consumers, as the log is being closed."""
         await asyncio.gather(*(consumer.close() for consumer in list(self.running)), return_exceptions=True)
         lingering = [consumer._lingering for consumer in self.running if consumer._lingering is not None]
-        for task in lingering:  # threads that have not returned: a death of the process, as far as the log is concerned
+        for task in lingering:  # threads that have not returned count as killed with the process
             task.cancel()
         if lingering:
             await asyncio.wait(lingering)
@@ -180,7 +184,7 @@ class Consumer(AsyncOnly):
             raise untold
 
     async def run(self) -> None:
-        """Runs the consumer until it is closed, and raises the error that ends it. Cancelling the call releases what handlers have.
+        """Runs the consumer until it is closed, and raises the error that ends it. A cancelled call releases the unfinished messages.
 
         Returns at once if the consumer was closed before it began: a service may end before the task of this call has its first turn.
         """
@@ -198,10 +202,10 @@ class Consumer(AsyncOnly):
             self._is_told = True
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Ends the consumer: no more handlers start, and those that run get `drain_s` seconds before they are released. Idempotent.
+        """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
-        A released message counts no attempt, and is delivered again by the next consumer. A handler that still runs after that, since it
-        is sync, or takes as long again (at least a second) to end after its cancellation, keeps its message, and the cursor, until it
+        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
+        one that takes as long again (at least a second) to end after its cancellation. It keeps its message, and the cursor, until it
         returns. A handler that closes its own consumer does not wait.
         """
         self._close(check_drain(drain_s))
@@ -239,7 +243,7 @@ class Consumer(AsyncOnly):
 
     @property
     def _error(self) -> BaseException | None:
-        """The error that ended it; None while it runs, and after an end without one."""
+        """The error that ended it; None while it runs, and after an end without error."""
         task = self._task
         return None if task is None or not task.done() or task.cancelled() else task.exception()
 
@@ -266,7 +270,7 @@ class Consumer(AsyncOnly):
     # -- running
 
     async def _run(self) -> None:
-        """Claims the cursor and runs a session, again and again until the consumer is closed."""
+        """Claims the cursor and runs a session, repeatedly until the consumer is closed."""
         options = self._options
         engine = await self._unless_closed(self._open_engine())
         if engine is None:
@@ -298,14 +302,15 @@ class Consumer(AsyncOnly):
                 self._lingering = None if session is None else session.lingering
                 self._session = None
                 self._changed.set()
-            if self._lingering is not None:  # a thread still has a message: nobody else gets it before that has returned
+            # a thread still has a message: no other handler gets the message before that thread has returned
+            if self._lingering is not None:
                 await self._unless_closed(asyncio.wait((self._lingering,)))
             pause_s = PAUSES_S[0] if self._counts.commits > commits else min(2 * pause_s or PAUSES_S[0], PAUSES_S[1])
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), pause_s)
 
     async def _unless_closed(self, awaitable: Awaitable[Any]) -> Any:
-        """Returns what this returns; None if the consumer is closed before."""
+        """Returns the result of the awaitable; None if the consumer is closed before."""
         work = asyncio.ensure_future(awaitable)
         closing = asyncio.ensure_future(self._closing.wait())
         try:
@@ -321,10 +326,10 @@ class Consumer(AsyncOnly):
     # -- for the caller
 
     async def caught_up(self) -> None:
-        """Returns when every message that is durable now is finished: handled, or a dead letter; and the position is saved.
+        """Returns when every message that is durable now is handled or a dead letter, and the position is saved.
 
-        Raises the error that ended the consumer, or a ClosedError after `close`; InvalidArgumentError in a handler of this consumer, which
-        would wait for itself.
+        Raises the error that ended the consumer, or a ClosedError after `close`. Raises InvalidArgumentError in a handler of this consumer,
+        which would wait for itself.
         """
         if self._is_inside():
             raise InvalidArgumentError("a handler cannot wait until its own message is finished: call caught_up in another task")
@@ -339,15 +344,15 @@ class Consumer(AsyncOnly):
                 self._is_told = True
                 if self._error is not None:
                     raise self._error
-                raise ClosedError("the consumer was closed before it had caught up: call consume again to go on")
+                raise ClosedError("the consumer was closed before it had caught up: call consume again to continue")
             await self._changed.wait()
 
     def pause(self) -> None:
-        """Starts no more handlers, and reads no further; those that run go on. It keeps the cursor."""
+        """Stops starting handlers and reading; running handlers continue. The consumer keeps the cursor."""
         self._set_paused(paused=True)
 
     def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Ends a pause."""
         self._set_paused(paused=False)
 
     def _set_paused(self, *, paused: bool) -> None:
@@ -407,7 +412,7 @@ class Consumer(AsyncOnly):
 
 
 def _held_by(first: Delivery, state: DeliveryState) -> str:
-    """Returns which message holds the position, and why."""
+    """Returns the message that holds the position, and the reason."""
     key = f" with key {shown(first._lane)}" if first._lane is not None and first._lane != first.vchannel else ""
     text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
     match state:

@@ -1,8 +1,8 @@
-"""Delivery: one body as a consumer's handler gets it; Retry and Reject: how a handler ends an attempt other than by returning.
+"""Delivery: one body as a consumer's handler gets it; Retry and Reject: exceptions with which a handler ends an attempt.
 
-Owns: what a handler may do with a body. Its state belongs to `Deliveries`, the table of the consumer. An output is kept with the delivery
-until the handler has returned; if the attempt fails, it is dropped, and if it succeeds, it is committed together with the position of the
-cursor. A call of an attempt that has ended (by a time-out, a cancellation or a return) is refused.
+Owns the operations of a handler on a body. The delivery's state belongs to `Deliveries`, the table of the consumer. An output is stored in
+the delivery until the handler has returned. If the attempt fails, the output is dropped; if it succeeds, it is committed together with the
+position of the cursor. A call of an attempt that has ended (by a time-out, a cancellation or a return) is rejected.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from wal.message import ImmutableMessage, Message
 from wal.message.instead import Instead
 
 DRAIN_S: Final = 10.0
-"""How long the end of a consumer waits for handlers, unless its caller says otherwise."""
+"""The default time that the end of a consumer waits for handlers."""
 RETRY_S_MAX: Final = 10 * 365 * 86_400.0
-"""The longest pause that a handler may ask for: what is saved of it has room for a time."""
+"""The longest pause of a Retry: the saved state has room for a time of this size."""
 REASON_BYTES_MAX: Final = 1024
-"""The most UTF-8 bytes of a reason in a dead letter."""
+"""The maximum size of a reason in a dead letter, in UTF-8."""
 
 
 class Retry(Exception):
-    """A handler raises it to have the message delivered again after `delay_s` seconds; None means the backoff. It counts as an attempt."""
+    """A handler raises it to have the message redelivered after `delay_s` seconds; None means the backoff. It counts as an attempt."""
 
     def __init__(self, delay_s: float | None = None) -> None:
         if delay_s is not None and (isinstance(delay_s, bool) or not isinstance(delay_s, int | float)):
@@ -50,10 +50,10 @@ class Reject(Exception):
 class DeliveryState(enum.IntEnum):
     """The states of a delivery, as numbers in their order below.
 
-    WAITING  it is not handed out                      TRIED    the same, but an attempt has failed before
+    WAITING  it is not handed out                      TRIED    not handed out, after a failed attempt
     CHOSEN   its hand-out is being recorded            HANDED   its hand-out is recorded, and it may run
     RUNNING  a handler has it                          ENDED    its handler has returned, and the next commit finishes it
-    RESTING  it failed, and is tried again later       DONE     it is finished
+    RESTING  it failed, and waits for its retry        DONE     it is finished
     """
 
     WAITING = 0
@@ -74,13 +74,13 @@ class Outputs(msgspec.Struct, gc=False):
 
 
 class Handling(Protocol):
-    """What a delivery needs of its consumer."""
+    """The methods of its consumer that a delivery calls."""
 
     @property
     def fence(self) -> int: ...
 
     def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
-        """Adds an output to those before it; `is_letter`: it is a dead letter that is redriven.
+        """Adds an output to the earlier ones; `is_letter` marks a dead letter that is redriven.
 
         Raises InvalidArgumentError if it cannot be committed together with them.
         """
@@ -100,7 +100,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     _owner: Handling
     _lane: Hashable = None
     _event: ImmutableMessage | bool | None = None
-    """The transaction of which it is the last body; False for an earlier body of one, None for a plain message."""
+    """The transaction that ends with this body; False for an earlier body of a transaction, None for a plain message."""
     attempt: int = 1
     _state: int = 0
     _outputs: Outputs | None = None
@@ -125,15 +125,16 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     @property
     def fence(self) -> int:
-        """The number of the consumer that handles it. It rises with each new consumer of the cursor: an outside system that keeps the
-        highest number it has seen, and refuses lower ones, is safe from a consumer that was replaced without noticing."""
+        """The number of the consumer that handles it. Each new consumer of the cursor has a higher number. An outside system that stores
+        the highest number so far and rejects lower ones is safe from a replaced consumer that still runs.
+        """
         return self._owner.fence
 
     def append(self, vchannel: str, payload: bytes, *, properties: Mapping[str, str] | None = None) -> None:
         """Adds an output. It is appended with the save of the cursor if this attempt succeeds, and dropped if it fails.
 
-        Raises InvalidArgumentError if the outputs of one message are over the bounds of a transaction (`txn_bytes_max`,
-        `txn_bodies_max`), InvalidTransactionStateError once the attempt has ended.
+        Raises InvalidArgumentError if the outputs of one message exceed the limits of a transaction (`txn_bytes_max`, `txn_bodies_max`),
+        InvalidTransactionStateError once the attempt has ended.
         """
         if self._owner.has_ended(self):
             raise self._ended()
@@ -141,7 +142,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         self._outputs = self._owner.add_output(message, self._outputs)
 
     def extend(self, seconds: float) -> None:
-        """Gives this attempt that many seconds from now, whatever `timeout_s` is. Without `timeout_s` the attempt has no end to move.
+        """Moves the deadline of this attempt to that many seconds from now, overriding `timeout_s`. Without `timeout_s` it has no effect.
 
         A sync handler calls it in its own thread. Raises InvalidTransactionStateError once the attempt has ended.
         """
@@ -170,6 +171,6 @@ def position_of(delivery: Delivery) -> tuple[int, int]:
 
 
 def cut_reason(reason: str) -> str:
-    """Returns a reason that a dead letter can carry: valid UTF-8, of at most REASON_BYTES_MAX bytes."""
+    """Returns the reason cut to the limit of a dead letter: valid UTF-8, of at most REASON_BYTES_MAX bytes."""
     encoded = reason.encode("utf-8", "replace")
     return encoded[:REASON_BYTES_MAX].decode("utf-8", "ignore")

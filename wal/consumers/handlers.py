@@ -1,19 +1,19 @@
-"""HandlerPool: the tasks of a consumer that run its handler, and what becomes of each attempt.
+"""HandlerPool: the tasks of a consumer that run its handler, and the outcome of each attempt.
 
 Owns `concurrency` tasks. Each takes bodies that may run from the table, calls the handler, waits for it, and settles the attempt in the
-table; what ended is handed to the session, which commits it. A handler that never suspends runs without a turn of the event loop, so
-after TURN_S the task yields.
+table. The session commits the ended attempts. A handler that never suspends runs without a turn of the event loop, so the task yields after
+TURN_S.
 
-An attempt ends by returning, by Retry, Reject or another exception, by its time-out, or by a release: the consumer ends and cancels it. A
-cancellation that comes from inside the handler (it awaited something that was cancelled, or it cancelled its own task) is an exception like
-others, and so is a BaseException; only SystemExit and KeyboardInterrupt, which ask for the end of the process, end the consumer with an
-error. A task that a handler has cancelled is replaced, since each of its awaits might be cancelled once more.
+An attempt ends by returning, by Retry, Reject or another exception, by its time-out, or by a release when the consumer ends and cancels it.
+A cancellation from inside the handler (it awaited something that was cancelled, or it cancelled its own task) counts as any other
+exception, and so does a BaseException. Only SystemExit and KeyboardInterrupt, which request the end of the process, end the consumer with
+an error. A task that a handler has cancelled is replaced, since each of its awaits might be cancelled once more.
 
-A sync handler runs in a thread, which cannot be stopped: after its time-out, or after a release, what it adds is refused, and its lane
-stays with it until it returns. An async handler that goes on after its cancellation keeps its lane in the same way.
+A sync handler runs in a thread, which cannot be stopped. After its time-out, or after a release, its outputs are rejected, and its lane
+stays blocked until it returns. An async handler that continues after its cancellation blocks its lane in the same way.
 
-Without a dead letter, no lane ever leaves behind a message that is out of attempts: the pool releases it, starts nothing more, and reports
-the error that ends the consumer.
+Without a dead letter, a lane never passes a message that is out of attempts: the pool releases the message, starts nothing more, and
+reports the error that ends the consumer.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from wal.message import Message
 from wal.runtime.user_code import called, check_ran, described, shown
 
 CHUNK: Final = 64
-"""The bodies that are handled one after the other before a task looks how long it has not yielded."""
+"""The number of bodies that a task handles before it checks the time since its last yield."""
 TURN_S: Final = 0.0005
-"""How long a task whose handlers never suspend goes on before other tasks get their turn of the loop."""
+"""The time that a task whose handlers never suspend runs before it yields to other tasks."""
 CANCEL_S: Final = 1.0
-"""How long a handler that was cancelled may take to end, at least: the end of the consumer waits so long, and no longer."""
+"""The minimum time that the end of the consumer waits for a cancelled handler."""
 _ENDED: Final = int(DeliveryState.ENDED)
 
 
@@ -57,7 +57,7 @@ class HandlerCounts(msgspec.Struct):
 
 
 class _Ended:
-    """The owner of a delivery between two attempts: whoever still holds it from the first one adds nothing to the second."""
+    """The owner of a delivery between two attempts: code that still holds it from the first attempt cannot add to the second."""
 
     def __init__(self, fence: int) -> None:
         self.fence = fence
@@ -73,7 +73,9 @@ class _Ended:
 
 
 class _HandlerWorker:
-    """One task and the bodies that it took. The handlers of `ended` of them have returned, and `settled` are settled in the table."""
+    """One task and the bodies that it took. Invariant: settled <= ended; the handlers of the first `ended` bodies have returned, and the
+    first `settled` are settled in the table.
+    """
 
     __slots__ = ("deadline", "ended", "expired", "is_left", "settled", "task", "thread", "timer", "work")
 
@@ -85,10 +87,10 @@ class _HandlerWorker:
         self.deadline: float | None = None
         self.expired: bool = False
         self.is_left: bool = False
-        """Whether the task ends, and another one takes its place."""
+        """Whether the task ends, and another one replaces it."""
         self.timer: asyncio.TimerHandle | None = None
         self.thread: asyncio.Future[Any] | None = None
-        """The call that a thread still makes for an attempt that was released: until it returns, `work` belongs to it."""
+        """The call that a thread still makes for a released attempt: until it returns, `work` belongs to it."""
 
 
 class HandlerPool:
@@ -114,18 +116,18 @@ class HandlerPool:
         self.running: int = 0
         """The bodies that handlers have, or get next in the same task."""
         self.unsaved: bool = False
-        """Whether attempts have ended in another way than by being handled since the session set it to False."""
+        """Whether attempts have failed, or were rejected or released, since the session set it to False."""
         self._options = options
         self._table = table
         self.has_ended: Callable[[Delivery], bool] = table.has_ended
         self._router = router
         self._counts = counts
         self.gather_max: int = options.plan.page // 2
-        """The bodies that have ended with which a commit is asked for at once."""
+        """The number of ended bodies that triggers a commit at once."""
         self.has_outputs: bool = False
         """Whether a handler has added an output."""
         self.dead: deque[Dead] = deque()
-        """What is tried no more, and not in a commit yet."""
+        """The bodies that are out of attempts or rejected, and not in a commit yet."""
         self._report = report
         self._starved = starved
         self._fail = fail
@@ -139,7 +141,7 @@ class HandlerPool:
         self._cause: BaseException | None = None
         """The exception of the last failed attempt."""
         self._workers_of: dict[Delivery, _HandlerWorker] = {}
-        """Who runs a delivery, if attempts have a time-out."""
+        """The worker that runs each delivery, if attempts have a time-out."""
         name, concurrency = options.cursor.name, options.plan.concurrency
         self._threads = None if options.is_async else concurrent.futures.ThreadPoolExecutor(concurrency, thread_name_prefix=f"wal-{name}")
         alone = concurrency == 1 and options.is_async and options.batch is None
@@ -150,13 +152,13 @@ class HandlerPool:
             self._begin(worker, f"handler {number} of consumer {name}")
 
     def _begin(self, worker: _HandlerWorker, name: str) -> None:
-        """Gives a worker a task."""
+        """Starts a worker's task."""
         worker.is_left = False
         worker.task = self._loop.create_task(self._run(worker), name=name)
         worker.task.add_done_callback(partial(self._task_ended, worker))
 
     def _task_ended(self, worker: _HandlerWorker, task: asyncio.Task[None]) -> None:
-        """Goes on in another task if a handler has cancelled this one; an error of ours ends the consumer."""
+        """Continues in another task if a handler has cancelled this one; an internal error ends the consumer."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
         elif not self._is_released:
@@ -175,13 +177,13 @@ class HandlerPool:
         return bool(self._idle) and not self._table.startable
 
     def wake(self) -> None:
-        """Wakes as many tasks as have something to start."""
+        """Wakes a task for each startable unit of work."""
         if self._idle and self._starts:
             self._wake(self._table.startable)
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:
-            if not (waiter := self._idle.popleft()).done():  # else its task was cancelled just now
+            if not (waiter := self._idle.popleft()).done():  # otherwise its task was cancelled just now
                 waiter.set_result(None)
                 count -= 1
 
@@ -190,7 +192,7 @@ class HandlerPool:
         return any(worker.task is task for worker in self._workers)
 
     def flush(self) -> None:
-        """Settles what has returned in a task that took several bodies."""
+        """Settles the returned bodies of tasks that took several."""
         for worker in self._workers:
             if worker.ended > worker.settled:
                 self._settle_ended(worker)
@@ -227,7 +229,10 @@ class HandlerPool:
                 worker.thread = None
                 self._release(worker)
 
-    # -- for deliveries, see `Handling`
+    # Starts no more handlers, waits for running ones, and cancels those that still run after `timeout_s`.
+    #
+    # Returns the calls that continue: threads, and coroutines that ignore their cancellation. Their bodies stay with them until they
+    # return.
 
     def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
         self.has_outputs = True
@@ -241,7 +246,7 @@ class HandlerPool:
     # -- running
 
     async def _run(self, worker: _HandlerWorker) -> None:
-        """Runs the handler on what may run, until the end."""
+        """Runs the handler on the bodies that may run, until the end."""
         task = asyncio.current_task()
         assert task is not None
         worker.task, cancelling = task, task.cancelling
@@ -287,7 +292,7 @@ class HandlerPool:
                     until_s = time.monotonic() + TURN_S
 
     def _end(self, work: Sequence[Delivery]) -> None:
-        """Notes that these bodies are handled."""
+        """Records that these bodies are handled."""
         table, count = self._table, len(work)
         before = table.ended_count
         self.running -= count
@@ -331,13 +336,13 @@ class HandlerPool:
             stops = isinstance(outcome, Failed) and options.plan.blocks and delivery.attempt < options.plan.attempts
             outcome = self._settle(work[index - 1 : index], [outcome])[0]
             worker.ended = worker.settled = index
-            if lane is not None and (stops or outcome is RELEASED):  # its lane was taken back with it
+            if lane is not None and (stops or outcome is RELEASED):  # its lane was released with it
                 self._drop(worker, [later for later in work[index:] if later._lane == lane])
                 work = worker.work
         self._release(worker)
 
     def _settle_closed(self, worker: _HandlerWorker, outcome: Outcome) -> None:
-        """Settles what a task has: the attempt that runs has this outcome."""
+        """Settles the bodies of a task: the running attempt has this outcome."""
         self._settle_ended(worker)
         if rest := worker.work[worker.settled :]:
             count = 1 if self._options.batch is None else len(rest)
@@ -351,7 +356,7 @@ class HandlerPool:
             self.running -= len(dropped)
 
     def _release(self, worker: _HandlerWorker) -> None:
-        """Releases what the task has and did not settle."""
+        """Releases the unsettled bodies of the task."""
         self._settle_closed(worker, RELEASED)
 
     async def _run_batch(self, worker: _HandlerWorker) -> None:
@@ -400,27 +405,27 @@ class HandlerPool:
             views[index] = view
         if not views:
             return outcomes
-        given = list(views.values())
+        batch = list(views.values())
         results: list[Outcome]
         try:
             if options.timeout_s is not None:
-                self._begin_time(worker, given, options.timeout_s)
+                self._begin_time(worker, batch, options.timeout_s)
             try:
-                result = await self._call(worker, given, given.copy() if options.batch is not None else given[0])
+                result = await self._call(worker, batch, batch.copy() if options.batch is not None else batch[0])
             finally:
                 worker.deadline = None
-                self._refuse(given)
+                self._refuse(batch)
             if options.batch is None and isinstance(result, BaseException):
                 raise result
-            results = [None] if options.batch is None else self._results_of(result, len(given))
-            for view in given:
+            results = [None] if options.batch is None else self._results_of(result, len(batch))
+            for view in batch:
                 if view._outputs is not None and (unknown := self._router.unknown(view._outputs)):
                     await self._router.locate(unknown)
         except BaseException as error:
-            results = [self._outcome_of(worker, error)] * len(given)
+            results = [self._outcome_of(worker, error)] * len(batch)
         if worker.expired:
-            results = [self._timed_out(worker)] * len(given)
-        for view in given:
+            results = [self._timed_out(worker)] * len(batch)
+        for view in batch:
             self._workers_of.pop(view, None)
         for (index, view), result in zip(views.items(), results, strict=True):
             outcomes[index] = result
@@ -429,15 +434,15 @@ class HandlerPool:
         return outcomes
 
     def _refuse(self, deliveries: Sequence[Delivery]) -> None:
-        """Takes no more outputs of these deliveries, whose handler has returned."""
+        """Rejects further outputs of these deliveries, whose handler has returned."""
         for delivery in deliveries:
             delivery._owner = self._refusing
 
     def _view(self, delivery: Delivery) -> Delivery:
-        """Returns the delivery for a further attempt: whoever holds that of an earlier attempt adds nothing to this one."""
+        """Returns the delivery for a further attempt: code that holds the delivery of an earlier attempt cannot add to this one."""
         return Delivery(delivery.message, self, delivery._lane, delivery._event, delivery.attempt, delivery._state)
 
-    async def _call(self, worker: _HandlerWorker, given: Sequence[Delivery], argument: Any) -> Any:
+    async def _call(self, worker: _HandlerWorker, deliveries: Sequence[Delivery], argument: Any) -> Any:
         handler = self._options.handler
         if self._threads is None:
             return await handler(argument)
@@ -448,7 +453,7 @@ class HandlerPool:
         except asyncio.CancelledError:
             if call.done() and not call.cancelled():
                 raise
-            self._refuse(given)
+            self._refuse(deliveries)
             worker.deadline = None
             worker.thread = call
             if not self._is_released:
@@ -463,8 +468,10 @@ class HandlerPool:
         if results is None:
             return [None] * count
         if not isinstance(results, list | tuple) or len(results) != count:
-            found = f"{len(results)} results" if isinstance(results, list | tuple) else shown(results)
-            raise TypeError(f"a handler of batches returns None, or a list with a result for each of its {count} deliveries, not {found}")
+            result_text = f"{len(results)} results" if isinstance(results, list | tuple) else shown(results)
+            raise TypeError(
+                f"a handler of batches returns None, or a list with a result for each of its {count} deliveries, not {result_text}"
+            )
         outcomes: list[Outcome] = []
         for result in results:
             if result is not None and not isinstance(result, Exception):
@@ -475,7 +482,7 @@ class HandlerPool:
     def _outcome_of(self, worker: _HandlerWorker, error: BaseException) -> Outcome:
         """Returns the outcome of an attempt that raised."""
         if isinstance(error, asyncio.CancelledError):
-            if worker.expired or self._is_released:  # after a time-out the caller knows
+            if worker.expired or self._is_released:  # the handler got its time-out or its release as this error
                 return RELEASED
             self._cause = error
             return Failed("CancelledError: the handler awaited something that was cancelled, or cancelled its own task")
@@ -492,21 +499,21 @@ class HandlerPool:
                 return Failed(str(error), Retry(error.delay_s).delay_s)
             if isinstance(error, Reject):
                 return Rejected(Reject(error.reason).reason)
-        except BaseException as broken:  # of a subclass that does not keep what it was made with
+        except BaseException as broken:  # of a subclass that does not keep its constructor's arguments
             return Failed(f"{described(error)} ({described(broken)})")
         return Failed(described(error), ends=isinstance(error, SystemExit | KeyboardInterrupt))
 
     # -- time-outs
 
-    def _begin_time(self, worker: _HandlerWorker, given: Sequence[Delivery], timeout_s: float) -> None:
-        for view in given:
+    def _begin_time(self, worker: _HandlerWorker, deliveries: Sequence[Delivery], timeout_s: float) -> None:
+        for view in deliveries:
             self._workers_of[view] = worker
         worker.deadline = self._loop.time() + timeout_s
         if worker.timer is None:
             self._watch(worker)
 
     def _watch(self, worker: _HandlerWorker) -> None:
-        """Has the task cancelled at its deadline."""
+        """Schedules the cancellation of the task at its deadline."""
         if worker.deadline is not None:
             if worker.timer is not None:
                 worker.timer.cancel()
@@ -568,7 +575,7 @@ class HandlerPool:
         return outcomes
 
     def failed(self, delivery: Delivery, attempts: int, reason: str, cause: BaseException | None = None) -> HandlerFailedError:
-        """Returns the error of a consumer without a dead letter, for a message that is tried no more."""
+        """Returns the error of a consumer without a dead letter, for a message that is out of attempts."""
         message = delivery.message
         remedy = ", or name a vchannel with dead_letter=" if self._options.dead_letter is None else ""
         return caused(

@@ -1,8 +1,8 @@
 """ConsumerOptions: the options of `log.consume`, checked.
 
 A wrong type is a TypeError and a wrong value an InvalidArgumentError that names the value, the limit and the remedy; both are raised at the
-call, before anything is read or claimed. What only the log knows (whether the vchannels lie on one pchannel) is checked when the consumer
-begins.
+call, before anything is read or claimed. Whether the vchannels are on one pchannel is checked when the consumer begins, since that needs
+the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wal.read.cursors.cursor import CursorKey, check_cursor
 from wal.runtime.user_code import check_runs, shown
 
 CONCURRENCY_MAX: Final = 1024
-"""The most handlers of a consumer that run at a time."""
+"""The maximum number of a consumer's handlers that run at once."""
 ATTEMPTS_MAX: Final = 1000
 BACKOFF_S_MAX: Final = 7 * 86_400.0
 """The longest pause between two attempts."""
@@ -32,7 +32,7 @@ Key = Callable[[ImmutableMessage], str | bytes]
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
-    """The options of a consumer; see `WALAccesser.consume`. `is_async` says that calling the handler returns an awaitable at once."""
+    """The options of a consumer; see `WALAccesser.consume`. With `is_async` calling the handler returns an awaitable at once."""
 
     vchannels: tuple[str, ...]
     handler: Callable[[Any], Any]
@@ -65,7 +65,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         type: Any = None,
         exclusive: str = "wait",
     ) -> ConsumerOptions:
-        """Returns the options of a caller."""
+        """Returns the checked options of a call."""
         names = check_vchannels(vchannels, "consume takes the name of a vchannel, or several")
         if not names:
             raise InvalidArgumentError("consume([], …) names no vchannel: name at least one")
@@ -137,7 +137,7 @@ def _check_seconds(name: str, value: object, most: float) -> float:
 
 
 def check_drain(value: object) -> float:
-    """Returns the seconds that the end of a consumer may take; raises TypeError or InvalidArgumentError."""
+    """Returns the drain time in seconds; raises TypeError or InvalidArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"drain_s must be a number of seconds, not {value!r:.80}")
     if not 0 <= value < float("inf"):

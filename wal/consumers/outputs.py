@@ -1,11 +1,11 @@
-"""OutputRouter: where the outputs of a consumer are appended, and what a dead letter looks like.
+"""OutputRouter: the pchannel of each output of a consumer, and the form of a dead letter.
 
-Owns: the pchannel of each vchannel that handlers append to. An output on the pchannel of the cursor's home is committed in the frame that
+Owns the pchannel of each vchannel that handlers append to. An output on the pchannel of the cursor's home is committed in the frame that
 saves the cursor: both are in the log, or neither is. An output on another pchannel is appended before that commit with an idempotency key
 made of the cursor, the id of the input and the number of the output. So it is in the log once, as long as the log remembers the key (the
 settings `idempotency_window_s` and `idempotency_window_count`), whatever crashes between the two.
 
-An output for a vchannel that does not exist creates it on the pchannel of the home, if the log creates vchannels at all.
+An output for a missing vchannel creates it on the pchannel of the home, if the log creates vchannels at all.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from wal.read.cursors.cursor import CursorKey
 
 DEAD_LETTER: Final = "dead_letter_"
-"""The keys of a dead letter's own properties begin with it."""
+"""The prefix of the keys of a dead letter's own properties."""
 REDRIVE_CURSOR: Final = "redrive_cursor"
-"""The property of a dead letter that was appended again: the cursor whose consumer handles it; those of other cursors finish it unseen."""
+"""The property of a redriven dead letter with the cursor whose consumer handles it. Consumers of other cursors finish it unread."""
 
 
 class OutputRouter:
@@ -42,23 +42,23 @@ class OutputRouter:
         self._dead_letter = dead_letter
         self._pchannels: dict[str, str] = {}
         self.unlocated: set[str] = set()
-        """Vchannels that outputs were added for, and that are not located yet; if their attempts have failed, they never will be."""
+        """The vchannels of outputs that are not located yet; if their attempts have failed, they never will be."""
         self._locating = asyncio.Lock()
         self.is_split: bool = False
-        """Whether one of them is not on the home."""
+        """Whether an output is not on the home."""
         settings = engine.settings
         self._message_bytes_max = engine.appends.message_bytes_max
         self.bodies_max: int = settings.txn_bodies_max
         self.bytes_max: int = min(settings.txn_bytes_max, engine.frame_bytes_max // 2)
-        """The most outputs of one commit, and their bytes."""
+        """The limits of one commit's outputs: their number, and their bytes."""
         self._creates = settings.create_vchannels
 
     # -- adding
 
     def add(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
-        """Adds an output of one input to those before it; raises InvalidArgumentError over a bound.
+        """Adds an output of one input to the earlier ones; raises InvalidArgumentError above a limit.
 
-        A dead letter, or one that is redriven, may be larger than `message_bytes_max` by what was added to it.
+        A dead letter, original or redriven, may exceed `message_bytes_max` by its added properties.
         """
         size = message.estimate_size()
         if size > self._message_bytes_max:
@@ -81,15 +81,15 @@ class OutputRouter:
     # -- locating
 
     def unknown(self, outputs: Outputs) -> set[str] | None:
-        """Returns the vchannels of these outputs that were not located yet, None if all were."""
-        known = self._pchannels
+        """Returns the vchannels of these outputs that are not located yet, None if all are."""
+        located = self._pchannels
         for message in outputs.messages:
-            if message.vchannel not in known:
-                return {message.vchannel for message in outputs.messages if message.vchannel not in known}
+            if message.vchannel not in located:
+                return {message.vchannel for message in outputs.messages if message.vchannel not in located}
         return None
 
     async def locate(self, names: Iterable[str]) -> None:
-        """Finds the pchannels of these vchannels. Raises ChannelNotExistError for one that does not exist and must not be created."""
+        """Locates the pchannels of these vchannels. Raises ChannelNotExistError for a missing one that must not be created."""
         async with self._locating:
             missing = [name for name in names if name not in self._pchannels]
             infos = {info.name: info.pchannel for info in await self._engine.list_vchannels()} if missing else {}
@@ -105,7 +105,7 @@ class OutputRouter:
             )
         try:
             return (await self._engine.create_vchannel(name, self._home)).pchannel
-        except ChannelExistError:  # somebody else has created it: the list of a client may lag by a moment
+        except ChannelExistError:  # another process has created it: the list of a client may lag by a moment
             async with asyncio.timeout(LISTED_S):
                 while True:
                     for info in await self._engine.list_vchannels():
@@ -116,7 +116,7 @@ class OutputRouter:
     # -- committing
 
     def split(self, delivery: Delivery, outputs: list[Message]) -> tuple[list[Message], list[tuple[Message, str]]]:
-        """Returns the outputs of this input that its commit writes, and those that are appended before it, each with its key."""
+        """Returns the outputs of this input that its commit writes, and the outputs appended before it, each with its key."""
         if not self.is_split:
             return outputs, []
         home, pchannels = self._home, self._pchannels
@@ -147,7 +147,7 @@ class OutputRouter:
     # -- dead letters
 
     def dead_letter(self, dead: Dead, key: str | bytes, now: datetime) -> Message:
-        """Returns the dead letter of a message: its payload and its properties, with those that say where it is from and why."""
+        """Returns the dead letter of a message: its payload and its properties, and properties with its origin and the reason."""
         assert self._dead_letter is not None
         message = dead.delivery.message
         kind = message.message_type
@@ -162,20 +162,22 @@ class OutputRouter:
             DEAD_LETTER + "at": now.isoformat(timespec="milliseconds"),
         }
         properties.pop(REDRIVE_CURSOR, None)
-        if not type_properties(kind).dml:  # no transaction takes it, and an exclusive one would end those that are open
+        if not type_properties(kind).dml:  # transactions do not accept it, and an exclusive one would end the open ones
             properties[DEAD_LETTER + "type"] = kind.name
             kind = MessageType.INSERT
         return Message(self._dead_letter, message.payload, message_type=kind, properties=properties)
 
 
 def redriven(letter: ImmutableMessage) -> Message:
-    """Returns the message that a dead letter was, as it is appended again. Raises InvalidArgumentError for one that is no dead letter."""
+    """Returns the original message of a dead letter, to be appended again. Raises InvalidArgumentError for a message that is not a dead
+    letter.
+    """
     properties = letter.properties
     vchannel, cursor = properties.get(DEAD_LETTER + "vchannel"), properties.get(DEAD_LETTER + "cursor")
     if not vchannel or not cursor:
         raise InvalidArgumentError(
-            f"message {letter.message_id} of {letter.vchannel!r} is no dead letter, since it has no properties {DEAD_LETTER}vchannel and "
-            f"{DEAD_LETTER}cursor: redrive takes the vchannel that a consumer names as its dead_letter"
+            f"message {letter.message_id} of {letter.vchannel!r} is not a dead letter, since it has no properties {DEAD_LETTER}vchannel "
+            f"and {DEAD_LETTER}cursor: redrive takes the vchannel that a consumer names as its dead_letter"
         )
     own = {name: value for name, value in properties.items() if not name.startswith(DEAD_LETTER)}
     return Message(vchannel, letter.payload, message_type=letter.message_type, properties={**own, REDRIVE_CURSOR: cursor})
@@ -187,5 +189,5 @@ def is_for(message: ImmutableMessage, cursor: str) -> bool:
 
 
 LISTED_S: Final = 10.0
-"""How long a vchannel that exists may be missing in the list of a client."""
+"""The time for which an existing vchannel may be missing in the list of a client."""
 _REDRIVE: Final = REDRIVE_CURSOR.encode()

@@ -1,6 +1,6 @@
 """Plan: the options of a consumer that its table needs, and the outcomes of attempts. Pure.
 
-Owns: how many bodies are handed out at once, in all and of one lane, and the pause after a failed attempt.
+Owns the number of bodies that are handed out at once, in all and of one lane, and the pause after a failed attempt.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import msgspec
 from wal.consumers.delivery import Delivery
 
 PENDING_MAX: Final = 65_536
-"""The most bodies after the position that a consumer remembers."""
+"""The maximum number of bodies after the position that a consumer remembers."""
 PAGE: Final = 2048
-"""The bodies that are handed out at a time, for one handler that takes them one by one."""
+"""The number of bodies that are handed out at once, for one handler that takes them one by one."""
 PAGE_MAX: Final = 8192
 LANES_IN_PAGE: Final = 4
-"""A page has room for so many lanes as there are handlers, times this: slow lanes never fill it."""
+"""A page holds LANES_IN_PAGE lanes per handler, so slow lanes cannot fill it."""
 
 
 class ConsumerPlan(msgspec.Struct, frozen=True):
-    """The options of a consumer as far as its table needs them; `blocks` is on_failure="block"."""
+    """The options of a consumer that its table needs; `blocks` is on_failure="block"."""
 
     concurrency: int = 1
     order: Literal["vchannel", "key", "none"] = "vchannel"
@@ -33,12 +33,12 @@ class ConsumerPlan(msgspec.Struct, frozen=True):
 
     @property
     def page(self) -> int:
-        """The most bodies that are handed out at once. After a death they are tried again in so many groups as fit in a second or so."""
+        """The maximum number of bodies that are handed out at once. After a death its groups can be retried in about a second."""
         return min(PAGE_MAX, max(PAGE, 64 * self.concurrency * self.batch))
 
     @property
     def lane_quota(self) -> int:
-        """The most bodies of one lane that are handed out at once."""
+        """The maximum number of bodies of one lane that are handed out at once."""
         if self.order == "vchannel":
             return self.page
         return max(self.batch, self.page // max(16, LANES_IN_PAGE * self.concurrency))
@@ -50,7 +50,7 @@ class ConsumerPlan(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """An attempt has failed; it is repeated after `delay_s` (None: the backoff) unless it was the last one, or it `ends` the consumer."""
+    """A failed attempt. It is repeated after `delay_s` (None: the backoff) unless it was the last one, or it `ends` the consumer."""
 
     reason: str
     delay_s: float | None = None
@@ -58,22 +58,22 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The message is to be a dead letter at once."""
+    """A rejected message, which becomes a dead letter at once."""
 
     reason: str
 
 
 class Released(msgspec.Struct, frozen=True):
-    """The attempt was given up without an outcome: it counts for nothing, and the body is delivered again."""
+    """An attempt that was abandoned without an outcome: it does not count, and the body is redelivered."""
 
 
 RELEASED: Final = Released()
 Outcome: TypeAlias = Failed | Rejected | Released | None
-"""How an attempt has ended; None: the body is handled."""
+"""The outcome of an attempt; None: the body is handled."""
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """A delivery that is tried no more; `attempts` is how often it was."""
+    """A delivery without further attempts, after `attempts` of them."""
 
     delivery: Delivery
     attempts: int

@@ -1,8 +1,8 @@
 """BodySequence: the bodies after the position of a consumer, in the order of the log, finished or not. Pure.
 
-Owns: the position (`mark`), which moves over finished bodies at the front and stops before the first unfinished one, and what is saved of
-the bodies after it. Finished bodies that follow each other are merged into a `Gap` when they are many, to free their messages. It does not
-know lanes or handlers: the table changes the state of a delivery, and calls `advance` when bodies are finished.
+Owns the position (`mark`), which moves over finished bodies at the front and stops before the first unfinished one, and the saved form of
+the bodies after it. Many consecutive finished bodies are merged into a `Gap`, to free their messages. The sequence is independent of lanes
+and handlers: the table changes the state of a delivery, and calls `advance` when bodies are finished.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from wal.consumers.state import UnfinishedRun
 from wal.message import ImmutableMessage, LogPosition
 
 MERGE_MIN: Final = 1024
-"""So many finished bodies may stay in the sequence."""
+"""The number of finished bodies that may stay in the sequence."""
 _DONE: Final = int(DeliveryState.DONE)
 
 
 class Gap(msgspec.Struct, gc=False, eq=False):
-    """Finished bodies that follow each other, the last of them at `covered`; `event` is the last event that ends among them."""
+    """Consecutive finished bodies, the last of them at `covered`; `event` is the last event that ends among them."""
 
     count: int
     covered: LogPosition
@@ -38,20 +38,20 @@ class BodySequence:
         self.mark: ImmutableMessage | None = None
         """The last event that is finished with everything before it; None until the first one since the consumer began."""
         self.finished: int = 0
-        """How many bodies the position has passed."""
+        """The number of bodies that the position has passed."""
         self.items: list[Delivery | Gap] = []
         self._front = 0
-        """The items before it are passed already."""
+        """The index of the first item that is not passed. Invariant: all items before it are finished."""
         self._done = 0
-        """How many of the items are finished."""
+        """The number of finished items."""
         self._merged = 0
-        """How many bodies the gaps have beyond one for each."""
+        """The number of bodies in gaps, less one for each gap."""
         self.covered: LogPosition | None = None
-        """The last body that was passed."""
+        """The last passed body."""
 
     @property
     def pending(self) -> int:
-        """The bodies after the position: unfinished, or finished and remembered."""
+        """The number of bodies after the position: unfinished, or finished and remembered."""
         return len(self.items) - self._front + self._merged
 
     @property
@@ -66,7 +66,7 @@ class BodySequence:
         return None
 
     def clear(self) -> None:
-        """Forgets what was passed, which is everything."""
+        """Removes all items; all of them must be passed."""
         assert not self.pending
         self.items.clear()
         self._front = self._done = 0
@@ -78,7 +78,7 @@ class BodySequence:
         self.done(len(deliveries))
 
     def done(self, count: int) -> None:
-        """Notes that so many bodies are DONE now, and moves the position over what is finished at the front."""
+        """Counts bodies that have become DONE, and moves the position over finished bodies at the front."""
         self._done += count
         items, front = self.items, self._front
         end = front
@@ -104,7 +104,7 @@ class BodySequence:
             self._front = 0
 
     def merge(self) -> None:
-        """Merges finished bodies that follow each other, if they are many, so that their messages can be freed."""
+        """Merges consecutive finished bodies, if there are many, so that their messages can be freed."""
         if self._done <= MERGE_MIN or 2 * self._done <= len(self.items) - self._front:
             return
         merged: list[Delivery | Gap] = []
@@ -125,9 +125,9 @@ class BodySequence:
         self._done = sum(item._state == _DONE for item in merged)
 
     def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[UnfinishedRun], LogPosition | None]:
-        """Returns the unfinished bodies as they are saved, and the body up to which this says everything.
+        """Returns the unfinished bodies in their saved form, and the last body that this form covers.
 
-        With `complete` the runs have every unfinished body; otherwise those at the end that were not handed out are left out.
+        With `complete` the runs have every unfinished body; otherwise they omit those at the end that were not handed out.
         """
         items = self.items[self._front :]
         kinds = bytes([item._state for item in items]).translate(_KINDS)
@@ -150,7 +150,7 @@ class BodySequence:
 
 
 _KEPT: Final = 6
-"""The kind of a body that is neither handed out nor suspect, and that is saved all the same because it was tried."""
+"""The kind of a body that is neither handed out nor suspect, and that is saved because it has failed before."""
 _KINDS: Final = bytes((0, 1, 1, 1, 1, _KEPT, _KEPT, 255)).ljust(256, b"\0")
 """The kind of a body in each state, for `bytes.translate`."""
 _RUNS: Final = re.compile(rb"([^\xff])\1*", re.DOTALL)
@@ -171,7 +171,7 @@ def event_of(item: Delivery | Gap) -> ImmutableMessage | None:
 
 
 def _gap(done: Sequence[Delivery | Gap]) -> Gap:
-    """Merges finished bodies that follow each other."""
+    """Returns the gap of these consecutive finished bodies."""
     event = next((event for item in reversed(done) if (event := event_of(item)) is not None), None)
     if event is not None:  # without its payload
         event = ImmutableMessage(event._origin, event._index, event.time_tick, event.vchannel, b"")

@@ -1,18 +1,17 @@
 """ConsumerSession: one claim of a cursor, from its saved state to its release.
 
 Owns the scanner, the table, the handlers, and the one commit in flight. The reader takes messages into the table while there is room. The
-committer writes a frame whenever something has ended or may be handed out:
+committer writes a frame whenever attempts have ended or bodies may be handed out:
 
     finish what ended --> hand out --> save the table --> home.commit(outputs, position, state) --> recorded: what was handed out may run
 
 So a hand-out is in the log before its handler runs, and an output on the cursor's home pchannel is in the log if and only if its input is
-finished; one on another pchannel is appended before, by a key (`outputs.py`). While a commit is in flight, handlers go on, and the next
-commit gathers what they end.
+finished. An output on another pchannel is appended before, by a key (`outputs.py`). While a commit is in flight, handlers continue, and the
+next commit gathers the attempts that end.
 
-What can go wrong: another consumer, a seek or a deletion takes the cursor (SessionLostError: the consumer begins again); a message is out
-of attempts without a dead letter; the log fails. The first error ends the session. Its end releases what handlers still have, which counts
-for nothing, and saves the table, so that the next consumer continues where this one stopped; if that cannot be written, the end counts as
-the death of a process.
+Failures: another consumer, a seek or a deletion takes the cursor (SessionLostError: the consumer restarts); a message is out of attempts
+without a dead letter; the log fails. The first error ends the session. The end releases unfinished bodies, which uses up no attempt, and
+saves the table, so that the next consumer continues from here. If this cannot be written, the end counts as the death of a process.
 """
 
 from __future__ import annotations
@@ -49,23 +48,23 @@ if TYPE_CHECKING:
     from wal.engine import CursorClaim, CursorHome, WritableEngine
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The most bytes of unfinished bodies that a consumer has in memory, beside those of one event."""
+"""The maximum size of a consumer's unfinished bodies in memory, beside those of one event."""
 READ_MAX: Final = 1024
-"""The most messages that are taken at a time."""
+"""The maximum number of messages that are taken at once."""
 GATHER_S: Final = 0.002
-"""How long a commit gathers while no handler waits for it, unless half a page has ended."""
+"""The time that a commit gathers while no handler waits for it, unless half a page has ended."""
 MOVED_BYTES: Final = 1024 * 1024
-"""A consumer that has nothing to do saves its position after so many bytes of the log that hold nothing for it."""
+"""The bytes of log without messages for it after which an idle consumer saves its position."""
 CHECK_S: Final = 1.0
-"""How often an idle consumer looks whether it still has the cursor."""
+"""The interval at which an idle consumer checks that it still has the cursor."""
 COMMIT_S: Final = 30.0
-"""How long the end of a consumer waits for a commit."""
+"""The time that the end of a consumer waits for a commit."""
 _DONE: Final = int(DeliveryState.DONE)
 _log: Final = logging.getLogger("wal.consumers")
 
 
 class ConsumerCounts(HandlerCounts):
-    """Counts of a consumer over all its claims. `progress_s` is when a message was last finished, in the loop's time."""
+    """Counts of a consumer over all its claims. `progress_s` is the loop's time at which a message was last finished."""
 
     dead_lettered: int = 0
     commits: int = 0
@@ -73,8 +72,9 @@ class ConsumerCounts(HandlerCounts):
 
 
 class _Commit(msgspec.Struct):
-    """What one commit finishes, with outputs on the home and elsewhere: the first `ended` bodies that were handled, and those of dead
-    letters."""
+    """The bodies that one commit finishes, with outputs on the home and elsewhere: the first `ended` handled bodies, and those of dead
+    letters.
+    """
 
     ended: int = 0
     dead: list[Delivery] = []
@@ -84,7 +84,7 @@ class _Commit(msgspec.Struct):
 
     @property
     def count(self) -> int:
-        """How many bodies it finishes."""
+        """The number of bodies that the commit finishes."""
         return self.ended + len(self.dead)
 
     def add(self, bodies: list[Message], elsewhere: list[tuple[Message, str]]) -> None:
@@ -93,7 +93,7 @@ class _Commit(msgspec.Struct):
 
 
 class _LoadedCursor(CursorUse):
-    """The cursor of the scanner; `loaded` is what was saved of it."""
+    """The cursor of the scanner; `loaded` is its saved state."""
 
     loaded: Cursor | None = None
 
@@ -124,9 +124,9 @@ class ConsumerSession:
         self.pool: HandlerPool
         self.scanner: Scanner
         self.committed: int = 0
-        """How many bodies the saved position has passed, of those that this session took."""
+        """The number of this session's bodies that the saved position has passed."""
         self.lingering: asyncio.Task[None] | None = None
-        """What is left to do when the threads of sync handlers return."""
+        """The task that waits for the threads of sync handlers; None if no thread still runs."""
         self._engine = engine
         self._home = home
         self._claim = claim
@@ -137,21 +137,21 @@ class ConsumerSession:
         self._read = ReadOptions.of(options.vchannels, follow=follow)
         self._only_vchannel = options.vchannels[0] if options.plan.order == "vchannel" and len(options.vchannels) == 1 else None
         self._copies = False
-        """Whether copies of broadcasts were met."""
+        """Whether the session has read copies of broadcasts."""
         self._unseen = False
-        """Whether messages were met that were redriven for other cursors."""
+        """Whether the session has read messages that were redriven for other cursors."""
         self._saved: Reached | None = None
         self._stored: LogPosition | None = None
-        """Where the saved cursor is, None if nothing is saved."""
+        """The position of the saved cursor, None if nothing is saved."""
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._moved = asyncio.Event()
         self._compared = asyncio.Event()
-        """Unset while it is not known whether a seek in this process has moved the cursor away."""
+        """Unset while a seek in this process may have moved the cursor away."""
         self._compared.set()
         self._stop = asyncio.Event()
         self._begun = asyncio.Event()
-        """Set when it has begun, or has failed to begin."""
+        """Set when the session has begun, or has failed to begin."""
         self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
         self._paused = False
         self._stopping = False
@@ -160,9 +160,9 @@ class ConsumerSession:
         self._timer: asyncio.TimerHandle | None = None
         self._at_end = False
         self._broken = False
-        """Whether a commit failed: what is in the table may be more than what is in the log, so nothing more is saved."""
+        """Whether a commit failed: the table may be ahead of the log, so nothing more is saved."""
         self._handed = 0
-        """How many bodies were handed out as of the last commit."""
+        """The number of handed-out bodies in the last commit."""
         self._gather_s = GATHER_S
         self._checked = self._loop.time()
 
@@ -172,7 +172,7 @@ class ConsumerSession:
     # -- for the consumer
 
     async def run(self, drain_s: Callable[[], float]) -> None:
-        """Runs until `stop`, the end of the read, or an error, which it raises. `drain_s` is how long its end may take."""
+        """Runs until `stop`, the end of the read, or an error, which it raises. `drain_s` returns the seconds that its end may take."""
         try:
             await self._begin()
         except BaseException:
@@ -196,7 +196,7 @@ class ConsumerSession:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the session: from here on no handler starts."""
+        """Ends the session: from now on no handler starts."""
         self._stop.set()
         if self.has_begun:
             self.pool.pause(paused=True)
@@ -208,7 +208,7 @@ class ConsumerSession:
         self.stop()
 
     def pause(self, *, paused: bool) -> None:
-        """Starts no more handlers and reads no further, or does both again."""
+        """Stops starting handlers and reading, or resumes both."""
         self._paused = paused
         if self.has_begun and not self._stop.is_set():
             self.pool.pause(paused=paused)
@@ -218,11 +218,11 @@ class ConsumerSession:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there are a table and handlers."""
+        """Whether the session has a table and handlers."""
         return hasattr(self, "pool")
 
     def cursor_moved(self) -> None:
-        """Has the session look at once whether it still has the cursor."""
+        """Makes the session check at once that it still has the cursor."""
         self._checked = float("-inf")
         self._compared.clear()
         self._look()
@@ -295,7 +295,7 @@ class ConsumerSession:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
-            if not self._stopping:  # by a key function, or by the end of the loop, in which nobody waits for this error
+            if not self._stopping:  # by a key function, or by the end of the loop, in which no caller waits for this error
                 self.fail(UnknownError(f"the {task.get_name()} was cancelled: start the consumer again"))
         elif (error := task.exception()) is not None:
             self.fail(error)
@@ -325,7 +325,7 @@ class ConsumerSession:
                 scanner._read.fetch_ahead()
                 table.take_page(messages, self.pool)
             else:
-                deliveries = self._deliveries(messages[:count])  # if it raises, nothing is handed over
+                deliveries = self._deliveries(messages[:count])  # if it raises, no delivery is taken
                 scanner._hand_over(count)
                 scanner._read.fetch_ahead()
                 self._take(deliveries, size)
@@ -334,7 +334,7 @@ class ConsumerSession:
             self._due.set()
             if self.pool.is_starved:
                 self._urgent.set()
-                if not self._handed:  # nobody has anything to do: these are handed out while the next ones are read
+                if not self._handed:  # all handlers are idle: these are handed out while the next ones are read
                     await asyncio.sleep(0)
 
     def _has_room(self) -> bool:
@@ -344,7 +344,7 @@ class ConsumerSession:
         return table.hungry and table.room > 0 and table.bytes < PENDING_BYTES_MAX
 
     def _fitting(self, messages: Sequence[ImmutableMessage]) -> tuple[int, int]:
-        """Returns how many of these messages can be taken now, and their bytes; one always can while nothing is pending."""
+        """Returns the number of these messages that fit now, and their bytes; one always fits while nothing is pending."""
         pending, room, room_bytes, size, count = self.table.pending, self.table.room, PENDING_BYTES_MAX - self.table.bytes, 0, 0
         if messages.__class__ is PlainMessages and len(messages) <= room and messages.payload_bytes <= room_bytes:
             return len(messages), messages.payload_bytes
@@ -358,7 +358,7 @@ class ConsumerSession:
         return count, size
 
     def _deliveries(self, messages: Sequence[ImmutableMessage]) -> list[Delivery]:
-        """Returns the deliveries of these messages, body by body; those that were redriven for other cursors are DONE."""
+        """Returns the deliveries of these messages, body by body. Those that were redriven for other cursors are DONE."""
         pool, options = self.pool, self.options
         by_key, by_vchannel, name = options.key is not None, options.plan.order == "vchannel", options.cursor.name
         deliveries: list[Delivery] = []
@@ -381,7 +381,7 @@ class ConsumerSession:
         return deliveries
 
     def _take(self, deliveries: list[Delivery], size: int) -> None:
-        """Takes these deliveries, with so many bytes of payloads, into the table."""
+        """Takes these deliveries, whose payloads have `size` bytes, into the table."""
         table = self.table
         if not self._unseen:
             table.take(deliveries, size)
@@ -404,7 +404,7 @@ class ConsumerSession:
             ) from error
         if key.__class__ is str or key.__class__ is bytes:
             return key
-        if isinstance(key, str):  # without what a subclass does when it is hashed, compared or shown
+        if isinstance(key, str):  # a plain str, since a subclass may override hashing, comparison or repr
             return str.__str__(key)
         if isinstance(key, bytes):
             return bytes.__getitem__(key, slice(None))
@@ -414,7 +414,7 @@ class ConsumerSession:
         )
 
     def _condemn(self) -> None:
-        """Takes over the messages that the deaths of processes have condemned."""
+        """Makes dead letters of the bodies that the table has condemned for the deaths of processes."""
         condemned, self.table.condemned = self.table.condemned, []
         if self.options.dead_letter is not None:
             self.pool.dead.extend(condemned)
@@ -448,7 +448,7 @@ class ConsumerSession:
             raise
 
     async def _commit(self, *, final: bool) -> bool:
-        """Commits what has ended, and what is handed out next unless the consumer pauses or ends; returns False if nothing has changed."""
+        """Commits ended attempts, and the next hand-out unless the consumer pauses or ends; returns False if nothing has changed."""
         table, pool = self.table, self.pool
         pool.flush()
         table.wake(self._loop.time())
@@ -497,7 +497,7 @@ class ConsumerSession:
             self._compared.set()
 
     def _next_commit(self) -> _Commit:
-        """Takes what the next commit finishes from the pool, within the bounds of a transaction."""
+        """Takes the contents of the next commit from the pool, within the limits of a transaction."""
         commit, router, pool, table = _Commit(), self._router, self.pool, self.table
         size = count = 0
         ended: Sequence[Delivery] = table.ended if pool.has_outputs or self._copies else ()
@@ -533,7 +533,7 @@ class ConsumerSession:
         return commit
 
     def _note(self, commit: _Commit) -> None:
-        """Notes that a commit is durable."""
+        """Updates the state after a commit has become durable."""
         counts = self.counts
         counts.commits += 1
         counts.dead_lettered += len(commit.dead)
@@ -545,7 +545,7 @@ class ConsumerSession:
                 entry[1].set_result(True)
 
     def _reached(self) -> Reached:
-        """Returns the position after everything that is finished with what comes before it."""
+        """Returns the position after the last body that is finished together with all before it."""
         if not self.table.pending:
             return self.scanner._read.progress.reached
         if (mark := self.table.mark) is None:
@@ -557,7 +557,7 @@ class ConsumerSession:
         return Reached(at, mark.time_tick, (at[0], at[1] + 1))
 
     def _is_far(self, reached: Reached, least: int) -> bool:
-        """Returns whether the position has passed so many bytes of the log since it was saved."""
+        """Returns whether the position is at least `least` bytes of log after the saved one."""
         saved = self._saved
         assert saved is not None
         if reached.position <= saved.position:
@@ -581,7 +581,7 @@ class ConsumerSession:
         )
 
     def _set_timer(self) -> None:
-        """Has the committer look again when the next pause ends, and from time to time."""
+        """Schedules the committer's next check: at the end of the next pause, and periodically."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -598,7 +598,7 @@ class ConsumerSession:
     # -- ending
 
     async def _end(self, tasks: Sequence[asyncio.Task[None]], drain_s: float) -> None:
-        """Releases what handlers still have, saves the table, and releases the cursor."""
+        """Releases unfinished bodies, saves the table, and releases the cursor."""
         self._stopping = True
         reader, committer = tasks
         await end_tasks(reader)
@@ -624,7 +624,7 @@ class ConsumerSession:
         await self.scanner.close()
 
     async def _save_rest(self) -> None:
-        """Commits what has ended and takes back the rest. If that cannot be written, the end counts as a death."""
+        """Commits ended attempts and recalls the rest. If that cannot be written, the end counts as a death."""
         try:
             async with asyncio.timeout(COMMIT_S):
                 while await self._commit(final=True):
@@ -636,7 +636,7 @@ class ConsumerSession:
             )
 
     async def _linger(self, threads: Sequence[asyncio.Future[Any]]) -> None:
-        """Keeps the cursor until these calls have returned."""
+        """Holds the cursor until these calls have returned."""
         await asyncio.wait(threads)
         self.pool.release_threads()
         if not self._broken:

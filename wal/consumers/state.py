@@ -1,17 +1,17 @@
-"""SavedState: what is stored of a consumer beside the position of its cursor, and its bytes. Pure.
+"""SavedState: the stored state of a consumer beside the position of its cursor, and its bytes. Pure.
 
 Everything below the position is finished. At and above it, up to the body `covered`, a body is unfinished if it is in one of the `runs`,
-and finished otherwise; no body above `covered` was handed out. So the state is small whenever little is unfinished or little is finished,
-whatever lies between. A run is all bodies of this reader from the log position `first` to `last`, both inclusive. `handed` says that
-its bodies may be in the hands of a handler, and `suspicion` how often a process has died with them:
+and finished otherwise; no body above `covered` was handed out. So the state is small whenever few bodies are unfinished, or few are
+finished. A run is all bodies of this reader from the log position `first` to `last`, both inclusive. With `handed` a handler may have its
+bodies. `suspicion` is the number of times that a process has died with them:
 
     0  never                     1  in a page of other messages: it is handed out again in a small group
     2  in a small group: it is handed out alone, and from then on each death is an attempt of its own
 
 Format: the byte 1 (the version), then the MessagePack of [incarnation of the pchannel, handed, covered, runs, tried]. A run is [kind,
 position, index, position, index], with kind = suspicion << 1 | handed; `tried` has [position, index, failed attempts, due in ms of wall
-time] for each body that failed before. Positions are differences to the number before. Version 2 ends with the wall time of the save in
-ms; it is written if something was tried. No bytes at all are the state of a consumer that has finished everything below its position, and
+time] for each body that failed before. Positions are differences to the previous number. Version 2 ends with the wall time of the save in
+ms; it is written if a body has failed before. An empty state belongs to a consumer that has finished everything below its position, and
 nothing else.
 """
 
@@ -27,13 +27,13 @@ from wal.message import LogPosition
 from wal.message.message_id import PackedPosition, packed, unpacked
 
 VERSION: Final = 2
-"""The newest version. A state without what it adds is written as version 1, which earlier releases read."""
+"""The newest version. A state without failed bodies is written as version 1, which earlier releases read."""
 ALONE: Final = 2
 """The suspicion of a body that is handed out alone."""
 
 
 class UnfinishedRun(msgspec.Struct, frozen=True, gc=False):
-    """Unfinished bodies that follow each other for this reader."""
+    """Consecutive unfinished bodies of this reader."""
 
     first: LogPosition
     last: LogPosition
@@ -42,7 +42,7 @@ class UnfinishedRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tried(msgspec.Struct, frozen=True, gc=False):
-    """A body that has failed `failures` times, and is tried again at `due_ms`, milliseconds of wall time."""
+    """A body that has failed `failures` times, and is retried at `due_ms`, milliseconds of wall time."""
 
     at: LogPosition
     failures: int
@@ -57,14 +57,14 @@ class SavedState(msgspec.Struct, frozen=True):
     runs: tuple[UnfinishedRun, ...] = ()
     tried: tuple[Tried, ...] = ()
     handed: int = 0
-    """How many bodies are handed out."""
+    """The number of bodies that are handed out."""
     saved_ms: int = 0
-    """When it was saved, in ms of wall time; 0 if that is not known, as in version 1, or nothing was tried."""
+    """The wall time of the save in ms; 0 if it is not known, as in version 1, or if no body has failed before."""
 
     def as_of(self, wall_s: float) -> SavedState:
-        """Returns the state for a clock that shows this time.
+        """Returns the state for a clock with this time.
 
-        If that is before the save, the clock has gone back since; the pauses then last as long as was left of them at the save.
+        If that is before the save, the clock was set back since; the pauses then last as long as they had left at the save.
         """
         back_ms = self.saved_ms - round(wall_s * 1000)
         if back_ms <= 0:
@@ -73,14 +73,14 @@ class SavedState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, tried=tried, saved_ms=self.saved_ms - back_ms)
 
     def released(self) -> SavedState:
-        """Returns the state of a consumer that lives and has lost only its claim: what was handed out is released."""
+        """Returns the state of a consumer that lives and has lost only its claim: handed-out bodies are released."""
         runs = tuple([UnfinishedRun(run.first, run.last, False, run.suspicion) for run in self.runs])
         return msgspec.structs.replace(self, runs=runs, handed=0)
 
     def after_a_death(self) -> SavedState:
-        """Returns the state of the consumer that comes after one that has ended without releasing what was handed out.
+        """Returns the state for the consumer after one that has ended without releasing its handed-out bodies.
 
-        All of it is suspect from now on. A death with several bodies counts for none of them; a death with one body that was suspect
+        All of them are suspect from now on. A death with several bodies counts for none of them; a death with one body that was suspect
         before is a failed attempt of that body.
         """
         if not self.handed:

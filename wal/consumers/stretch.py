@@ -1,14 +1,14 @@
 """Stretch: the bodies of a consumer with one lane while all of them are handled at their first attempt. Pure.
 
-What the table knows of each body in general is here a few numbers for all of them, because they are finished in their order:
+The bodies are finished in their order, so a few numbers replace the states that the table has for each body in general:
 
     0 <= front  <=  at  <=  at + running  <=  recorded  <=  handed  <=  length
        passed   ended    with the handler    handed out   being recorded   waiting
 
-So a body costs nothing between its delivery and its end; its `_state` says nothing. What waits are pages: their messages and deliveries are
-created as a handler gets them, while those before are still in the processor's cache. The table (`table.py`) uses it until something else
-happens than that a body is handled: a failure, a release, a body that is skipped, or what a death has left. Then it takes over what is
-here, with a state for each body, and comes back when everything is finished.
+So a body costs nothing between its delivery and its end, and its `_state` is unused. Waiting bodies are pages: their messages and
+deliveries are created as a handler gets them, while the previous ones are still in the processor's cache. The table (`table.py`) uses a
+stretch until anything else happens: a failure, a release, a skipped body, or a body that a death left unfinished. Then it takes over the
+bodies, with a state for each, and returns to a stretch when everything is finished.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wal.message import LogPosition
 from wal.read.assembly import PlainMessages
 
 TRIM_MIN: Final = 1024
-"""So many passed bodies may stay in the list."""
+"""The number of passed bodies that may stay in the list."""
 
 
 class Stretch:
@@ -64,7 +64,7 @@ class Stretch:
         self.recorded: int = 0
         self.handed: int = 0
         self.bytes: int = 0
-        """The bytes of the payloads that are not passed, where those that were taken together count until the last of them is."""
+        """The size of the payloads that are not passed. Payloads that were taken together count until the last of them is passed."""
         self._lane = lane
         self._pages: deque[tuple[PlainMessages, Handling]] = deque()
         """The bodies after `items`, with the owner of their deliveries; those of the first page from `_page_at` on."""
@@ -74,16 +74,16 @@ class Stretch:
         self._taken = 0
         self._passed = 0
         self._sizes: deque[tuple[int, int]] = deque()
-        """Of the bodies that were taken together: how many were taken up to their last one, and their bytes."""
+        """For bodies that were taken together: the total number of bodies up to their last one, and their bytes."""
 
     def take(self, deliveries: Sequence[Delivery], size: int) -> None:
-        """Takes the next bodies, with so many bytes of payloads."""
+        """Adds the next bodies, whose payloads have `size` bytes."""
         self.create(self.length)
         self.items.extend(deliveries)
         self._add(len(deliveries), size)
 
     def take_page(self, page: PlainMessages, owner: Handling) -> None:
-        """Takes the next bodies, which have no delivery yet; `owner` is that of their deliveries."""
+        """Adds the next bodies, which have no delivery yet; `owner` is the owner of their deliveries."""
         page.detach()
         self._pages.append((page, owner))
         self._add(len(page), page.payload_bytes)
@@ -107,7 +107,7 @@ class Stretch:
                 self._page_at = 0
 
     def hand_out(self) -> bool:
-        """Chooses what is handed out next; returns whether there is anything."""
+        """Chooses the bodies to hand out next; returns whether there are any."""
         plan = self.plan
         count = min(plan.lane_quota - (self.handed - self.at), plan.page - (self.handed - self.front), self.length - self.handed)
         if count <= 0:
@@ -116,11 +116,11 @@ class Stretch:
         return True
 
     def recall(self) -> None:
-        """Takes back what is handed out and does not run."""
+        """Recalls handed-out bodies that do not run."""
         self.handed = self.recorded = self.at + self.running
 
     def start(self, size: int) -> list[Delivery]:
-        """Returns the bodies that a handler gets next, `size` at most; none while a handler has some."""
+        """Returns the next bodies for a handler, `size` at most; empty while a handler has bodies."""
         if self.running or self.recorded <= self.at:
             return []
         at = self.at
@@ -131,13 +131,13 @@ class Stretch:
         return work
 
     def end(self, work: Sequence[Delivery]) -> None:
-        """Notes that the first of the bodies that run are handled."""
+        """Records that the first of the running bodies are handled."""
         self.at += len(work)
         self.running -= len(work)
         self.span = (position_of(self.items[self.at]), self.span[1]) if self.running and self.span is not None else None
 
     def finish(self, count: int) -> None:
-        """Finishes so many of the bodies that have ended: the position moves to the last event that is finished as a whole."""
+        """Finishes the first `count` ended bodies: the position moves to the last event that is finished as a whole."""
         items, front = self.items, self.front
         end = front + count
         assert end <= self.at, "they have ended"
@@ -162,7 +162,7 @@ class Stretch:
         self.front = end
 
     def saved(self) -> tuple[list[UnfinishedRun], LogPosition | None]:
-        """Returns what is saved of the bodies: those that are handed out and unfinished, and the body up to which this says everything."""
+        """Returns the saved form: the bodies that are handed out and unfinished, and the last body that this form covers."""
         if self.handed == self.front:
             return [], self.sequence.covered
         last = self._position(self.handed - 1)

@@ -1,4 +1,4 @@
-"""Deliveries: the table of one consumer. It knows every body after the consumer's position, and what may be done with it now. Pure.
+"""Deliveries: the table of one consumer, with every body after the consumer's position, and its state. Pure.
 
 A body goes through these states (`DeliveryState`):
 
@@ -6,21 +6,21 @@ A body goes through these states (`DeliveryState`):
                 ^                     |                                      |
                 +------ recall -------+                                      +--> RESTING --wake--> TRIED (as WAITING)
 
-Owns: the order (a **lane** is what keeps its order: a vchannel, or a key; without an order each body is a lane of its own), attempts and
-their bound, the pauses between them, and what is saved (`wal/consumers/state.py`). It never reads a clock and never waits: the consumer
+Owns the order, attempts and their limit, the pauses between them, and the saved form (`wal/consumers/state.py`). A **lane** keeps its
+order: a vchannel, or a key; without an order each body is a lane of its own. The table never reads a clock and never waits: the consumer
 passes the time, calls `hand_out` before each commit, commits `save`, and calls `recorded` when that is durable.
 
-What holds:
-* No body runs before its hand-out is recorded, and none of a lane before the one ahead of it has ended.
-* The position (`mark`) never passes an unfinished body, nor a transaction with one. What is finished after it is remembered.
-* While bodies are suspect (see `state.py`) and may run, nothing else is handed out, and they only after everything else has ended.
-* `pending`, the bodies after the position, is what the consumer bounds: it reads no further at `pending_max`.
+Invariants:
+* No body runs before its hand-out is recorded, nor before the previous one of its lane has ended.
+* The position (`mark`) never passes an unfinished body, nor a transaction with one. Later finished bodies are remembered.
+* While suspect bodies (see `state.py`) may run, nothing else is handed out, and they are handed out only after everything else has ended.
+* The consumer bounds `pending`, the bodies after the position: it reads no further at `pending_max`.
 
 A lane with one body is that body's Delivery itself; it becomes a `Lane` with the second one, so that a key costs nothing while it is idle
 and little when it is not. All bodies in their order, and the position, are `wal/consumers/sequence.py`.
 
-A consumer of one vchannel, in its order, has one lane. While all its bodies are handled at their first attempt, a few numbers say the same
-as a state for each (`wal/consumers/stretch.py`); the table uses them from when it is empty until something else happens.
+A consumer of one vchannel, in its order, has one lane. While all its bodies are handled at their first attempt, a few numbers replace the
+states (`wal/consumers/stretch.py`). The table uses a stretch from a moment when it is empty until anything else happens.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ WAITING, CHOSEN, HANDED, RUNNING, ENDED, RESTING, TRIED, DONE = map(int, Deliver
 class Lane:
     """Two or more bodies that keep their order: `items[at:]`, the first of which a handler has or gets next.
 
-    Up to the index `handed` they are handed out, and up to `recorded` durably; `running` of them are with a handler. A lane whose first
-    body is RESTING is blocked. `queued` and `ready` say in which queue of the table it is.
+    Invariant: at <= at + running <= recorded <= handed <= len(items). Items up to the index `handed` are handed out, and up to `recorded`
+    durably; `running` of them are with a handler. A lane whose first body is RESTING is blocked. `queued` and `ready` show in which queues
+    of the table it is.
     """
 
     __slots__ = ("at", "handed", "items", "key", "queued", "ready", "recorded", "running")
@@ -66,7 +67,7 @@ class Lane:
         return self.at < len(self.items) and self.items[self.at]._state == RESTING
 
     def trim(self) -> None:
-        """Forgets what has left the lane, from time to time."""
+        """Removes passed items from time to time."""
         if (at := self.at) > 64 and 2 * at > len(self.items):
             del self.items[:at]
             self.at = 0
@@ -78,9 +79,9 @@ Unit: TypeAlias = Delivery | Lane
 
 
 class Deliveries:
-    """The table; see the top of the file. `saved` is the state of the consumer before this one, `now` monotonic and `wall` wall seconds.
+    """The table; see the top of the file. `saved` is the state of the previous consumer, `now` monotonic and `wall` wall seconds.
 
-    `lane` is the only lane that its bodies have, None if they may have several.
+    `lane` is the only lane of its bodies, None if they may have several.
     """
 
     def __init__(
@@ -95,9 +96,9 @@ class Deliveries:
     ) -> None:
         self.plan: ConsumerPlan = plan
         self.condemned: list[Dead] = []
-        """What the deaths of processes have condemned, until the consumer takes it."""
+        """Bodies whose attempts were used up by deaths of processes, until the consumer takes them."""
         self.taken: int = 0
-        """How many bodies have come into it."""
+        """The number of bodies that have entered the table."""
         self._ended: deque[Delivery] = deque()
         """The bodies that were handled and are not finished, in the order in which they ended; see `ended`."""
         self._incarnation = incarnation
@@ -108,19 +109,19 @@ class Deliveries:
         self._ready: deque[Unit] = deque()
         self._chosen: list[Unit] = []
         self._resting: list[tuple[float, int, Delivery]] = []
-        self._tried: dict[Delivery, float] = {}  # failed before and unfinished, with when it is due
+        self._tried: dict[Delivery, float] = {}  # failed before and unfinished, with the time of the retry
         self._rests = 0
         self._suspects: dict[Delivery, int] = {}
         self._suspect_units: deque[Unit] = deque()
-        self._exclusive = False  # suspects are in hand
+        self._exclusive = False  # suspects are handed out
         self._lane = lane
         self._stretch: Stretch | None = None
-        """The bodies while they are all regular; then nothing is in the fields above."""
+        """The bodies while they are all regular; the fields above are empty then."""
         self._bytes = 0
         self._begin(saved, now, wall)
 
     def _begin(self, saved: SavedState, now: float, wall: float) -> None:
-        """Prepares for bodies that the consumer before this one has seen. Its death, if it died, is counted here."""
+        """Prepares for bodies that the previous consumer had read. Its death, if it died, is counted here."""
         self._to_now = now - wall
         saved = saved.as_of(wall).after_a_death()
         self._known = saved if saved.covered is not None and saved.incarnation == self._incarnation else None
@@ -136,34 +137,34 @@ class Deliveries:
 
     @property
     def finished(self) -> int:
-        """How many bodies have left the table."""
+        """The number of bodies that have left the table."""
         return self.sequence.finished
 
     @property
     def pending(self) -> int:
-        """The bodies after the position: unfinished, or finished and remembered."""
+        """The number of bodies after the position: unfinished, or finished and remembered."""
         stretch = self._stretch
         return self.sequence.pending if stretch is None else stretch.length - stretch.front
 
     @property
     def unfinished(self) -> int:
-        """The bodies that are not finished."""
+        """The number of unfinished bodies."""
         return self.sequence.unfinished if self._stretch is None else self.pending
 
     @property
     def bytes(self) -> int:
-        """The bytes of the payloads of the bodies that are not finished."""
+        """The size of the payloads of unfinished bodies."""
         return self._bytes if self._stretch is None else self._stretch.bytes
 
     @property
     def handed(self) -> int:
-        """The bodies that are handed out, running or not."""
+        """The number of handed-out bodies, running or not."""
         stretch = self._stretch
         return self._handed if stretch is None else stretch.handed - stretch.front
 
     @property
     def ended_count(self) -> int:
-        """How many bodies were handled and are not finished: those of `ended`."""
+        """The number of bodies that were handled and are not finished: those of `ended`."""
         stretch = self._stretch
         return len(self._ended) if stretch is None else stretch.at - stretch.front
 
@@ -175,7 +176,7 @@ class Deliveries:
 
     @property
     def room(self) -> int:
-        """How many more bodies may be taken."""
+        """The number of bodies that may still be taken."""
         return max(0, self.plan.pending_max - self.pending)
 
     @property
@@ -215,7 +216,7 @@ class Deliveries:
         return DeliveryState.ENDED if stretch.front < stretch.at else DeliveryState.HANDED
 
     def take(self, deliveries: list[Delivery], size: int | None = None) -> None:
-        """Takes the next bodies in the order of the log. `size` is the bytes of their payloads, if the caller knows it."""
+        """Adds the next bodies in the order of the log. `size` is the size of their payloads, if known."""
         self.taken += len(deliveries)
         if size is None:
             size = sum([len(delivery.message.payload) for delivery in deliveries])
@@ -246,7 +247,7 @@ class Deliveries:
             self._take_lane(delivery._lane, [delivery])
 
     def take_page(self, page: PlainMessages, owner: Handling) -> None:
-        """Takes the next bodies, all of the table's only lane; `owner` is that of their deliveries."""
+        """Adds the next bodies, all of the table's only lane; `owner` is the owner of their deliveries."""
         if self._stretch is None and not self._straighten():
             self.take(list(map(Delivery, page, repeat(owner), repeat(self._lane))), page.payload_bytes)
             return
@@ -255,7 +256,7 @@ class Deliveries:
         self._stretch.take_page(page, owner)
 
     def skip(self, deliveries: list[Delivery]) -> None:
-        """Takes the next bodies, which are finished unseen."""
+        """Adds the next bodies, which are finished without a handler."""
         self._spread()
         self.taken += len(deliveries)
         for delivery in deliveries:
@@ -268,6 +269,7 @@ class Deliveries:
 
     def _straighten(self) -> bool:
         """Begins a stretch if all bodies are of one lane and the table is empty; returns whether it did."""
+        # A stretch needs a single lane, and an empty table: no body left from before, of a saved state, suspect, or failed.
         if self._lane is None or self._known is not None or self.sequence.pending or self._suspects or self._tried:
             return False
         for left_over in (self._candidates, self._ready, self._resting, self._chosen, self._suspect_units, self._lanes):
@@ -293,7 +295,7 @@ class Deliveries:
             delivery._state = ENDED
         for delivery in stretch.items[at:handed]:
             delivery._state = CHOSEN
-        self._stretch = None  # only now: a sync handler may call `has_ended` in its thread meanwhile
+        self._stretch = None  # not earlier: until now a sync handler may call `has_ended` in its thread
         if at == len(stretch.items):
             return
         lane = self._lanes[self._lane] = Lane(self._lane, stretch.items[at:])
@@ -316,7 +318,7 @@ class Deliveries:
             self._queue(lane)
 
     def _as_lane(self, key: Hashable, only: Delivery | None) -> Lane:
-        """Makes a lane of a key, or of the only delivery that it had so far."""
+        """Returns the lane of a key, created from its only delivery if there is one."""
         lane = self._lanes[key] = Lane(key, [] if only is None else [only])
         if only is not None:
             state = only._state
@@ -328,38 +330,38 @@ class Deliveries:
         return lane
 
     def _recall_known(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Gives bodies what was saved of them, and returns those that are unfinished and not condemned."""
-        known = self._known
-        assert known is not None
-        assert known.covered is not None
+        """Applies the saved state to bodies, and returns those that are unfinished and not condemned."""
+        saved = self._known
+        assert saved is not None
+        assert saved.covered is not None
         rest: list[Delivery] = []
         done = 0
         for delivery in deliveries:
             at = position_of(delivery)
             self.sequence.items.append(delivery)
-            if delivery._state == DONE or self._known is None or at > known.covered:
-                self._known = None if at >= known.covered else self._known
+            if delivery._state == DONE or self._known is None or at > saved.covered:
+                self._known = None if at >= saved.covered else self._known
                 if delivery._state == DONE:
                     done += 1
                 else:
                     rest.append(delivery)
                 continue
-            while self._known_run < len(known.runs) and known.runs[self._known_run].last < at:
+            while self._known_run < len(saved.runs) and saved.runs[self._known_run].last < at:
                 self._known_run += 1
-            run = known.runs[self._known_run] if self._known_run < len(known.runs) else None
+            run = saved.runs[self._known_run] if self._known_run < len(saved.runs) else None
             if run is None or at < run.first:
                 delivery._state = DONE
                 self._bytes -= len(delivery.message.payload)
                 done += 1
             elif self._recall(delivery, run.suspicion, self._known_tried.pop(at, None)):
                 rest.append(delivery)
-            if at >= known.covered:
+            if at >= saved.covered:
                 self._known = None
         self.sequence.done(done)
         return rest
 
     def _recall(self, delivery: Delivery, suspicion: int, tried: Tried | None) -> bool:
-        """Gives an unfinished body what was saved of it; returns whether it goes into its lane now."""
+        """Applies the saved state to an unfinished body; returns whether it enters its lane now."""
         if suspicion:
             self._suspects[delivery] = suspicion
         if tried is None:
@@ -382,7 +384,9 @@ class Deliveries:
     # -- handing out
 
     def hand_out(self) -> bool:
-        """Chooses what is handed out next, for the next commit; returns whether there is anything. Call `recorded` when it is durable."""
+        """Chooses the bodies of the next hand-out, for the next commit; returns whether there are any. Call `recorded` when it is
+        durable.
+        """
         if self._stretch is not None:
             return self._stretch.hand_out()
         if self._known is not None:
@@ -418,6 +422,7 @@ class Deliveries:
             if count > 0:
                 self._choose(unit, count)
                 room -= count
+                # A lane with more bodies that may be handed out, below its quota, gets another turn after the other lanes.
                 if unit.handed < len(unit.items) and unit.handed - unit.at < quota and unit.items[unit.handed]._state != RESTING:
                     self._queue(unit)
         if not self._chosen and self._suspect_units:
@@ -425,7 +430,7 @@ class Deliveries:
         return bool(self._chosen)
 
     def _sound(self, lane: Lane, count: int) -> int:
-        """Returns how many of the next bodies of a lane come before one that is suspect or rests."""
+        """Returns the number of next bodies of a lane before the first one that is suspect or rests."""
         for index in range(count):
             delivery = lane.items[lane.handed + index]
             if delivery._state == RESTING or delivery in self._suspects:
@@ -440,7 +445,7 @@ class Deliveries:
         self._chosen.append(lane)
 
     def _choose_suspects(self) -> None:
-        """Chooses suspects while nothing is handed out: a small group, or if all have died in one before, one of them."""
+        """Chooses suspects while nothing is handed out: a small group, or one body if all of them have died in a group before."""
         self._exclusive = True
         units = [self._resolve(unit) for unit in self._suspect_units]
         self._suspect_units.clear()
@@ -466,7 +471,7 @@ class Deliveries:
             self._chosen.append(unit)
 
     def _suspects_ahead(self, unit: Unit, count: int) -> int:
-        """Returns how many bodies at the front of a unit may be in a group of suspects, `count` at most."""
+        """Returns the number of bodies at the front of a unit that may be in a group of suspects, `count` at most."""
         ahead = unit.items[unit.handed : unit.handed + count] if isinstance(unit, Lane) else [unit]
         for index, delivery in enumerate(ahead):
             if delivery._state == RESTING or self._suspects.get(delivery, ALONE) >= ALONE:
@@ -474,7 +479,7 @@ class Deliveries:
         return len(ahead)
 
     def recorded(self) -> None:
-        """Notes that what was chosen is recorded: it may run."""
+        """Marks the chosen bodies as recorded: they may run."""
         if (stretch := self._stretch) is not None:
             stretch.recorded = stretch.handed
             return
@@ -489,7 +494,7 @@ class Deliveries:
                 self._ready.append(resolved)
 
     def recall(self) -> None:
-        """Takes back what is handed out and does not run. Call it only while no hand-out is being recorded."""
+        """Recalls handed-out bodies that do not run. Call it only while no hand-out is being recorded."""
         if self._stretch is not None:
             self._stretch.recall()
             return
@@ -504,7 +509,7 @@ class Deliveries:
         self._ready.clear()
 
     def _take_back(self, lane: Lane) -> None:
-        """Takes back what is handed out of a lane after what runs."""
+        """Recalls the handed-out bodies of a lane after the running ones."""
         start = lane.at + lane.running
         for delivery in lane.items[start : lane.handed]:
             delivery._state = WAITING if delivery.attempt == 1 else TRIED
@@ -515,10 +520,10 @@ class Deliveries:
             self._queue(lane)
 
     def _queue(self, unit: Unit) -> None:
-        """Puts a unit whose next body may be handed out into its queue."""
+        """Adds a unit whose next body may be handed out to its queue."""
         if isinstance(unit, Lane):
             if unit.queued or unit.handed >= len(unit.items) or unit.items[unit.handed]._state == RESTING:
-                return  # what rests is queued when its pause is over, or when it comes to the front
+                return  # a resting body is queued when its pause ends, or when it comes to the front
             unit.queued = True
             following = unit.items[unit.handed]
         else:
@@ -543,13 +548,13 @@ class Deliveries:
 
     @property
     def startable(self) -> int:
-        """How many calls of `start` may return something."""
+        """The number of calls of `start` that may return bodies."""
         if (stretch := self._stretch) is not None:
             return int(not stretch.running and stretch.recorded > stretch.at)
         return len(self._ready)
 
     def start(self, size: int = 1) -> list[Delivery]:
-        """Returns the bodies that a handler gets next, `size` at most: those of one lane in their order."""
+        """Returns the next bodies for a handler, `size` at most: those of one lane in their order."""
         if self._stretch is not None:
             return self._stretch.start(size)
         work: list[Delivery] = []
@@ -567,17 +572,17 @@ class Deliveries:
         return work
 
     def has_ended(self, delivery: Delivery) -> bool:
-        """Returns whether no handler has this delivery, or not any more. The thread of a sync handler may call it."""
+        """Returns whether no handler has this delivery any longer. The thread of a sync handler may call it."""
         if (stretch := self._stretch) is None:
             return not CHOSEN <= delivery._state <= RUNNING
         span, message = stretch.span, delivery.message
         return span is None or not span[0] <= (message._origin.position, message._index) <= span[1]
 
     def settle(self, work: Sequence[Delivery], outcomes: Iterable[Outcome], now: float) -> tuple[list[Delivery], list[Dead]]:
-        """Notes how the attempts at these bodies, which were started together, have ended.
+        """Records the outcomes of the attempts at these bodies, which were started together.
 
-        Returns those that are handled, which `finish_ended` finishes, and those that are tried no more, for `finish`. After a failure that
-        blocks its lane, and after a release, the later bodies of the lane among them count as released.
+        Returns the handled bodies, which `finish_ended` finishes, and the dead ones, for `finish`. After a failure that blocks its lane,
+        and after a release, the later bodies of the lane among them count as released.
         """
         outcomes = list(outcomes)
         if self._stretch is not None and all(outcome is None for outcome in outcomes):
@@ -612,13 +617,16 @@ class Deliveries:
         return ended, dead
 
     def end(self, work: Sequence[Delivery]) -> None:
-        """Notes that these bodies, which were started together and in this order, are handled; `settle` does the same, for any outcomes."""
+        """Records that these bodies, which were started together and in this order, are handled; `settle` does the same, for any
+        outcomes.
+        """
         if self._stretch is not None:
             self._stretch.end(work)
             return
         self._ended.extend(work)
         key = work[0]._lane
         lane = None if key is None else self._lanes[key]
+        # Running bodies are the front of their lane. So if the last of `work` is at its index, `work` is exactly that front, in order.
         if len(work) > 1 and isinstance(lane, Lane) and len(work) <= lane.running and lane.items[lane.at + len(work) - 1] is work[-1]:
             for delivery in work:
                 delivery._state = ENDED
@@ -635,7 +643,7 @@ class Deliveries:
             self._leave(delivery, delivery if key is None else self._lanes[key])
 
     def _leave(self, delivery: Delivery, unit: Unit) -> None:
-        """Ends a body: its lane goes on without it."""
+        """Ends a body: its lane continues without it."""
         delivery._state = ENDED
         if self._suspects:
             self._suspects.pop(delivery, None)
@@ -648,7 +656,7 @@ class Deliveries:
             del self._lanes[delivery._lane]
 
     def _go_on(self, lane: Lane) -> None:
-        """Lets a lane go on after what ran has ended."""
+        """Continues a lane after its running bodies have ended."""
         lane.trim()
         if lane.at == len(lane.items):
             del self._lanes[lane.key]
@@ -659,7 +667,7 @@ class Deliveries:
                 self._queue(lane)
 
     def _stop(self, delivery: Delivery, unit: Unit, state: int) -> None:
-        """Takes a body back from its handler, and with it what is handed out after it in its lane."""
+        """Returns a body from its handler to the table, and recalls the later handed-out bodies of its lane."""
         if isinstance(unit, Lane):
             unit.running = 0
             for later in unit.items[unit.at : unit.handed]:
@@ -691,8 +699,9 @@ class Deliveries:
         heapq.heappush(self._resting, (due, self._rests, delivery))
 
     def start_over(self, delivery: Delivery) -> None:
-        """Forgets the attempts at a body that is out of attempts, for the next consumer: one that runs, before `settle` releases it, or
-        one of `condemned`, which is tried alone again."""
+        """Resets the attempts at a body that is out of attempts, for the next consumer: a running body, before `settle` releases it, or one
+        of `condemned`, which is retried alone.
+        """
         self._spread()
         delivery.attempt = 1
         self._tried.pop(delivery, None)
@@ -703,11 +712,11 @@ class Deliveries:
 
     @property
     def next_due(self) -> float | None:
-        """When the next pause ends, None if nothing rests."""
+        """The end of the next pause, None if nothing rests."""
         return self._resting[0][0] if self._resting else None
 
     def wake(self, now: float) -> None:
-        """Ends the pauses that are over."""
+        """Ends the pauses that are due."""
         while self._resting and self._resting[0][0] <= now:
             delivery = heapq.heappop(self._resting)[2]
             if delivery._state != RESTING:
@@ -720,14 +729,14 @@ class Deliveries:
     # -- finishing and saving
 
     def finish_ended(self, count: int) -> None:
-        """Finishes the first of the bodies that were handled, whose outputs are in the next commit."""
+        """Finishes the first of the handled bodies, whose outputs are in the next commit."""
         if self._stretch is None:
             self.finish([self._ended.popleft() for _ in range(count)])
         elif count:
             self._stretch.finish(count)
 
     def finish(self, deliveries: Sequence[Delivery]) -> None:
-        """Finishes bodies that have ended in another way."""
+        """Finishes bodies that were dead-lettered or skipped."""
         self._spread()
         self._bytes -= sum([len(delivery.message.payload) for delivery in deliveries])
         self._handed -= len(deliveries)
@@ -737,27 +746,28 @@ class Deliveries:
         self.sequence.finish(deliveries)
 
     def save(self, *, now: float, wall: float) -> SavedState:
-        """Returns the state to commit with the position after `mark`: what is finished, and what is chosen or handed out."""
-        known = self._known
+        """Returns the state to commit with the position after `mark`: the finished, and the chosen or handed-out bodies."""
+        saved = self._known
         if self._stretch is not None:
             runs, covered = self._stretch.saved()
         else:
             self.sequence.merge()
-            runs, covered = self.sequence.runs(self._suspects, complete=known is not None)
+            runs, covered = self.sequence.runs(self._suspects, complete=saved is not None)
         tried = [
             Tried(position_of(item), item.attempt - 1, round((due - now + wall) * 1000))
             for item, due in self._tried.items()
             if item._state != DONE
         ]
-        if known is not None:
+        if saved is not None:
             after = covered
-            for run in known.runs:
+            for run in saved.runs:
                 if after is None or run.last > after:
                     first_at = run.first if after is None or run.first > after else (after[0], after[1] + 1)
                     runs.append(UnfinishedRun(first_at, run.last, run.handed, run.suspicion))
             tried += self._known_tried.values()
-            covered = known.covered
+            covered = saved.covered
         mark = self.sequence.mark
+        # Nothing beyond the mark is covered, so the position alone describes the consumer.
         if covered is None or (not runs and mark is not None and covered <= (mark._origin.position, mark._index)):
             return NO_STATE
         tried.sort(key=lambda entry: entry.at)

@@ -1,6 +1,6 @@
-"""What a service's own tests use: the pytest plugin of this distribution.
+"""Tools for a service's own tests: the pytest plugin of this distribution.
 
-pytest loads `plugin.py` by its entry point; the fixtures there import the rest of the room, and of the log, only when a test asks for one.
-`crash.py` runs a function in another process and ends that process with kill -9 at a chosen moment. `power.py` is a disk that remembers
-what was not synced, so that a power cut can drop it. The project's own tests use the same disk. Nothing of the log imports this room.
+pytest loads `plugin.py` by its entry point; the fixtures import the rest of this package, and the log, only when a test requests one.
+`crash.py` runs a function in another process and ends that process with kill -9 at a chosen moment. `power.py` is a disk that records
+unsynced changes, so that a power cut can drop them. The project's own tests use the same disk. Nothing of the log imports this package.
 """

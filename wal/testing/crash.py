@@ -1,16 +1,16 @@
 """A function in a process of its own that is killed with kill -9 at a chosen moment, or with its machine, by a power cut.
 
-The parent starts a new Python, which imports the function by its name: nothing of the test's process is in it, neither loops nor locks. The
-child counts the moments below, and at the chosen one it sends itself SIGKILL, before the call goes on. What it had reported until then is
-the result. For a power cut it runs the journal on a `PowerCutDisk`, and sends that disk to the parent before it dies; the parent then puts
-the files in place as the power left them.
+The parent starts a new Python, which imports the function by its name: the child shares no state with the test's process, neither loops nor
+locks. The child counts the moments below, and at the chosen one it sends itself SIGKILL, before the call continues. The result is the list
+of its reports until then. For a power cut it runs the journal on a `PowerCutDisk`, and sends that disk to the parent before it dies. The
+parent then restores the files as the power cut left them.
 
     append   a call that appends begins: a message, a bulk, a whole transaction, a commit. Nothing of it is written
     sync     a frame is written, and not synced yet. Frames before the first append of the function do not count
     save     a position is about to be stored under the name of a cursor
 
-All of it concerns logs that the child itself writes: journals, and logs in memory. Frames are written by the thread alone, since Linux
-syncs a frame of the loop in the same call that writes it.
+Only logs that the child itself writes count: journals, and logs in memory. The thread writes all frames, since Linux syncs a frame of the
+loop in the same call that writes it.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def run_until_killed(
     power_cut: bool = False,
     seed: int | None = None,
 ) -> list[Any]:
-    """Runs `function(report, *arguments)` in a new process, kills it at the `number`-th such moment, and returns what it reported.
+    """Runs `function(report, *arguments)` in a new process, kills it at the `number`-th such moment, and returns its reports.
 
     The function is sync or async, and at the top level of a module; arguments and reports are pickled. With `power_cut` each journal that
-    the process had open holds afterwards only what was synced; with a `seed` each sector that was not synced is kept or lost at random.
-    Raises AssertionError if the function raises, ends before that moment, or runs for longer than `timeout_s`.
+    the process had open afterwards holds only its synced content; with a `seed` each unsynced sector is kept or lost at random. Raises
+    AssertionError if the function raises, ends before that moment, or runs for longer than `timeout_s`.
     """
     job = _Job(*_home(function), pickle.dumps(arguments), _check_moment(at), _check_number(number), power_cut, seed)
     reader, writer = os.pipe()
@@ -90,7 +90,7 @@ def run_until_killed(
 
 
 class _Job(NamedTuple):
-    """What the child has to do: the module, file and name of the function, its pickled arguments, and when to end."""
+    """The job of the child: the module, file and name of the function, its pickled arguments, and the moment of its end."""
 
     module: str
     file: str
@@ -103,7 +103,7 @@ class _Job(NamedTuple):
 
 
 class _End(NamedTuple):
-    """The last outcome that a child sends: the disks on which the power fails, or why it did not come to its moment."""
+    """The last outcome that a child sends: the disks on which the power fails, or the reason why it did not reach its moment."""
 
     disks: list[PowerCutDisk]
     failure: str = ""
@@ -124,7 +124,7 @@ def _check_moment(at: object) -> Moment:
     for moment in get_args(Moment):
         if at == moment:
             return cast("Moment", moment)
-    raise InvalidArgumentError(f"at={at!r} is no moment to kill a process: give one of {', '.join(map(repr, get_args(Moment)))}")
+    raise InvalidArgumentError(f"at={at!r} is not a moment to kill a process: give one of {', '.join(map(repr, get_args(Moment)))}")
 
 
 def _check_number(number: object) -> int:
@@ -136,7 +136,7 @@ def _check_number(number: object) -> int:
 
 
 def _outcome(outcomes: Connection, end_s: float) -> tuple[list[Any], _End | None]:
-    """Returns the reports of the child, and how it ended; None if it sent no end in time, or never."""
+    """Returns the reports of the child, and its end; None if it sent no end in time, or never."""
     reports: list[Any] = []
     while outcomes.poll(max(0.0, end_s - time.monotonic())):
         try:
@@ -151,7 +151,7 @@ def _outcome(outcomes: Connection, end_s: float) -> tuple[list[Any], _End | None
 
 
 def _leave_over(disk: PowerCutDisk) -> None:
-    """Cuts the power of a disk whose process is dead, and puts what is left over in the place of its directory."""
+    """Cuts the power of a disk whose process is dead, and replaces its directory by the remaining content."""
     disk.cut()
     if disk.left_over.exists():
         shutil.rmtree(disk.root)
@@ -159,7 +159,7 @@ def _leave_over(disk: PowerCutDisk) -> None:
 
 
 def child(descriptor: int) -> None:
-    """Carries out the job that stands on the standard input; outcomes go to this descriptor."""
+    """Runs the job from the standard input; outcomes go to this descriptor."""
     job: _Job = pickle.load(sys.stdin.buffer)
     outcomes, sending = Connection(descriptor, readable=False), threading.Lock()
     disks: list[PowerCutDisk] = []
@@ -204,14 +204,14 @@ def _find(job: _Job) -> Callable[..., Any]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[job.module] = module
         spec.loader.exec_module(module)
-    found: Any = module
+    attribute: Any = module
     for name in job.name.split("."):
-        found = getattr(found, name)
-    return cast("Callable[..., Any]", found)
+        attribute = getattr(attribute, name)
+    return cast("Callable[..., Any]", attribute)
 
 
 class _Moments:
-    """Counts moments, in any thread, and calls `die` at the chosen one. Other threads wait for good from then on."""
+    """Counts moments, in any thread, and calls `die` at the chosen one. Other threads then wait for ever."""
 
     def __init__(self, at: Moment, number: int, die: Callable[[], NoReturn]) -> None:
         self.counts: dict[Moment, int] = dict.fromkeys(get_args(Moment), 0)
@@ -227,13 +227,13 @@ class _Moments:
                 self._die()
 
     def take_back(self, moment: Moment) -> None:
-        """Uncounts a call that did nothing, and that its caller makes again in another form."""
+        """Uncounts a call that did nothing, and that its caller repeats in another form."""
         with self._lock:
             self.counts[moment] -= 1
 
 
 def _watch(moments: _Moments) -> None:
-    """Has the calls that append, and those that store a cursor, count as moments."""
+    """Wraps the calls that append, and those that store a cursor, so that they count as moments."""
     from wal.node.appends import LocalAppends
     from wal.node.cursors import NodeCursors
     from wal.node.txn import LocalTxn
@@ -260,7 +260,7 @@ def _watch(moments: _Moments) -> None:
 
 
 def _watch_journals(moments: _Moments, disks: list[PowerCutDisk], job: _Job) -> None:
-    """Has the syncs of frames count as moments, and for a power cut puts each journal on a disk of `disks`."""
+    """Wraps the syncs of frames so that they count as moments, and for a power cut moves each journal to a disk of `disks`."""
     from wal.node.local import storage
     from wal.storage.journal.backend import JournalBackend
     from wal.storage.journal.disk import JournalFile
@@ -297,7 +297,7 @@ def _watch_journals(moments: _Moments, disks: list[PowerCutDisk], job: _Job) -> 
 
 
 def _disk_of(directory: Path, disks: list[PowerCutDisk], seed: int | None) -> PowerCutDisk:
-    """Returns the disk of a directory: the same one at each opening, since what one opening did not sync is lost with the next."""
+    """Returns the disk of a directory: the same one at each opening, since unsynced changes of one opening are lost with the next."""
     for disk in disks:
         if disk.root == directory:
             return disk

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for tests of a service that embeds a log.
 
-pytest imports this module whenever the distribution is installed, so its imports at the top are pytest and what every Python process has
-loaded already: a run in which no test asks for a fixture imports nothing of the log. All fixtures are plain functions, so the tests may be
+pytest imports this module whenever the distribution is installed. So its top imports only pytest and modules that every Python process has
+loaded already, and a run without these fixtures imports nothing of the log. All fixtures are plain functions, so the tests may be
 coroutines that any async plugin runs, or plain functions that call `asyncio.run`.
 
     wal_log        an open log in memory, on the clock below
@@ -9,7 +9,7 @@ coroutines that any async plugin runs, or plain functions that call `asyncio.run
     wal_dir        the directory of a journal that does not exist yet
     wal_caught_up  waits until a cursor has everything
     wal_crash      runs a function in a process, and kills that with kill -9 at a chosen append, sync or save
-    wal_power_cut  the same, and what the process had not synced is gone
+    wal_power_cut  as wal_crash, and also drops the unsynced changes of that process
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CAUGHT_UP_TIMEOUT_S: Final = 30.0
 
 @pytest.fixture
 def wal_clock() -> VirtualClock:
-    """Returns the clock of `wal_log`, which shows the real time when it is created, and then stands still.
+    """Returns the clock of `wal_log`, which starts at the real time, and then moves only by `run`.
 
-    `await wal_clock.run(2.0)` moves it by 2 s: it runs the timers that are due, each at its own time, and after each what became ready to
-    run by it. An hour takes about a second.
+    `await wal_clock.run(2.0)` moves it by 2 s: it runs the timers that are due, each at its own time, and after each timer the tasks that
+    became ready. An hour takes about a second.
     """
     from actors import VirtualClock
 
@@ -48,8 +48,8 @@ def wal_clock() -> VirtualClock:
 def wal_log(wal_clock: VirtualClock) -> Iterator[Log]:
     """Yields a log in memory with default settings, and closes it after the test.
 
-    It belongs to the event loop of its first call, which opens it, as after `wal.init`; so `append_nowait` needs a call that waits before
-    it. Leases, delays and retention pass by `wal_clock` alone.
+    It belongs to the event loop of its first call, which opens it, as after `wal.init`; so `append_nowait` needs an earlier call that
+    waits. Leases, delays and retention pass by `wal_clock` alone.
     """
     from wal.api.accesser import Log
     from wal.location import parse_location
@@ -78,13 +78,13 @@ def wal_caught_up() -> CaughtUp:
 
 @pytest.fixture
 def wal_crash() -> Crash:
-    """Returns a function that runs another one in a new process until it is killed, and returns the list of what that reported.
+    """Returns a function that runs another one in a new process until it is killed, and returns the list of its reports.
 
     `wal_crash(function, *args, at="append", number=1, timeout_s=60.0)` calls `function(report, *args)`, sync or async, and sends SIGKILL
     when its `number`-th append begins, when its `number`-th frame is written and not synced (`at="sync"`), or before a cursor is stored
     (`at="save"`). `report(value)` is a plain call. The function is at the top level of a module; values are pickled. The call waits for the
-    process, so in a coroutine make it with `asyncio.to_thread` if other tasks have to run. Raises AssertionError if the function raises, or
-    ends before that moment.
+    process, so in a coroutine use `asyncio.to_thread` if other tasks have to run. Raises AssertionError if the function raises, or ends
+    before that moment.
     """
     from wal.testing.crash import run_until_killed
 
@@ -98,8 +98,8 @@ def wal_crash() -> Crash:
 def wal_power_cut() -> Crash:
     """Returns a function like that of `wal_crash`, whose process dies with the power of its machine.
 
-    Each journal that the process opened then holds only what was synced. With `seed=N` every sector that was not synced is kept or lost at
-    random, the same way for the same number.
+    Each journal that the process opened then holds only its synced content. With `seed=N` every unsynced sector is kept or lost at random,
+    the same way for the same number.
     """
     from wal.testing.crash import run_until_killed
 
@@ -112,10 +112,10 @@ def wal_power_cut() -> Crash:
 
 
 async def caught_up(log: Log, cursor: str, *, time_tick: int | None = None, timeout_s: float = CAUGHT_UP_TIMEOUT_S) -> list[CursorInfo]:
-    """Waits until a cursor of this name exists and all of that name have passed everything there is, and returns them.
+    """Waits until a cursor of this name exists and all of that name have passed the present end of the log, and returns them.
 
     With `time_tick` it waits until they have passed everything at or below that tick, whatever was appended after it. After `timeout_s`
-    (real time) it raises a TimeoutError that says how far they are.
+    (real time) it raises a TimeoutError with their positions.
     """
     import asyncio
 
@@ -141,7 +141,7 @@ def _has_passed(cursor: CursorInfo, time_tick: int | None) -> bool:
 
 
 def _close(log: Log) -> None:
-    """Closes the log on its own loop if that can still run, else releases what it holds from another one."""
+    """Closes the log on its own loop if that can still run, else releases its resources from another one."""
     import asyncio
 
     loop = log._lifecycle.loop

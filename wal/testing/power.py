@@ -1,13 +1,12 @@
-"""PowerCutDisk: a Disk on which the power fails, and what the files hold after that.
+"""PowerCutDisk: a Disk on which the power fails, and the content of the files after that.
 
-For every 512-byte sector written since the last sync of its file, and for every name created, changed or removed since the last sync of its
-directory, it remembers the previous content; for the mapped control page it remembers the content of the last sync. When the power fails,
-each such sector independently keeps the old or the new content, the control page too, and a random number of the newest changes of names is
-undone (a file system's journal keeps their order). Without a random generator nothing that was not synced is kept. The result is a
-directory to recover from.
+It records the previous content of every 512-byte sector written since the last sync of its file, every name changed since the last sync of
+its directory, and the mapped control page as of its last sync. When the power fails, each such sector independently keeps the old or the
+new content, the control page too. A random number of the newest changes of names is undone (a file system's journal keeps their order).
+Without a random generator all unsynced changes are lost. The result is a directory to recover from.
 
-It sees what the journal does with its `Disk`: frames, segments, checkpoints and control pages. The metadata (sqlite) and the files of
-cursors are synced before a call that changes them returns, and are left as they are.
+It covers the journal's operations on its `Disk`: frames, segments, checkpoints and control pages. The metadata (sqlite) and the files of
+cursors are synced before a call that changes them returns, and are left unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from wal.storage.journal.linux_aio import AsyncWrite
 class PowerCutDisk(Disk):
     """Fails after `operations` writes, syncs and changes of names: either the power, which leaves `left_over`, or only the process.
 
-    After a crash the files are as the kernel has them, synced or not; `go_on` gives them to the next process. A stopped disk can be
+    After a crash the files are as the kernel has them, synced or not; `go_on` passes them to the next process. A stopped disk can be
     pickled, so that another process cuts the power once this one is dead.
     """
 
@@ -52,9 +51,7 @@ class PowerCutDisk(Disk):
             self._maps[control] = control.read_bytes()
         self.dead = False
         self._failed = False  # the power; a disk may also be dead because its process is
-        self._boot = (
-            os.urandom(16) if rng is None else rng.randbytes(16)
-        )  # the boot of this machine; the next one finds the files in another
+        self._boot = os.urandom(16) if rng is None else rng.randbytes(16)  # the boot of this machine; the next boot has another id
 
     def go_on(self, operations: int, *, power: bool) -> None:
         """Begins a process that ends after this many operations, by a power cut or (`power` False) by its own crash."""
@@ -64,7 +61,7 @@ class PowerCutDisk(Disk):
             self.dead = False
 
     def stop(self) -> None:
-        """Refuses every operation from now on, after the one under way in another thread."""
+        """Rejects every operation from now on, after the running one in another thread."""
         with self._lock:
             self.dead = True
 
@@ -94,9 +91,9 @@ class PowerCutDisk(Disk):
     def rename(self, source: Path, target: Path) -> None:
         with self._lock:
             self._step()
-            kept = self._keep(target) if target.exists() else None
+            old_link = self._keep(target) if target.exists() else None
             super().rename(source, target)
-            self._change(source.parent, ("rename", source.name, target.name, kept))
+            self._change(source.parent, ("rename", source.name, target.name, old_link))
             if target.name == "control":
                 self._maps[target] = target.read_bytes()
 
@@ -104,18 +101,18 @@ class PowerCutDisk(Disk):
         with self._lock:
             self._step()
             if path.exists():
-                kept = self._keep(path)
+                old_link = self._keep(path)
                 super().unlink(path)
-                self._change(path.parent, ("unlink", path.name, "", kept))
+                self._change(path.parent, ("unlink", path.name, "", old_link))
 
     def _sync_names(self, path: Path, fd: int) -> None:
         with self._lock:
             self._step()
-            for _, _, _, kept in self._names.pop(path, []):
-                if kept is not None:
-                    if kept.stat().st_nlink == 1:
-                        self._sectors.pop(kept.stat().st_ino, None)
-                    kept.unlink()
+            for _, _, _, old_link in self._names.pop(path, []):
+                if old_link is not None:
+                    if old_link.stat().st_nlink == 1:
+                        self._sectors.pop(old_link.stat().st_ino, None)
+                    old_link.unlink()
 
     def boot(self) -> bytes:
         return self._boot
@@ -164,9 +161,9 @@ class PowerCutDisk(Disk):
 
     def _keep(self, path: Path) -> Path:
         self._kept += 1
-        kept = self._attic / str(self._kept)
-        os.link(path, kept)
-        return kept
+        link = self._attic / str(self._kept)
+        os.link(path, link)
+        return link
 
     def _fail(self) -> None:
         self.dead = self._failed = True
@@ -174,19 +171,19 @@ class PowerCutDisk(Disk):
             source = Path(directory)
             target = self.left_over / source.relative_to(self.root)
             target.mkdir(parents=True, exist_ok=True)
-            found: dict[str, Path] = {name: source / name for name in files}
+            names: dict[str, Path] = {name: source / name for name in files}
             changes = self._names.get(source, [])
-            for kind, name, renamed, kept in reversed(changes[0 if self._rng is None else self._rng.randint(0, len(changes)) :]):
+            for kind, name, renamed, old_link in reversed(changes[0 if self._rng is None else self._rng.randint(0, len(changes)) :]):
                 if kind == "create":
-                    found.pop(name, None)
+                    names.pop(name, None)
                 elif kind == "rename":
-                    if renamed in found:
-                        found[name] = found.pop(renamed)
-                    if kept is not None:
-                        found[renamed] = kept
-                elif kept is not None:
-                    found[name] = kept
-            for name, path in found.items():
+                    if renamed in names:
+                        names[name] = names.pop(renamed)
+                    if old_link is not None:
+                        names[renamed] = old_link
+                elif old_link is not None:
+                    names[name] = old_link
+            for name, path in names.items():
                 (target / name).write_bytes(self._content(path, source / name))
                 shutil.copymode(path, target / name)
         shutil.rmtree(self._attic, ignore_errors=True)
@@ -204,7 +201,7 @@ class PowerCutDisk(Disk):
         return bytes(data)
 
     def _is_lost(self) -> bool:
-        """Draws whether a sector that was not synced keeps its previous content."""
+        """Draws whether an unsynced sector keeps its previous content."""
         return self._rng is None or self._rng.random() < 0.5
 
 

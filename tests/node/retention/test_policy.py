@@ -56,9 +56,9 @@ def test_plan_matches_the_model(
 ) -> None:
     found = plan(extents, bounds, pins, earliest=earliest, now_s=now_s)
     assert found.end == model(extents, bounds, pins, earliest, now_s)
-    assert found.wanted == model(extents, bounds, [], earliest, now_s)
-    assert (found.end == found.wanted) == (not found.holders), "who is in the way is named, and nobody else"
-    assert all(pin in pins and found.wanted is not None and pin.position < (found.wanted, 0) for pin in found.holders)
+    assert found.unpinned_end == model(extents, bounds, [], earliest, now_s)
+    assert (found.end == found.unpinned_end) == (not found.holders), "who is in the way is named, and nobody else"
+    assert all(pin in pins and found.unpinned_end is not None and pin.position < (found.unpinned_end, 0) for pin in found.holders)
     assert [pin.position for pin in found.holders] == sorted(pin.position for pin in found.holders)
 
 
@@ -77,7 +77,7 @@ def test_dropping_in_parts_gives_the_same_result(
 
 def test_nothing_is_dropped_without_a_bound() -> None:
     extents = [Extent(0, 10, 0, sealed=True), Extent(10, 20, 0, sealed=False)]
-    assert plan(extents, RetentionBounds(), [], earliest=(0, 0), now_s=1e12).wanted is None
+    assert plan(extents, RetentionBounds(), [], earliest=(0, 0), now_s=1e12).unpinned_end is None
 
 
 def cursor(name: str, start: tuple[int, int], *, pchannel: str = "p0", life: int = 1, stale: str = "") -> Cursor:

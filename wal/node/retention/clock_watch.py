@@ -1,37 +1,37 @@
-"""ClockWatch: whether the wall clock can be trusted to drop messages by their age. Pure."""
+"""ClockWatch: decides whether the wall clock can be trusted to drop messages by their age. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DRIFT_MAX_S: Final = 60.0
-"""How far the wall clock may be from where elapsed time would have it."""
+"""The tolerated distance between the wall clock and its value by elapsed time."""
 SLEW_MAX: Final = 0.1
-"""How fast the wall clock may be corrected, in seconds a second: time servers' clients slew it by at most a twelfth."""
+"""The fastest trusted correction of the wall clock, in seconds a second: time servers' clients slew it by at most a twelfth."""
 AGREED_S: Final = 3600.0
-"""After this time without another jump the wall clock is trusted again."""
+"""The time without another jump after which the wall clock is trusted again."""
 
 
 class ClockWatch:
-    """Tells whether the wall clock can be trusted; created when it was.
+    """Decides whether the wall clock can be trusted; created while it was trusted.
 
     Age is counted on the wall clock, and a wall clock that is set forward by a day makes everything a day older at once. So the wall clock
-    is compared with elapsed time, which never steps and counts suspends. It is followed as fast as a clock is slewed (small corrections are
-    accepted for years). While it is more than DRIFT_MAX_S from there it is not trusted: until it is back, or has moved with elapsed time
-    for AGREED_S, or is synchronised, as the operating system says.
+    is compared with elapsed time, which never steps and counts suspends. The comparison follows the wall clock at the rate at which clocks
+    are slewed, so small corrections are accepted for years. A difference above DRIFT_MAX_S ends the trust. Trust returns when the clock is
+    back, has moved with elapsed time for AGREED_S, or is synchronised according to the operating system.
     """
 
     __slots__ = ("_jumped", "_looked", "_offset", "_since", "drift_s")
 
     def __init__(self, *, wall: float, monotonic: float) -> None:
         self._offset = wall - monotonic
-        """What the wall clock shows at elapsed time 0, as far as it is trusted."""
+        """The trusted wall time at elapsed time 0."""
         self._looked = monotonic
         self._jumped = self._offset
-        """The same as the last jump left it, and the time of that jump; None without one."""
+        """The wall time at elapsed time 0 after the last jump, and the time of that jump; None without one."""
         self._since: float | None = None
         self.drift_s: float = 0.0
-        """How far the wall clock was ahead of the trusted one at the last look."""
+        """The lead of the wall clock over the trusted one at the last call of `look`."""
 
     def look(self, *, wall: float, monotonic: float, synchronised: bool = False) -> bool:
         """Returns whether the wall clock can be trusted now. `monotonic` is elapsed time."""
@@ -51,7 +51,7 @@ class ClockWatch:
         return True
 
     def trusted(self, monotonic: float) -> float:
-        """Returns the wall time at this elapsed time, as far as it is trusted: no jump is in it, and no fast correction."""
+        """Returns the trusted wall time at this elapsed time, without jumps and fast corrections."""
         return self._offset + monotonic
 
 

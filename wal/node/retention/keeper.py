@@ -1,9 +1,9 @@
-"""RetentionKeeper: carries out retention, and every other truncation.
+"""RetentionKeeper: executes retention, and every other truncation.
 
-Owns: the turn, about every second and whenever an extent was sealed, in which it marks cursors over their bounds as stale, deletes
-those of dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one at a time (`_truncate`): each
-says first how far it goes, then looks at the cursors and at the pins of other processes, and truncates only if none of them needs what
-would go. So no truncation passes a cursor that is saved meanwhile, and nobody waits for a lock.
+Owns the turn, about every second and whenever an extent was sealed. A turn marks cursors over their bounds as stale, deletes cursors of
+dropped vchannels, and truncates what the policy drops. All truncations of the log pass here, one after the other (`_truncate`). Each first
+publishes its end, then reads the cursors and the pins of other processes, and truncates only if none of them needs the dropped events. So a
+truncation never passes a cursor that is saved meanwhile, and needs no lock.
 
 A failure in a turn is logged once as a warning, and the next turn retries.
 """
@@ -34,7 +34,7 @@ from wal.write.pchannel import PChannel
 _T = TypeVar("_T")
 TURN_S: Final = 1.0
 _EXTENTS_MAX: Final = 16
-"""The most extents that are dropped at a time, so that a save by another process meanwhile does not wait for long."""
+"""The maximum number of extents that are dropped at once, so that a save by another process meanwhile does not wait for long."""
 _log: Final = logging.getLogger("wal.retention")
 
 
@@ -54,7 +54,7 @@ class RetentionKeeper:
         self._saved_since: dict[CursorKey, tuple[float, float]] = {}
         """The newest save of each cursor, and the elapsed time at which it was first seen."""
         self._unmarked: set[Cursor] = set()
-        """The cursors that hold the log no longer, which could not be stored."""
+        """The cursors that no longer hold the log, where this could not be stored."""
         self._lock = asyncio.Lock()
         self._warned: set[str] = set()
         """The logged warnings whose cause has not ended."""
@@ -65,7 +65,7 @@ class RetentionKeeper:
         self._closing = False
 
     async def start(self) -> None:
-        """Marks the cursors that became stale while the log was closed, and begins its turns, if any bound is set."""
+        """Marks the cursors that became stale while the log was closed, and starts the turns, if any bound is set."""
         if self.bounds.of_cursors:
             await self.turn()
             self._cursors.judge = self.judge
@@ -75,19 +75,19 @@ class RetentionKeeper:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="retention")
 
     def watch(self, pchannel: PChannel) -> None:
-        """Looks at a pchannel that was opened whenever one of its extents is sealed."""
+        """Watches an open pchannel: a turn runs whenever one of its extents is sealed."""
         if self.bounds.of_cursors or self.bounds.of_logs:
             pchannel.log.sealed = self._extent_sealed
 
     async def close(self) -> None:
-        """Ends its turns, and waits for the work in progress. Idempotent."""
+        """Stops the turns, and waits for the work in progress. Idempotent."""
         self._closing = True
         await end_tasks(self._task)
         if self._under_way:
             await asyncio.wait(list(self._under_way))
 
     async def settled(self) -> None:
-        """Returns when no truncation is under way that had begun before: a pchannel that has gone by then is not truncated any more."""
+        """Waits for the truncations that have already begun: a pchannel that is closed by then is not truncated any more."""
         async with self._lock:
             pass
 
@@ -107,8 +107,9 @@ class RetentionKeeper:
         await self._whole(self._guarded(mark))
 
     async def truncate(self, message_id: MessageID) -> None:
-        """Truncates the pchannel of this id up to its event, inclusive. A truncation past a pin is refused as a whole, with an error that
-        names the holders."""
+        """Truncates the pchannel of this id up to its event, inclusive. A truncation past a pin is rejected as a whole, with an error that
+        names the holders.
+        """
         pchannel = self._pchannels[message_id.pchannel]
         up_to = await pchannel.end_of(message_id)
         if up_to is None:
@@ -207,7 +208,7 @@ class RetentionKeeper:
             drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
             if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked):
                 truncated.append(pchannel)
-                more = more or drop_plan.end != drop_plan.wanted
+                more = more or drop_plan.end != drop_plan.unpinned_end
             if drop_plan.holders:
                 self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
             else:
@@ -231,7 +232,7 @@ class RetentionKeeper:
         return None
 
     def _note_saves(self, cursors: Iterable[Cursor | DamagedCursor]) -> None:
-        """Notes which saves of cursors are new."""
+        """Records the new saves of cursors."""
         elapsed, before = self._wall.elapsed(), self._saved_since
         self._saved_since = {}
         for cursor in cursors:
@@ -241,7 +242,9 @@ class RetentionKeeper:
 
     def _is_due(self, now_s: float | None) -> bool:
         """Returns whether any part of a log would be dropped if there were no pins."""
-        return self.bounds.of_logs and any(self._plan(pchannel, (), now_s).wanted is not None for pchannel in self._pchannels.values())
+        return self.bounds.of_logs and any(
+            self._plan(pchannel, (), now_s).unpinned_end is not None for pchannel in self._pchannels.values()
+        )
 
     def _plan(self, pchannel: PChannel, pins: Iterable[LogPin], now_s: float | None) -> TruncationPlan:
         extents, elapsed = self._extents(pchannel), self._wall.elapsed()
@@ -277,12 +280,12 @@ class RetentionKeeper:
     async def _sweep(self, now_s: float | None) -> list[Cursor | DamagedCursor]:
         """Marks cursors over a bound, deletes those of dropped vchannels, and returns those that may hold the log.
 
-        Best effort: a cursor that cannot be updated (disk full) does not block freeing space. Its reader finds the log truncated past it,
-        or loses nothing.
+        Best effort: a cursor that cannot be updated (disk full) does not block freeing space. Its reader gets a TruncatedError, or loses
+        nothing.
         """
         cursors = self._cursors.saved()
         view = await self._cursors.view_for(cursors)
-        left: list[Cursor | DamagedCursor] = []
+        holding: list[Cursor | DamagedCursor] = []
         self._unmarked = set()
         for cursor in cursors:
             why = ""
@@ -302,13 +305,13 @@ class RetentionKeeper:
                 if why:
                     self._warn(f"stale {cursor}", "%s is stale and holds the log no longer: %s", cursor.key, why)
                     continue
-            left.append(cursor)
-        return left
+            holding.append(cursor)
+        return holding
 
     async def _truncate(self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = ()) -> list[LogPin]:
-        """Truncates up to this position, exclusive, unless somebody needs an event below it; returns the pins of those.
+        """Truncates up to this position, exclusive, unless a pin needs an event below it; returns such pins.
 
-        The cursors in `released` hold nothing any more.
+        The cursors in `released` no longer hold anything.
         """
         done = False
         try:
@@ -349,13 +352,13 @@ def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChann
 
 def _refusal(message_id: MessageID, pins: list[LogPin]) -> str:
     pins.sort(key=lambda pin: pin.position)
-    shown = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
+    names = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
     remedies = []
     if any(pin.kind != "broadcast" for pin in pins):
         remedies.append("let their readers save a later position, or delete_cursor(…) them")
     if any(pin.kind == "broadcast" for pin in pins):
         remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")
-    return f"truncating up to {message_id} would drop what is still needed by {shown}: truncate less, {'; '.join(remedies)}"
+    return f"truncating up to {message_id} would drop what is still needed by {names}: truncate less, {'; '.join(remedies)}"
 
 
 _SHOWN_MAX: Final = 10

@@ -1,8 +1,8 @@
-"""The policy of retention: what may be dropped, given the extents of a log, the bounds, the time, and the pins. Pure.
+"""The policy of retention: decides what may be dropped, given the extents of a log, the bounds, the time, and the pins. Pure.
 
-A log is dropped from its beginning, one sealed extent at a time: while it holds more than `bytes_max`, or while its oldest extent holds
-nothing younger than `age_max_s`. Nothing at or above a pin is dropped, and the unsealed extent never is. So a log over the bound shrinks to
-between `bytes_max` less one extent and `bytes_max`, or to what its pins need.
+A log is dropped from its beginning, one sealed extent after the other, while it is larger than `bytes_max`, or while all events of its
+oldest extent are older than `age_max_s`. Events at or above a pin stay, and the unsealed extent always stays. So a log over the bound
+shrinks to between `bytes_max` less one extent and `bytes_max`, or as far as its pins allow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RetentionBounds(msgspec.Struct, frozen=True):
 
 
 class LogPin(msgspec.Struct, frozen=True):
-    """A holder that needs everything at or above the log position (position, index). `kind` says what `name` names."""
+    """A holder that needs everything at or above the log position (position, index). `kind` is the kind of thing that `name` names."""
 
     kind: str
     name: str
@@ -48,11 +48,12 @@ class LogPin(msgspec.Struct, frozen=True):
 
 
 class TruncationPlan(msgspec.Struct, frozen=True):
-    """The decision: truncate at (`end`, 0), None for nothing. `holders`, lowest first, are the pins below `wanted`, which would be the end
-    without pins."""
+    """The decision: truncate at (`end`, 0), None for nothing. `unpinned_end` would be the end without pins, and `holders`, lowest first,
+    are the pins below it.
+    """
 
     end: int | None
-    wanted: int | None
+    unpinned_end: int | None
     holders: tuple[LogPin, ...]
 
 
@@ -69,14 +70,14 @@ def plan(
     """Returns what may be dropped now. `now_s` is the wall time, None when it cannot be trusted: then nothing is too old by it.
 
     `kept_s` returns for how long an extent is known to have been sealed, by a clock that never steps: its events are older than that,
-    whatever their ticks and the wall clock say. It drops at most `extents_max` extents at a time.
+    whatever their ticks and the wall clock show. It drops at most `extents_max` extents at once.
     """
-    held = [extent for extent in extents if extent.end > earliest[0]]
-    if not held:
+    present = [extent for extent in extents if extent.end > earliest[0]]
+    if not present:
         return TruncationPlan(None, None, ())
-    size = sum(extent.size for extent in held)
+    size = sum(extent.size for extent in present)
     target_end: int | None = None
-    for extent in held:
+    for extent in present:
         if not extent.sealed or not _too_much(extent, size, bounds, now_s, kept_s):
             break
         size -= extent.size
@@ -85,7 +86,7 @@ def plan(
         return TruncationPlan(None, None, ())
     holders = sorted((pin for pin in pins if pin.position < (target_end, 0)), key=lambda pin: pin.position)
     lowest = holders[0].position if holders else (target_end, 0)
-    ends = [extent.end for extent in held if extent.end <= target_end and (extent.end, 0) <= lowest]
+    ends = [extent.end for extent in present if extent.end <= target_end and (extent.end, 0) <= lowest]
     ends = ends[:extents_max]
     return TruncationPlan(ends[-1] if ends else None, target_end, tuple(holders))
 
@@ -107,7 +108,7 @@ def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Lo
 
 
 def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None, kept_s: float = 0.0) -> str:
-    """Returns the bound that this cursor is over; empty for none. `now_s`: see `plan`; `kept_s`: its last save is at least so old."""
+    """Returns the exceeded bound of this cursor; empty for none. `now_s`: see `plan`; `kept_s`: the minimum age of its last save."""
     held_bytes = log.held_bytes(cursor.start)
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and held_bytes > lag_max:

@@ -1,4 +1,4 @@
-"""The answer of `log.retention()`: the state of each pchannel's log, and what holds it back."""
+"""The answer of `log.retention()`: the state of each pchannel's log, and the pins that hold it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def report_of(
 
 
 async def _time_of(pchannel: ReadablePChannel, message_id: MessageID) -> datetime | None:
-    """Returns when this event was appended; None when it was truncated meanwhile."""
+    """Returns the time at which this event was appended; None when it was truncated meanwhile."""
     try:
         page = await pchannel.log.read(message_id.position, names=None, bytes_max=1)
     except TruncatedError:

@@ -1,7 +1,7 @@
-"""WallTime: the wall clock of this process, and how far it can be trusted.
+"""WallTime: the wall clock of this process, and whether it can be trusted.
 
-Owns the watch over the wall clock. The timer of the pchannels looks at it, and so does whatever is about to act on an age or a time of day:
-retention, cursors that are too old, messages that wait for their time. Ticks do not ask it: they ascend whatever the clock does.
+Owns the watch over the wall clock. The timer of the pchannels updates it, and so does any code that uses an age or a time of day:
+retention, cursors that are too old, delayed messages. Ticks are independent of it: they ascend whatever the clock does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class WallTime:
 
     @property
     def drift_s(self) -> float:
-        """Returns how far the wall clock was ahead of the trusted one at the last look."""
+        """Returns the lead of the wall clock over the trusted one at the last call of `look`."""
         return self._watch.drift_s
 
     def look(self) -> float | None:
@@ -33,13 +33,13 @@ class WallTime:
         return None
 
     def elapsed(self) -> float:
-        """Returns seconds that never step, and that pass while the machine is suspended as well."""
+        """Returns seconds that never step, and that include suspends of the machine."""
         return self._clock.elapsed()
 
     def due_ms(self) -> int:
         """Returns the time up to which messages are due, in milliseconds since 1970.
 
-        It is the wall time or, after a jump ahead, the earlier one that is trusted: the clock may come back.
+        It is the wall time or, after a jump ahead, the earlier trusted one: the clock may be set back.
         """
         self.look()
         return int(1000 * min(self._clock.wall(), self._watch.trusted(self._clock.elapsed())))
