@@ -7,6 +7,7 @@ that a docstring mentions become links.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -46,9 +47,11 @@ class ForReaders(griffe.Extension):
             elif isinstance(one, griffe.Class):
                 _drop_explanations(one)
                 _add_signature(one)
+                _add_values(one)
         names = _public_names(pkg)
         for one in _objects(pkg):
             if isinstance(one, griffe.Class) and _is_internal(one.members.get("__init__"), pkg, names):
+                _add_fields(one)
                 del one.members["__init__"]
             if one.docstring is not None:
                 one.docstring.value = _linked(one.docstring.value, one, names)
@@ -78,6 +81,26 @@ def _add_signature(struct: griffe.Class) -> None:
     for kind, fields in ((griffe.ParameterKind.positional_or_keyword, positional), (griffe.ParameterKind.keyword_only, keywords)):
         parameters += [griffe.Parameter(one.name, annotation=one.annotation, default=one.value, kind=kind) for one in fields]
     struct.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters), parent=struct))
+
+
+def _add_values(enumeration: griffe.Class) -> None:
+    """Adds the names and numbers of an enumeration to its docstring."""
+    if not any(str(base).rpartition(".")[2] in ("Enum", "IntEnum", "StrEnum") for base in enumeration.bases):
+        return
+    values = [one for one in enumeration.members.values() if one.is_attribute and one.value is not None and not one.name.startswith("_")]
+    _append(enumeration, "Values: " + ", ".join(f"`{one.name}` {one.value}" for one in values) + ".")
+
+
+def _add_fields(struct: griffe.Class) -> None:
+    """Adds the public fields of a struct whose constructor is internal to its docstring."""
+    fields = [one for one in itertools.chain(*_fields(struct)) if not one.name.startswith("_")]
+    if fields:
+        _append(struct, "Fields: " + ", ".join(f"`{one.name}: {one.annotation}`" for one in fields) + ".")
+
+
+def _append(one: griffe.Class, sentence: str) -> None:
+    described = "" if one.docstring is None else one.docstring.value
+    one.docstring = griffe.Docstring(f"{described}\n\n{sentence}", parent=one)
 
 
 def _is_internal(constructor: griffe.Object | griffe.Alias | None, pkg: griffe.Module, names: dict[str, str]) -> bool:

@@ -24,6 +24,14 @@ def test_index_leads_to_every_page() -> None:
     assert pages - linked == {"README.md"}
 
 
+@pytest.mark.parametrize("word", ["retry", "ttl", "priority", "gunicorn", "websocket", "dead letter queue", "consumer group"])
+def test_glossary_has_words_of_other_systems(word: str) -> None:
+    sections = (ROOT / "docs" / "reference" / "glossary.md").read_text().split("\n### ")
+    texts = [text for heading, _, text in (section.partition("\n") for section in sections) if word in heading.lower()]
+    assert len(texts) == 1
+    assert "](" in texts[0], "it leads to a page"
+
+
 def test_every_example_is_named_by_a_page_and_run_by_a_test() -> None:
     examples = {path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
     pages = "".join(page.read_text() for page in PAGES)

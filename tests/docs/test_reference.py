@@ -141,7 +141,12 @@ def test_constructor_shows_fields_of_a_struct(package: Any) -> None:
     assert [one.name for one in package["Message"].parameters] == ["self", "vchannel", "payload", "message_type", "properties"]
     assert "__init__" not in package["WALAccesser"].members  # `open_wal` returns it
     assert "__init__" not in package["ImmutableMessage"].members
+    assert "`time_tick: int`" in package["ImmutableMessage"].docstring.value
     assert not {"headers", "offset"} & set(package["ImmutableMessage"].members)
+
+
+def test_enumeration_lists_its_values(package: Any) -> None:
+    assert f"`INSERT` {wal.MessageType.INSERT.value}, " in package["MessageType"].docstring.value
 
 
 def test_names_in_docstrings_become_links(package: Any) -> None:

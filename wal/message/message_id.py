@@ -33,8 +33,8 @@ _ESCAPED: Final = re.compile(rb"x([0-9a-f]{2})")
 class MessageID(msgspec.Struct, frozen=True, gc=False):
     """The id of one event, or of one body of a transaction.
 
-    It has the `pchannel`, the `incarnation` of the pchannel's log, the `position` of the frame (see the forms above; a Pulsar position is
-    `ledger << 64 | entry`) and the `index` within the frame. Ids are hashable. `==` never raises; `<`, `<=`, `>` and `>=` raise an
+    It has the `pchannel`, the `incarnation` of the pchannel's log, the `position` of the frame (in bytes; on Pulsar `ledger << 64 | entry`)
+    and the `index` within the frame. Ids are hashable. `==` never raises; `<`, `<=`, `>` and `>=` raise an
     InvalidArgumentError for ids of different pchannels or incarnations, unless both name events of one log that was restored from a copy
     and is open in this process, or was.
 
