@@ -1,9 +1,9 @@
-"""The broadcaster: sends one message to many vchannels, and holds its resource keys until every one of them acknowledged it.
+"""The broadcaster: sends one message to many vchannels, and keeps its resource keys until every vchannel has acknowledged it.
 
-`Broadcast` has the calls; each is a message to the `Broadcaster` actor, which owns all state and knows the log by its `AppendOperator`
-only. Admission lets a broadcast begin when the lock table gives it its keys; its `Task`, a pure table, says which copies are written
-next; the lifecycle carries that out, saves each step in the KV before it counts, and answers the callers. After a crash the broadcasts
-are rebuilt from the records in the KV and the copies in the logs, and completed.
+`Broadcast` has the calls; each is a message to the `Broadcaster` actor, which owns all state and uses the log through its `AppendOperator`
+only. Admission lets a broadcast begin when the lock table gives it its keys. Its `Task`, a pure table, decides which copies are written
+next. The lifecycle writes them, saves each step in the KV before it counts, and answers the callers. After a crash the broadcasts are
+rebuilt from the records in the KV and the copies in the logs, and completed.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broadcaster.broadcast import Broadcast
     from broadcaster.operator import AppendOperator
 
-__distribution__ = "wal-runtime"  # `wal.runtime.installation` looks for it: there are other packages of this name
+__distribution__ = "wal-runtime"  # `wal.runtime.installation` reads it: other packages have this name too
 
 __all__ = [
     "AppendOperator",

@@ -1,7 +1,7 @@
 """Admission: decides which broadcasts may begin and which wait for their resource keys, within the bounds of a broadcaster.
 
-Owns the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Guarantees: a call is refused before
-anything is done, or begins once, holding all of its keys. It never begins a broadcast itself: it says when.
+Owns the lock table, the calls that wait, and the bytes of all broadcasts that are not appended yet. Guarantees: a call is refused before it
+has any effect, or begins once, with all of its keys. The lifecycle begins the broadcasts; admission only calls it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BroadcasterLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission:
-    """Calls `begin(call)` once the call holds its keys; `holder(owner)` returns the id of that owner's broadcast."""
+    """Calls `begin(call)` once the call has its keys; `holder(owner)` returns the id of that owner's broadcast."""
 
     def __init__(self, limits: BroadcasterLimits, *, begin: Callable[[AppendCall], object], holder: Callable[[int], int]) -> None:
         self.bytes_held = 0
@@ -87,13 +87,13 @@ class Admission:
         self._begin(call)
 
     def resume(self, keys: tuple[ResourceKey, ...], size: int) -> tuple[int, Conflict | None]:
-        """Takes the keys of a recovered broadcast again; returns its owner, and the conflict if another broadcast holds them."""
+        """Takes the keys of a recovered broadcast again; returns its owner, and the conflict if another broadcast has them."""
         self._owners += 1
         self.bytes_held += size
         return self._owners, self._locks.try_lock(self._owners, keys)
 
     def withdraw(self, call: AppendCall) -> bool:
-        """Removes a call from those that wait for keys; returns False if it is not one of them."""
+        """Removes a call that waits for keys; returns False if it does not wait."""
         call.withdrawn = True
         if self._waiting.pop(call.owner, None) is None:
             return False
@@ -114,7 +114,7 @@ class Admission:
         self._granted(self._locks.release(owner))
 
     def holders(self, key: ResourceKey) -> tuple[int, ...]:
-        """Returns the owners that hold this key."""
+        """Returns the owners that have this key."""
         return self._locks.holders(key)
 
     def fail(self, error: Callable[[], Exception]) -> None:

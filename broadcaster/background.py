@@ -1,7 +1,7 @@
 """BackgroundJobs: the work that an actor awaits outside its inbox, while its turns continue.
 
 Owns the tasks or futures of its jobs until each has ended. Guarantees: every outcome is delivered once, on the loop and never inside `run`;
-`cancel` ends all jobs. It does not know what a job is for.
+`cancel` ends all jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class BackgroundJobs:
         self._cancelled = False
 
     def __len__(self) -> int:
-        """Returns how many jobs are running or have an outcome that was not taken."""
+        """Returns the number of jobs that are running or have an outcome that was not taken."""
         return len(self._tasks) + len(self._outcomes)
 
     def run(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any], then: Callable[[Any, BaseException | None], object]) -> None:

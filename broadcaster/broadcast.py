@@ -1,4 +1,4 @@
-"""Broadcast: the calls of a broadcaster, and how it is started and stopped.
+"""Broadcast: the calls of a broadcaster, its start and its end.
 
 Owns the checks of a caller's arguments, and the path of a call to the actor and back. Guarantees: a cancelled caller leaves the queue for
 keys, and does not affect a broadcast that has begun; errors are those of `wal.errors`.
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class Broadcast:
     """Sends one message to many vchannels: each of them eventually gets one copy, whatever crashes.
 
-    Its resource keys are held until every vchannel has acknowledged it (`needs_ack=True`), so that only one broadcast at a time changes
+    The broadcast keeps its resource keys until every vchannel has acknowledged it (`needs_ack=True`), so that only one broadcast changes
     what they name. After `close` every call raises ClosedError.
     """
 
@@ -87,7 +87,9 @@ class Broadcast:
         await self._ref.stop()
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Refuses the calls that wait for their resource keys, and from now on those that would wait. None of them has begun."""
+        """Refuses the calls that wait for their resource keys, and from now on every call that would have to wait. None of them has
+        begun.
+        """
         try:
             self._ref.tell_control(lambda: self._broadcaster.end_waiting(error))
         except (ActorStoppedError, ActorFailedError):
@@ -100,15 +102,15 @@ class Broadcast:
     async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult:
         """Appends a copy for each vchannel; all of them are durable when it returns.
 
-        If a resource key is held, it raises ResourceAcquiredError at once, which names the broadcast that holds it; with `wait` the call
+        If another broadcast has a resource key, the call raises ResourceAcquiredError at once, which names that broadcast. With `wait` it
         waits for its keys instead, after earlier calls for the same keys. With `needs_ack=False` the keys are free on return.
 
         * If some vchannels cannot take their copy, it raises UnrecoverableError, and the broadcast stays stuck until they can or until
-          `abort`. If none can, it raises the vchannel's error and nothing remains.
-        * If a write under way fails, its outcome is unknown: StorageError with `outcome_unknown`. The next opening completes the
-          broadcast if any copy is durable.
-        * Without room for any copy, or for the record of the broadcast, it raises NoSpaceError and nothing remains. With room for some
-          of the copies it raises UnknownOutcomeError; the broadcast is completed when there is room.
+          `abort`. If every vchannel refuses, it raises the vchannel's error and nothing remains.
+        * If a write under way fails, its outcome is unknown: StorageError with `outcome_unknown`. The next opening completes the broadcast
+          if any copy is durable.
+        * Without room for any copy, or for the record of the broadcast, it raises NoSpaceError and nothing remains. With room for some of
+          the copies it raises UnknownOutcomeError; the broadcast is completed when there is room.
         * If a bound is exceeded, it raises WouldBlockError.
 
         A cancelled call no longer waits for its keys; a broadcast that has begun is completed anyway.
@@ -154,14 +156,14 @@ class Broadcast:
         await self._ask(lambda reply: AckCall(broadcast_id, acked, reply))
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now has been acknowledged by one vchannel; at once if there is none.
+        """Returns when each broadcast that has the key now has been acknowledged by one vchannel; at once without such a broadcast.
 
         A shared key may have several holders. A broadcast that ends in another way (aborted, or without acks) counts as acknowledged.
         """
         await self._block_until(key, everywhere=False)
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
-        """Returns when each broadcast that holds the key now has finished; at once if there is none."""
+        """Returns when each broadcast that has the key now has finished; at once without such a broadcast."""
         await self._block_until(key, everywhere=True)
 
     async def tasks(self) -> list[BroadcastTask]:
@@ -217,7 +219,7 @@ def _ended(error: ActorError, *, repeatable: bool = False) -> Exception:
     if isinstance(error, ActorFailedError):
         return _failed(error, repeatable=repeatable)
     if isinstance(error, ActorStoppedError):
-        return ClosedError("the broadcaster is closed: open the log again to go on")
+        return ClosedError("the broadcaster is closed: open the log again to continue")
     return error
 
 

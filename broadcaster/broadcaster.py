@@ -2,8 +2,7 @@
 
 Owns the turns: calls come through its inbox, the outcomes of background jobs wake it. A cancelled caller does not affect a broadcast that
 has begun. After a crash at any point `started` finds the unfinished broadcasts and finishes them; no copy is appended twice. A save that
-fails permanently fails the broadcaster: it takes no more calls, and the next opening recovers. `lifecycle.py` says how a broadcast begins,
-makes progress and finishes.
+fails permanently fails the broadcaster: it takes no more calls, and the next opening recovers. `lifecycle.py` has the steps of a broadcast.
 
 None of its turns awaits anything, so any other call on the loop runs between two turns. Therefore an append that finds the inbox empty, and
 the outcome of a background job, get a turn at once, instead of waiting until the actor's task wakes.
@@ -44,7 +43,7 @@ COLLECT_INTERVAL_S: Final = 300.0
 
 
 class Broadcaster(Actor):
-    """The actor of one log's broadcasts. `broadcaster.broadcast` creates it, spawns it and asks it."""
+    """The actor of one log's broadcasts. `broadcaster.broadcast` creates it, spawns it and sends it calls."""
 
     def __init__(self, kv: KVBase, operator: AppendOperator, *, clock: Clock, limits: BroadcasterLimits) -> None:
         self.operator = operator
@@ -95,7 +94,8 @@ class Broadcaster(Actor):
         dropped = await operator.dropped(waiting) if waiting else {}
         for task, content in recovered.tasks:
             task.ack_rest(dropped.get(task.broadcast_id, ()))
-            # Without its record, one of several pchannels is known in whole by no log: it gets the same records as one that had it.
+            # A broadcast on several pchannels that has lost its record is complete in no single log: it gets the records of a recorded
+            # broadcast.
             recorded = content is not None or len(task.pchannels) > 1
             if task.finished:
                 lifecycle.finished.resume(task, recorded=recorded)
@@ -110,7 +110,7 @@ class Broadcaster(Actor):
         if not self._taking or self.ref.pending:
             return False
         self._turn(self._lifecycle.append, call)
-        if self._failed is not None:  # it failed in this turn; `poisoned` may not know the call
+        if self._failed is not None:  # the actor failed in this turn; `poisoned` may not have got the call
             refuse(call.reply, self._end_of(self._failed))
         return True
 
@@ -140,7 +140,9 @@ class Broadcaster(Actor):
         self._lifecycle.end_turn()
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Answers the calls that wait for their keys with an error, and from now on those that would wait. Call it inside a turn."""
+        """Answers the calls that wait for their keys with an error, and from now on every call that would have to wait. Call it
+        inside a turn.
+        """
         self._lifecycle.admission.end_waiting(error)
 
     async def stopped(self) -> None:

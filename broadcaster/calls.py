@@ -1,4 +1,4 @@
-"""The calls to a broadcaster, each with the future of its caller, and the errors that they can get. Each error says what to do.
+"""The calls to a broadcaster, each with the future of its caller, and the errors that they can get. Each error has its remedy.
 
 An append that still waits for its keys, and a watch, end when their callers are cancelled; a broadcast that has begun continues.
 """
@@ -65,7 +65,7 @@ class AbortCall(msgspec.Struct, eq=False):
 
 
 class WatchCall(msgspec.Struct, eq=False):
-    """Waits until each broadcast that holds the key now is acknowledged by one vchannel (or by all); `owners` holds the remaining ones."""
+    """Waits until each broadcast that has the key now is acknowledged by one vchannel (or by all); `owners` has the remaining ones."""
 
     key: ResourceKey
     everywhere: bool
@@ -99,7 +99,7 @@ def refuse(reply: asyncio.Future[Any], error: Exception) -> None:
 
 
 def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
-    """The error of an append whose keys the broadcast `holder` holds."""
+    """Returns the error of an append whose keys belong to the broadcast `holder`."""
     names = ", ".join(f"{key.domain}:{key.key}" for key in conflict.keys)
     return ResourceAcquiredError(
         f"resource keys {names} are held by broadcast {holder} until it is acknowledged: try again later, or append with wait=True",
@@ -109,14 +109,14 @@ def held(conflict: Conflict, holder: int) -> ResourceAcquiredError:
 
 
 def held_twice(conflict: Conflict, holder: int, other: int) -> CorruptionError:
-    """The error of a recovery that found two broadcasts which cannot both hold the same keys."""
+    """Returns the error of a recovery that found two broadcasts which cannot both have the same keys."""
     return CorruptionError(
         f"broadcasts {holder} and {other} both hold the resource keys {conflict.keys}", expected="at most one exclusive holder of a key"
     )
 
 
 def stuck(task: Task) -> WALError:
-    """The error of an append if some vchannels cannot take their copy, or if a write has an unknown outcome."""
+    """Returns the error of an append if some vchannels cannot take their copy, or if a write has an unknown outcome."""
     missing, cause = task.missing_appends, task.last_error
     error: WALError
     if task.uncertain:
@@ -136,7 +136,7 @@ def stuck(task: Task) -> WALError:
 
 
 def delayed(task: Task) -> UnknownOutcomeError:
-    """The error of an append whose copies are durable in some logs while others have no room for theirs."""
+    """Returns the error of an append whose copies are durable in some logs while others have no room for theirs."""
     missing, cause = task.missing_appends, task.last_error
     error = UnknownOutcomeError(
         f"broadcast {task.broadcast_id} is in the log in part: {len(missing)} of its vchannels have no copy yet, because there is no room "
@@ -147,7 +147,7 @@ def delayed(task: Task) -> UnknownOutcomeError:
 
 
 def unsettled(task: Task, cause: WALError) -> UnknownOutcomeError:
-    """The error of an append if the metadata has no room for the end of its broadcast."""
+    """Returns the error of an append if the metadata has no room for the end of its broadcast."""
     error = UnknownOutcomeError(
         f"the end of broadcast {task.broadcast_id} ({task.state.name}) could not be saved in the metadata: {cause}; make room, and it "
         "is saved: do not repeat the broadcast, tasks() lists it until then"
@@ -157,17 +157,17 @@ def unsettled(task: Task, cause: WALError) -> UnknownOutcomeError:
 
 
 def aborted(task: Task) -> UnrecoverableError:
-    """The error of an append whose broadcast was aborted while the caller waited."""
+    """Returns the error of an append whose broadcast was aborted while the caller waited."""
     return UnrecoverableError(f"broadcast {task.broadcast_id} was aborted: {task.reason}")
 
 
 def not_abortable(broadcast_id: int, why: str) -> InvalidArgumentError:
-    """The error of an abort that comes too late, or names a broadcast that this log does not know."""
+    """Returns the error of an abort that comes too late, or names a broadcast that is not in this log."""
     return InvalidArgumentError(f"broadcast {broadcast_id} {why}: tasks() lists those that can be aborted")
 
 
 def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgumentError:
-    """The error of an append whose record the metadata refuses; no part of the broadcast was written."""
+    """Returns the error of an append whose record the metadata refuses; no part of the broadcast was written."""
     error = InvalidArgumentError(
         f"a broadcast to {len(header.vchannels)} vchannels on several pchannels is recorded in the metadata before its first copy, with "
         f"its payload and all names, and the metadata refuses that record: {cause}; send a smaller payload, or several broadcasts to "
@@ -178,7 +178,9 @@ def unsaved(header: BroadcastHeader, cause: InvalidArgumentError) -> InvalidArgu
 
 
 def closed_early(task: Task, *, intent: bool) -> WALError:
-    """The error of an append that the closing of the log cuts short. `intent`: a durable record or copy asks for the other copies."""
+    """Returns the error of an append that the closing of the log cuts short. `intent`: a durable record or copy requires the other
+    copies.
+    """
     if intent:
         return UnknownOutcomeError(
             f"the log was closed before broadcast {task.broadcast_id} was complete: the next opening completes it, do not repeat it"

@@ -22,7 +22,7 @@ from broadcaster.task import Task
 
 
 class FinishedBroadcasts:
-    """The finished broadcasts of one broadcaster. `count` is how many have finished since it started."""
+    """The finished broadcasts of one broadcaster. `count` is the number that finished since it started."""
 
     def __init__(self, operator: AppendOperator, saver: Saver, clock: Clock, limits: BroadcasterLimits) -> None:
         self._operator = operator
@@ -65,7 +65,7 @@ class FinishedBroadcasts:
         self.tombstones.add(broadcast_id, Tombstone(state, at_ms, marked_on is not None), marked_on or ())
 
     def forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
-        """Notes that a durable checkpoint of this pchannel no longer lists copies of these broadcasts."""
+        """Records that a durable checkpoint of this pchannel no longer lists copies of these broadcasts."""
         self.tombstones.forgotten(pchannel, broadcast_ids)
         self._requested = False
         self.make_room()
@@ -84,7 +84,7 @@ class FinishedBroadcasts:
 
 
 class Tombstone(msgspec.Struct, gc=False):
-    """The state in which a broadcast ended, when it ended, and whether a done mark in the KV says so."""
+    """The state in which a broadcast ended, when it ended, and whether the KV has a done mark of it."""
 
     state: BroadcastState
     at_ms: int
@@ -92,7 +92,7 @@ class Tombstone(msgspec.Struct, gc=False):
 
 
 class Tombstones:
-    """The finished broadcasts by id. Pure: `collect` says which done marks may be removed.
+    """The finished broadcasts by id. Pure: `collect` returns the done marks that may be removed.
 
     A tombstone that a log may still list is never removed. Of the others at most `count_max` are kept, for at most `age_max_ms`.
     """
@@ -113,7 +113,7 @@ class Tombstones:
         return len(self._listed)
 
     def add(self, broadcast_id: int, tombstone: Tombstone, pchannels: Collection[str]) -> None:
-        """Adds a finished broadcast; the logs of these pchannels may list it until `forgotten` says otherwise."""
+        """Adds a finished broadcast; the logs of these pchannels may list it until `forgotten` is called for them."""
         self._kept[broadcast_id] = tombstone
         if pchannels:
             self._listed[broadcast_id] = set(pchannels)
@@ -121,7 +121,7 @@ class Tombstones:
             self._free[broadcast_id] = None
 
     def forgotten(self, pchannel: str, broadcast_ids: Collection[int]) -> None:
-        """Notes that recoveries of this pchannel no longer find these broadcasts; unknown ids are ignored."""
+        """Records that recoveries of this pchannel no longer find these broadcasts; unknown ids are ignored."""
         for broadcast_id in broadcast_ids:
             pchannels = self._listed.get(broadcast_id)
             if pchannels is not None:

@@ -1,22 +1,21 @@
-"""BroadcastLifecycle: how a broadcast begins, makes progress and finishes.
+"""BroadcastLifecycle: the steps of a broadcast, from begin through progress to finish.
 
-How it works. Each broadcast is a `Task` (pure: what happened in, what to do next out). Here its answers are carried out, always in this
-order:
+How it works. Each broadcast is a `Task` (pure: events in, next steps out). The lifecycle carries the steps out, always in this order:
 
 1. the keys, in memory (`LockTable`): a broadcast that gets them may begin, others wait their turn (the admission decides);
 2. the pchannels of its vchannels are looked up;
 3. the intent is durable: a record if several pchannels are involved, else the one frame with all copies is its own intent;
-4. the copies, one frame for each pchannel, by the `AppendOperator`; one that failed is appended again after a backoff, and the log answers
-   with the copy that it has;
+4. the copies, one frame for each pchannel, by the `AppendOperator`; a frame that failed is appended again after a backoff, and the log
+   answers with a copy that it already has;
 5. the acks, as vchannels report them, saved in one batch with others;
 6. one operation of the KV marks it done and removes all its other records. Only then are the keys free.
 
-Owns the running broadcasts and all their saves. A caller is answered when the state that it waits for is durable. It never waits itself,
-and it decides neither what is written next (the task does) nor which broadcast may begin.
+Owns the running broadcasts and all their saves. A caller is answered when the state that it waits for is durable. The lifecycle never
+waits. The task decides what is written next, and the admission which broadcast may begin.
 
-What can go wrong: the KV refuses a save: it is repeated, and nothing later is told before it is durable. A pchannel is away or full: its
-lane of the task waits, the others go on. A vchannel refuses for good: the task is STUCK, keeps its keys, and is listed. A crash at any
-point: the next start lists records and copies, and continues from what is durable.
+What can go wrong: the KV refuses a save: it is repeated, and no later state is reported before it is durable. A pchannel is away or full:
+its lane of the task waits, the others continue. A vchannel refuses for good: the task is STUCK, keeps its keys, and is listed. A crash at
+any point: the next start lists records and copies, and continues from the durable state.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ SINGLE_FRAMES_A_COLLECTION: Final = 64
 
 
 class BroadcastLifecycle:
-    """The broadcasts of one broadcaster. `turn(act, …)` runs `act` in a turn of the actor, `tell(act)` in one that may come later.
+    """The broadcasts of one broadcaster. `turn(act, …)` runs `act` in a turn of the actor, `tell(act)` in a turn that may come later.
 
     `appended` counts the broadcasts whose copies are all durable. Once `closing`, no broadcast begins.
     """
@@ -114,7 +113,7 @@ class BroadcastLifecycle:
         self.table.touch(running)
 
     def _begin(self, call: AppendCall) -> None:
-        """Begins a broadcast whose call holds its keys."""
+        """Begins a broadcast whose call has its keys."""
         message, broadcast_id = call.message, call.broadcast_id
         if call.waited:
             try:
@@ -285,14 +284,14 @@ class BroadcastLifecycle:
                 self.table.touch(running)
 
     def _ask_again(self, asked: frozenset[int]) -> None:
-        """Asks again for those of these broadcasts that are still running: the pchannels could not answer."""
+        """Asks again for the still running broadcasts of these: the pchannels could not answer."""
         for running in self.table:
             if running.task.broadcast_id in asked:
                 running.dropped = True
                 self.table.touch(running)
 
     def _save_delayed(self, error: WALError) -> None:
-        """Tells the callers that wait for the end of a broadcast that its save has to be retried, perhaps for long."""
+        """Answers the callers that wait for the end of a broadcast: its save has to be retried, perhaps for long."""
         for running in self.table:
             if running.finishing:
                 running.callers.refuse_append(unsettled(running.task, error))
@@ -313,8 +312,8 @@ class BroadcastLifecycle:
             at_ms, acks = self.finished.now_ms(), running.acks
             mark = partial(self.finished.mark, task, at_ms, recorded=running.recorded)
             if task.state is BroadcastState.DONE and task.header.needs_ack and not acks.unsaved and not acks.saving:
-                # Acks came before the answer about the last copy. All are durable, and their callers may have returned: it is over now.
-                # A crash before the mark is saved does not change that, since the recovery finds the copies and the acks.
+                # Acks came before the answer about the last copy. All are durable, and their callers may have returned: the broadcast has
+                # ended. A crash before the mark is saved does not change that, since the recovery finds the copies and the acks.
                 mark(then=partial(self._operator.forget, task.broadcast_id, task.touched()))
                 self._ended(running, marked_at_ms=at_ms, forget=False)
             else:
@@ -325,7 +324,7 @@ class BroadcastLifecycle:
     def _ended(self, running: Running, *, marked_at_ms: int | None = None, forget: bool = True) -> None:
         """Frees the keys of a broadcast whose end is durable, and answers all callers that wait for it.
 
-        With `forget` its copies need not be found by a recovery any more.
+        With `forget` a recovery no longer needs to find its copies.
         """
         task, callers = running.task, running.callers
         self.table.remove(running)

@@ -1,8 +1,8 @@
-"""LockTable: which owners hold which resource keys, and which wait for them. Pure: it returns the owners that hold their keys next.
+"""LockTable: the owners of resource keys, and the waiters for them. Pure: its calls return the owners that get their keys next.
 
-Owns the keys by (domain, key), each held by one exclusive owner or by any number of shared owners. Guarantees: an owner gets all of its
-keys or none; waiters that conflict get theirs in order of arrival, so that no waiter starves. Owners are numbers that the caller chooses,
-each used once.
+Owns the keys by (domain, key), each with one exclusive owner or any number of shared owners. Guarantees: an owner gets all of its keys or
+none; waiters that conflict get theirs in order of arrival, so that no waiter starves. Owners are numbers that the caller chooses, each used
+once.
 
     (none) --try_lock--> HOLDS | refused          (none) --lock_or_wait--> HOLDS | WAITS
     WAITS --release or cancel of others--> HOLDS  WAITS --cancel--> (none)    HOLDS --release--> (none)
@@ -21,7 +21,7 @@ import msgspec
 from wal.message import ResourceKey
 
 OVERTAKEN_MAX: Final = 16
-"""How often requests that do not wait may take keys that an earlier waiter wants."""
+"""The number of times that requests without waiting may take keys that an earlier waiter wants."""
 
 _Name = tuple[str, str]
 
@@ -75,7 +75,7 @@ class LockTable:
         return None
 
     def lock_or_wait(self, owner: int, keys: tuple[ResourceKey, ...]) -> bool:
-        """Returns True if the owner holds the keys now, False if it waits until a `release` or `cancel` returns this owner."""
+        """Returns True if the owner has the keys now, False if it waits until a `release` or `cancel` returns this owner."""
         if all(self._holder_against(key) is None and next(self._waiters_against(key), None) is None for key in keys):
             self._hold(owner, keys)
             return True
@@ -86,7 +86,7 @@ class LockTable:
         return False
 
     def release(self, owner: int) -> list[int]:
-        """Frees the keys that the owner holds, if any; returns the waiters that now hold theirs, in order of arrival."""
+        """Frees the keys of the owner, if any; returns the waiters that now get theirs, in order of arrival."""
         keys = self._held.pop(owner, ())
         waited_for = False
         for key in keys:
@@ -101,7 +101,7 @@ class LockTable:
         return []
 
     def cancel(self, owner: int) -> list[int]:
-        """Removes a waiter; returns the waiters after it that now hold their keys."""
+        """Removes a waiter; returns the waiters after it that now get their keys."""
         waiter = self._waiting.pop(owner, None)
         if waiter is None:
             return []
@@ -110,7 +110,7 @@ class LockTable:
         return self._grant(waiter.keys)
 
     def holders(self, key: ResourceKey) -> tuple[int, ...]:
-        """Returns the owners that hold this key, shared or exclusive; `key.shared` does not matter."""
+        """Returns the owners that have this key, shared or exclusive; `key.shared` does not matter."""
         entry = self._keys.get((key.domain, key.key))
         return tuple(entry.holders) if entry is not None else ()
 
@@ -205,7 +205,7 @@ class _Key(msgspec.Struct):
 
 
 class _Waiter(msgspec.Struct):
-    """One waiter; `number` counts waiters, `overtaken` how often a request that does not wait took a key that this waiter wants."""
+    """One waiter; `number` counts waiters, `overtaken` the requests without waiting that took a key which this waiter wants."""
 
     keys: tuple[ResourceKey, ...]
     number: int

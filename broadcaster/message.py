@@ -1,4 +1,4 @@
-"""The data of a broadcast: the arguments and results of a caller, its states, and the types that cross the seam to the log. Pure.
+"""The data of a broadcast: the arguments and results of a caller, its states, and the types of the interface to the log. Pure.
 
 Owns the checks of a `BroadcastMessage` before it is used, and of the arguments of every other call, the same in the broadcaster's process
 and in a client; and `EDGES`, all transitions between the states. A message never changes; the same object may be appended again, as a new
@@ -78,7 +78,7 @@ Outcomes = tuple[Sequence[str], CopyOutcomes]
 
 
 class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message for many vchannels (each counts once), with the resource keys that it holds until all of them have acknowledged it.
+    """One message for many vchannels (each counts once), with the resource keys that it keeps until all of them have acknowledged it.
 
     With `needs_ack=False` no vchannel has to acknowledge it: its keys are free once all copies are durable. A wrong type raises TypeError;
     an empty list of vchannels, a reserved property key, or a message type that only the WAL writes raises InvalidArgumentError.
@@ -127,7 +127,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.payload) + (properties_size(self.properties) if self.properties else 0)
 
     def check_size(self, *, message_bytes_max: int, frame_bytes_max: int) -> None:
-        """Raises InvalidArgumentError if it is over a bound of the log; else every vchannel would refuse it, after its keys were taken."""
+        """Raises InvalidArgumentError if it exceeds a bound of the log; else every vchannel would refuse it, after its keys were taken."""
         count = len(self.vchannels)
         payload = self.content_bytes()
         if payload > message_bytes_max:
@@ -147,7 +147,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BroadcastTask(msgspec.Struct, frozen=True):
-    """A running broadcast at one moment. `last_error` says what prevents a copy or a record from being saved, or None."""
+    """A running broadcast at one moment. `last_error` prevents a copy or a record from being saved; None without an error."""
 
     broadcast_id: int
     state: BroadcastState
@@ -251,9 +251,9 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopiesInLog(msgspec.Struct, frozen=True):
-    """The copies of a broadcast that the recovered log of a pchannel holds and has not forgotten.
+    """The copies of a broadcast in the recovered log of a pchannel that were not forgotten.
 
-    `vchannels` have their copy; the log also has the ABORT_BROADCAST of those in `aborted`.
+    `vchannels` have their copy; the log also has the ABORT_BROADCAST of the vchannels in `aborted`.
     """
 
     pchannel: str
@@ -271,10 +271,10 @@ class VChannelNames(msgspec.Struct, frozen=True, gc=False):
 
 
 def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
-    """Returns what depends on these names alone; raises TypeError for a name that is not a str. The log validates the names.
+    """Returns the results that depend on these names alone; raises TypeError for a name that is not a str. The log validates the names.
 
-    The last few tuples are remembered, since most broadcasts go to the same thousand vchannels. The tuple of the last answer is
-    recognized by its identity: to hash a thousand names takes longer than the rest of a call.
+    The last few tuples are remembered, since most broadcasts go to the same thousand vchannels. The tuple of the last answer is recognized
+    by its identity: to hash a thousand names takes longer than the rest of a call.
     """
     names = _last[0]
     if names.vchannels is vchannels:
@@ -282,7 +282,7 @@ def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
     try:
         names = _last[0] = _names_of(vchannels)
     except TypeError:
-        _check_names(vchannels)  # names the culprit; the cache only says that something is unhashable
+        _check_names(vchannels)  # names the culprit; the cache only reports that an object is unhashable
         raise
     return names
 

@@ -6,21 +6,20 @@ A newer version is a FormatError, and any other value that cannot be read is a C
     task/<id>           the intent of a broadcast that spans pchannels: header, content, places. Saved before its first copy
     progress/<id>       bitmap of the durable copies of such a broadcast; only for people who read the KV: the logs are exact
     acks/<id>/<chunk>   bitmap of the acks of CHUNK_BITS vchannels: an ack rewrites 128 bytes at most, however wide the broadcast
-    abort/<id>          the reason. Saved before the first vchannel is told
+    abort/<id>          the reason. Saved before the first vchannel gets its abort
     done/<id>           how it ended and when. Saved in the operation that removes all other records of the broadcast; it outlives
                         the last checkpoint that lists a copy, and serves as a tombstone after that
 
 <id> is the broadcast's id in 16 hexadecimal digits, so that the keys are ordered as the ids are.
 
-Recovery: finds the broadcasts that a crash or a close interrupted, from what the KV and the logs hold. Pure.
+Recovery finds the broadcasts that a crash or a close interrupted, from the records in the KV and the copies in the logs.
 
-They are the broadcasts with a task record and those whose copies a log lists, except those with a done mark. The frame of a broadcast
-on one pchannel is its intent: its header names every vchannel. A copy is appended if, and only if, neither a log nor the KV counts it as
-appended.
+They are the broadcasts with a task record or with copies in a log, except those with a done mark. The frame of a broadcast on one pchannel
+is its intent: its header names every vchannel. A copy is appended if, and only if, neither a log nor the KV counts it as appended.
 
-The KV may have gone back to an earlier time, when an older copy of it was restored, so that a broadcast over several pchannels has lost its
-record. It is finished from its copies: they name all of its vchannels, and have its content. Acks that are not in the KV any more are
-waited for again, and the reason of an abort is lost.
+A restore of an older copy of the KV may remove the record of a broadcast over several pchannels. Such a broadcast is finished from its
+copies: they name all of its vchannels, and have its content. Acks that the KV has lost are waited for again, and the reason of an abort is
+lost.
 """
 
 from __future__ import annotations
@@ -216,7 +215,7 @@ _text: Final = msgspec.msgpack.Decoder(tuple[int, str])
 
 
 class RecoveredTasks(msgspec.Struct):
-    """The broadcasts that were found. `tasks` ascend by id; the content is None if only the log has it.
+    """The recovered broadcasts. `tasks` ascend by id; the content is None if only the log has it.
 
     `done` has the done marks, each with the pchannels whose logs still list its broadcast.
     """
@@ -224,15 +223,15 @@ class RecoveredTasks(msgspec.Struct):
     tasks: list[tuple[Task, Content | None]] = []
     done: dict[int, tuple[DoneMark, tuple[str, ...]]] = {}
     garbage: list[str] = []
-    """Keys of broadcasts that have nothing else left, because they were aborted before any part of them was in a log."""
+    """Keys of broadcasts without any other trace, because they were aborted before any part of them was in a log."""
 
 
 def rebuild(
     stored: StoredBroadcasts, copies: Sequence[CopiesInLog], *, located: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {}
 ) -> RecoveredTasks:
-    """Returns the broadcasts to finish, and those that have finished. Raises CorruptionError if KV and logs contradict each other.
+    """Returns the broadcasts to finish, and the finished ones. Raises CorruptionError if KV and logs contradict each other.
 
-    `located` returns the pchannels of those of some vchannels that exist.
+    `located` returns the pchannels of the existing vchannels among some.
     """
     recovered = RecoveredTasks()
     listed: dict[int, list[CopiesInLog]] = {}

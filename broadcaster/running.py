@@ -1,6 +1,6 @@
 """Running: a broadcast between its keys and its end, the callers that wait for it, and the table of all running broadcasts.
 
-Makes no decisions: the task says what is to be written next, and the lifecycle does it.
+Makes no decisions: the task decides what is written next, and the lifecycle writes it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from broadcaster.task import Task
 from wal.message import BroadcastHeader
 
 _IDS_MIN: Final = 64
-"""So many ids of finished broadcasts are kept in any case, so that few broadcasts do not have the heap made again for each."""
+"""The number of ids of finished broadcasts that are kept in any case, so that a few broadcasts do not rebuild the heap for each."""
 
 
 class Callers(msgspec.Struct, eq=False):
     """The callers that wait for one broadcast.
 
-    `append` is None once it was answered, or when its caller is gone; `outcomes` are collected for it. `acks` are answered after the next
-    save, `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
+    `append` is None after its answer, or when its caller is gone; `outcomes` are collected for it. `acks` are answered after the next save,
+    `aborts` and `watch_all` at the end, and `watch_once` when the first ack is durable.
     """
 
     append: AppendCall | None = None
@@ -56,7 +56,7 @@ class Callers(msgspec.Struct, eq=False):
         return self.watch_all if call.everywhere else self.watch_once
 
     def answer_watchers(self, watchers: list[WatchCall], owner: int) -> None:
-        """Removes this owner from the watchers, and answers those that wait for no other broadcast."""
+        """Removes this owner from the watchers, and answers each watcher that waits for no other broadcast."""
         for call in watchers:
             call.owners.discard(owner)
             if not call.owners:
@@ -85,13 +85,13 @@ class Acks(msgspec.Struct, eq=False):
     durable: bool = False
 
     def add(self, bit: int | None) -> None:
-        """Notes the bit of a new ack; None means no new ack."""
+        """Records the bit of a new ack; None means no new ack."""
         if bit is not None:
             self.unsaved.add(bit // CHUNK_BITS)
 
 
 class Running(msgspec.Struct, eq=False):
-    """One broadcast that holds its keys in the lock table under the number `owner`.
+    """One broadcast that has its keys in the lock table under the number `owner`.
 
     `content` is dropped, and its `size` released, once all copies are durable. `recorded`: the metadata has, or is about to have, a record
     of it, because it spans pchannels. `saved_appends`: the last saved bitmap of copies. `dropped`: one of its vchannels may have been
@@ -111,10 +111,10 @@ class Running(msgspec.Struct, eq=False):
 
 
 class RunningTable:
-    """The running broadcasts, by id and by owner, and those that were touched in this turn.
+    """The running broadcasts, by id and by owner, and the broadcasts that were touched in this turn.
 
-    Iteration yields them in the order in which they began. `states` counts them by state, whenever it is asked for: there may be many, and
-    nobody walks all of them for a number.
+    Iteration yields them in the order in which they began. `states` counts them by state, and is kept up to date: there may be many, and a
+    number must not cost a walk through all of them.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class RunningTable:
         return self._by_id.get(broadcast_id)
 
     def of_owner(self, owner: int) -> Running | None:
-        """Returns the broadcast whose keys this owner holds in the lock table, or None."""
+        """Returns the broadcast whose keys this owner has in the lock table, or None."""
         return self._by_owner.get(owner)
 
     def of_owners(self, owners: Iterable[int]) -> list[Running]:

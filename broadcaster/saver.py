@@ -1,9 +1,9 @@
-"""Saver: runs the saves of a broadcaster one at a time, and collects the changes for the next one.
+"""Saver: runs the saves of a broadcaster one after the other, and collects the changes for the next one.
 
-Owns the order of changes and their path to the KV: a group commit. Guarantees: one operation at a time, so that no change becomes durable
-before an earlier one; the changes that arrive meanwhile are saved together, in as few operations as the KV allows. A change that can be
-refused is refused if there is no room for it, or if it is too large for the KV by itself. Without room all other changes are retried until
-there is some or the log closes; a permanent error fails the broadcaster.
+Owns the order of changes and their path to the KV: a group commit. Guarantees: only one operation is under way, so that no change becomes
+durable before an earlier one; the changes that arrive meanwhile are saved together, in as few operations as the KV allows. A change that
+can be refused is refused if the KV has no room for it, or if it is too large by itself. Without room all other changes are retried until
+the KV has some or the log closes; a permanent error fails the broadcaster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Saver:
     ) -> None:
         """Saves the change whole or not at all, after every earlier change; `then` is called once it is durable.
 
-        `refused(error)` is called if there is no room, or if the change is too large for the KV: then no part of it is saved.
+        `refused(error)` is called if the KV has no room, or if the change is too large for it: then no part of it is saved.
         """
         self._changes.add(TaskChange(saves, removals, then, refused))
 
@@ -148,7 +148,7 @@ class TaskChanges:
         self._waiting.append(change)
 
     def put_back(self, changes: Iterable[TaskChange]) -> None:
-        """Puts the unsaved changes of the last operation before those that wait."""
+        """Puts the unsaved changes of the last operation before the waiting ones."""
         self._waiting.extendleft(reversed(list(changes)))
 
     def take(self) -> SavedBatch:

@@ -1,14 +1,15 @@
-"""Task: one broadcast from its keys to its last ack. Pure: its methods report what happened, and return what is to be written next.
+"""Task: one broadcast from its keys to its last ack. Pure: its methods take events, and return what is to be written next.
 
 Owns which copies are durable, which are acknowledged, and the resulting state; EDGES has every transition. Guarantees: nothing is written
 before the intent is durable; a durable copy is never appended again; a copy with an unknown outcome is never assumed missing (it is
-appended again, and the log answers with the copy that it has). DONE, ABORTED and WITHDRAWN are final; then its owner removes the task.
+appended again, and the log answers with a copy that it already has). DONE, ABORTED and WITHDRAWN are final; then its owner removes the
+task.
 
 Copies and acks are bits of an int, in the order of `header.vchannels`. The vchannels of one pchannel are a lane: they share one frame, one
-outcome and one backoff. A vchannel whose log refuses its copy permanently makes the task STUCK once the other copies are durable: the task
+outcome and one backoff. A vchannel whose log refuses its copy permanently makes the task STUCK once the other copies are durable. The task
 keeps its keys and is listed, the copy is retried periodically (the vchannel may be recreated), and an operator may abort it. A broadcast
 that every vchannel refuses at once, or that no log has room for, is WITHDRAWN if no part of it is in a log: its caller gets the error and
-nothing of it remains. Once any part of it is in a log, a lane without room is retried until there is room: it is `delayed`.
+nothing of it remains. Once any part of it is in a log, a lane without room is retried until the log has room: it is `delayed`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class _Lane(msgspec.Struct):
     """The vchannels of one pchannel, as bits.
 
     `refused`: they will not take their copy; `unknown`: the outcome of their last append is unknown; `aborted`: they got the abort. `full`:
-    there was no room for the last frame, and no part of it was written. `busy`: a frame is under way, for the vchannels in `frame`;
-    `waiting`: a backoff is under way.
+    the log had no room for the last frame, and wrote no part of it. `busy`: a frame is under way, for the vchannels in `frame`; `waiting`:
+    a backoff is under way.
     """
 
     members: int
@@ -101,7 +102,7 @@ class Task:
 
     @property
     def traceless(self) -> bool:
-        """True if no log can hold any part of it."""
+        """True if no log can have any part of it."""
         return not self.appended and not any(lane.unknown or lane.busy for lane in self._lanes.values())
 
     @property
@@ -130,7 +131,7 @@ class Task:
         return next((lane.error for lane in self._lanes.values() if lane.error is not None), None)
 
     def touched(self) -> tuple[str, ...]:
-        """Returns the pchannels whose logs hold copies of it."""
+        """Returns the pchannels whose logs have copies of it."""
         return tuple(pchannel for pchannel, lane in self._lanes.items() if lane.members & self.appended)
 
     # -- what is written
@@ -147,11 +148,11 @@ class Task:
         self._move(BroadcastState.WITHDRAWN)
 
     def saving(self) -> None:
-        """Notes that an intent (to broadcast, to abort) is being saved: nothing is written until `saved` has been called as often."""
+        """Records that an intent (to broadcast, to abort) is being saved: nothing is written until `saved` has been called as often."""
         self._unsaved += 1
 
     def saved(self) -> None:
-        """Notes that an intent is durable."""
+        """Records that an intent is durable."""
         self._unsaved -= 1
         self._settle()
 
@@ -177,7 +178,7 @@ class Task:
         return steps
 
     def took(self, step: Step, refusals: Mapping[str, WALError]) -> float | None:
-        """Notes that a frame is durable except for the vchannels that refused; returns the seconds until those are retried, or None."""
+        """Records that a frame is durable except for the vchannels that refused; returns the seconds until those are retried, or None."""
         lane = self._lane_of(step)
         refused = self._mask(refusals)
         if step.kind is StepKind.ABORTS:
@@ -191,7 +192,7 @@ class Task:
         return self._outcome(lane, refused, refusals.values())
 
     def failed(self, step: Step, error: WALError) -> float | None:
-        """Notes that no part of a frame is known to be durable; returns the seconds until it is retried, or None for never."""
+        """Records that no part of a frame is known to be durable; returns the seconds until it is retried, or None for never."""
         lane = self._lane_of(step)
         if step.kind is StepKind.ABORTS:
             lane.error = error
@@ -202,14 +203,14 @@ class Task:
         return self._outcome(lane, 0 if error.retryable else lane.frame, (error,))
 
     def put_back(self, step: Step) -> None:
-        """Notes that a frame was never passed to the log."""
+        """Records that a frame was never passed to the log."""
         self._lane_of(step)
 
     def retry(self, pchannel: str) -> None:
-        """Notes that the backoff of this lane has ended."""
+        """Records that the backoff of this lane has ended."""
         self._lanes[pchannel].waiting = False
 
-    # -- what is told from outside
+    # -- what the caller reports
 
     def ack(self, vchannel: str) -> int | None:
         """Returns the bit of a new ack, or None if it changes nothing; InvalidArgumentError if the vchannel is not in the broadcast."""
@@ -240,7 +241,7 @@ class Task:
         return True
 
     def restore(self, *, appended: Iterable[str], acked: int, reason: str | None, aborted: Iterable[str]) -> None:
-        """Sets what recovery knows about the broadcast: once, before anything else."""
+        """Sets the recovered state of the broadcast: once, before any other call."""
         self.appended = self._mask(appended)
         self.acked = acked & self._full
         aborted_mask = self._mask(aborted)
@@ -280,7 +281,7 @@ class Task:
         return not lane.busy and not lane.unknown and not (lane.members & self.appended & ~lane.aborted)
 
     def _untouched(self) -> bool:
-        """Returns whether only the caller can know of it: a task that was ever STUCK stays until it is aborted."""
+        """Returns whether the broadcast has no trace outside its caller. A task that was ever STUCK stays until it is aborted."""
         return self.state is BroadcastState.PENDING and not (self.uncertain or self.acked or self._recovered)
 
     def _move(self, to: BroadcastState) -> None:

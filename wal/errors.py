@@ -1,9 +1,9 @@
 """The errors of the product, and what a caller can do about each.
 
-The errors form one shallow tree. Every error has a numeric `code` (Milvus' `StreamingCode`, which a wire can carry), and `retryable`
-says whether the same call may succeed later; a class exists only if a caller would act differently. A log that the caller closed
-(`ClosedError`) and one that broke (`StorageError`, `UnknownOutcomeError`) raise different classes. An error with `outcome_unknown` does
-not say whether the call took effect.
+The errors form one shallow tree. Every error has a numeric `code` (Milvus' `StreamingCode`, which a wire can carry), and `retryable` is
+True if the same call may succeed later; a class exists only if a caller would act differently. A log that the caller closed (`ClosedError`)
+and a log that broke (`StorageError`, `UnknownOutcomeError`) raise different classes. After an error with `outcome_unknown`, the call may or
+may not have taken effect.
 
     WALError
     ├── BulkAppendError                        append_bulk failed in the middle: .outcomes, .remaining; also of its cause's class
@@ -16,7 +16,7 @@ not say whether the call took effect.
     ├── ChannelExistError / ChannelNotExistError / ChannelFencedError / UnmatchedChannelTermError
     ├── IgnoredOperationError / InvalidRequestSeqError / InnerError / EndOfStreamError / UnknownError
     ├── TransactionExpiredError / InvalidTransactionStateError
-    ├── ConflictError                          an event is not the last one that the append expected: .last, .vchannel
+    ├── ConflictError                          the last event differs from the append's expected_last: .last, .vchannel
     ├── ResourceAcquiredError                  a resource key is held: .keys, .holder
     ├── UnknownOutcomeError                    sent, but not answered: retry with the same idempotency key
     ├── TruncatedError                         the position is gone: .earliest
@@ -29,8 +29,8 @@ not say whether the call took effect.
     ├── WouldBlockError                        a bound is reached: wait, or make room
     ├── NotLocalError                          the pchannel is not served by this process
     ├── UnavailableError                       a server could not be reached or did not answer; nothing was changed
-    │   └── NotLeaderError                     a coordinator that does not lead: it says who does
-    ├── SessionLostError                       a lease ran out or was revoked: it holds nothing any more
+    │   └── NotLeaderError                     a coordinator that does not lead: .leader is the address of the leader
+    ├── SessionLostError                       a lease ran out or was revoked: stop the work that it protected
     └── UnrecoverableError
 """
 
@@ -135,16 +135,16 @@ class WALError(Exception):
 
 
 class BulkAppendError(WALError):
-    """`append_bulk` failed in the middle. `.results` are those of the messages before the first that is not known to be durable, in order.
+    """`append_bulk` failed in the middle. `.results` has the results before the first message that is not known to be durable, in order.
 
     Messages on another pchannel, or sent at the same time, may be durable after that one: `.outcomes` has the result or the error of each
     message, and `.remaining` the messages that have an error, both in input order. A message that was not sent has an
-    IgnoredOperationError. `await log.append_bulk(error.remaining)` repeats what is not known to be durable. A message whose error has
-    `outcome_unknown` is among them although it may be in the log, where the repetition would write it twice: look before, or append
-    messages that must not be written twice with an idempotency key each.
+    IgnoredOperationError. `await log.append_bulk(error.remaining)` repeats the messages that are not known to be durable. A message whose
+    error has `outcome_unknown` is among them although it may be in the log, where the repetition would write it twice: look before, or
+    append messages that must not be written twice with an idempotency key each.
 
-    The error is also of the class of its `__cause__`, the error of the first of these messages, with its `code` and `retryable`:
-    `except StorageError` catches it if the cause is a StorageError. Its `outcome_unknown` is True if that of any message is.
+    The error is also of the class of its `__cause__`, the error of the first of these messages, with its `code` and `retryable`: `except
+    StorageError` catches it if the cause is a StorageError. Its `outcome_unknown` is True if that of any message is.
     """
 
     results: Sequence[AppendResult] = ()
@@ -188,7 +188,7 @@ class InvalidArgumentError(WALError, ValueError):
 
 
 class AuthenticationError(InvalidArgumentError):
-    """A server takes no calls with this token, or none without one, or the token has not the right that the call needs."""
+    """A server refuses this token, or a call without a token, or the token lacks the right that the call needs."""
 
     code = StreamingCode.UNAUTHENTICATED
 
@@ -224,7 +224,7 @@ class NoPayloadError(WALError, AttributeError):
 
 
 class PayloadError(WALError):
-    """A payload holds no value of the type that it is read as. `.message` is the message, or the body, as it is in the log.
+    """A payload is not a value of the type that it is read as. `.message` is the message, or the body, as it is in the log.
 
     The read has not passed it. Read on after it with `StartAfter(error.message.message_id)`, or with a scanner without a type.
     """
@@ -239,7 +239,7 @@ class PayloadError(WALError):
 class HandlerFailedError(WALError):
     """A message is out of attempts, or was rejected, and its consumer has no dead letter: the consumer has ended, and skipped nothing.
 
-    `.message` is the message, `.attempts` how often it was tried; the handler's exception is the cause. A consumer that is started again
+    `.message` is the message, `.attempts` the number of attempts; the handler's exception is the cause. A consumer that is started again
     begins with the first attempt.
     """
 
@@ -272,7 +272,7 @@ class ChannelNotExistError(WALError):
 class ChannelFencedError(WALError):
     """A writer with a higher term owns the pchannel now; this handle writes and acknowledges nothing any more.
 
-    `.term` is the highest term that the log of the pchannel is known to have had, 0 if the refusal does not say: it opens in terms above.
+    `.term` is the highest known term of the pchannel's log, 0 if the refusal has no term: the log opens in terms above it.
     """
 
     code = StreamingCode.CHANNEL_FENCED
@@ -283,7 +283,7 @@ class ChannelFencedError(WALError):
 
 
 class UnmatchedChannelTermError(WALError):
-    """A call for a pchannel is of another term than the pchannel. `.term` is that of the newest call for it there, 0 if it is not known."""
+    """A call for a pchannel is of another term than the pchannel. `.term` is that of the newest call for it there, 0 if unknown."""
 
     code = StreamingCode.UNMATCHED_CHANNEL_TERM
 
@@ -336,10 +336,10 @@ class InvalidTransactionStateError(WALError):
 
 
 class ConflictError(WALError):
-    """The last event of a vchannel is not the one that the append expected (`expected_last`). Nothing of the append was written.
+    """The last event of a vchannel differs from `expected_last` of the append. Nothing of the append was written.
 
-    `.last` is the id of that event, which is durable, or None if there is none; `.vchannel` is the vchannel. The same call would fail
-    again: read the vchannel up to `.last`, decide again, and append with `expected_last=error.last`.
+    `.last` is the id of the vchannel's last event, which is durable, or None without one; `.vchannel` is the vchannel. The same call would
+    fail again: read the vchannel up to `.last`, decide again, and append with `expected_last=error.last`.
     """
 
     code = StreamingCode.CONFLICT
@@ -351,7 +351,7 @@ class ConflictError(WALError):
 
 
 class ResourceAcquiredError(WALError):
-    """A resource key is held by an unfinished broadcast."""
+    """An unfinished broadcast holds a resource key."""
 
     code = StreamingCode.RESOURCE_ACQUIRED
     retryable = True
@@ -386,8 +386,8 @@ class TruncatedError(WALError):
 class LogWentBackError(WALError):
     """The log no longer has what its reader or writer has seen: an older copy of it was restored.
 
-    `.last_common` is the id of the newest event that is certainly the same in both, or None if there is none, or none is known. Events that
-    were seen after it are gone, and others may be in their places: look what became of them before you go on after `.last_common`.
+    `.last_common` is the id of the newest event that is certainly the same in both, or None if no such event exists or is known. Later
+    events that were seen are gone, and others may have their positions: check their effects before you continue after `.last_common`.
     """
 
     code = StreamingCode.LOG_WENT_BACK
@@ -399,7 +399,7 @@ class LogWentBackError(WALError):
         self.last_common: MessageID | None = self.commons[0] if last_common is None and self.commons else last_common
 
     def of(self, pchannel: str) -> LogWentBackError:
-        """Returns the error with the last common event of this pchannel, None if none of it is known."""
+        """Returns the error with the last common event of this pchannel, None if it is unknown."""
         common = next((one for one in self.commons if one.pchannel == pchannel), None)
         if common == self.last_common:
             return self
@@ -409,7 +409,7 @@ class LogWentBackError(WALError):
 class CorruptionError(WALError):
     """Data at or below the durable position is damaged. It is never skipped and never delivered.
 
-    `path` and `offset` (in bytes from the start of that file) say where, `expected` says what should be there.
+    `path` and `offset` (in bytes from the start of that file) are the location of the damage, `expected` describes the sound content.
     """
 
     code = StreamingCode.CORRUPTION
@@ -456,9 +456,9 @@ class LockedError(WALError):
 
 
 class FormatError(WALError):
-    """The files are no journal, or a newer version wrote them; or there is no log yet, and the call must not create one.
+    """The files are not a journal, or a newer version wrote them; or the log does not exist, and the call must not create it.
 
-    Also the error of a client whose server has another log than the one that it opened: nothing was done, and the client has ended.
+    Also the error of a client whose server now has another log than the opened one: the call had no effect, and the client has ended.
     """
 
     code = StreamingCode.FORMAT
@@ -485,7 +485,9 @@ class UnavailableError(WALError):
 
 
 class NotLeaderError(UnavailableError):
-    """This coordinator does not lead: ask the one at `leader`, an address, which is empty while none is known. Nothing was changed."""
+    """This coordinator does not lead: ask the one at the address `leader`, which is empty while the leader is unknown. Nothing was
+    changed.
+    """
 
     code = StreamingCode.NOT_LEADER
 
@@ -495,9 +497,9 @@ class NotLeaderError(UnavailableError):
 
 
 class SessionLostError(WALError):
-    """A session's lease ran out, was revoked or could not be renewed in time: stop what it entitled you to, and open a new one.
+    """A session's lease ran out, was revoked or could not be renewed in time: stop the work that it protected, and open a new one.
 
-    A server of a log also refuses changes with it that arrive after their client has given them up.
+    A server of a log also refuses a change of the session that arrives after its client has abandoned it.
     """
 
     code = StreamingCode.SESSION_LOST
@@ -547,7 +549,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def caused(error: _E, cause: BaseException | None) -> _E:
-    """Returns the error with this cause, for one that is not raised here."""
+    """Returns the error with this cause, for an error that is raised later or elsewhere."""
     error.__cause__ = cause
     return error
 
@@ -559,4 +561,4 @@ def defect(text: str, cause: BaseException) -> UnknownError:
 
 def closed_log(what: str = "") -> ClosedError:
     """Returns the error of a call that the closing of the log ended, or of one on a log that is closed, if `what` names that."""
-    return ClosedError(f"the log {what} is closed: open it again to go on" if what else "the log was closed: open it again to go on")
+    return ClosedError(f"the log {what} is closed: open it again to continue" if what else "the log was closed: open it again to continue")

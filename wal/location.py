@@ -1,4 +1,4 @@
-"""Locations: one string says where the log is, and another where its metadata is.
+"""Locations: one string for the log, and another for its metadata.
 
 This file only parses: it opens nothing and looks at no file. A path becomes absolute, so that it means the same file whatever the current
 directory is later, and errors show it whole. A leading `~` or `~user` is expanded; symbolic links are left to the system.
@@ -263,7 +263,7 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
 def parse_root(root: str) -> EtcdLocation:
     """Parses the root of a cluster, `etcd://host:port[,host:port…]/root` with the options of the setting `kv`.
 
-    Raises InvalidArgumentError for any other text, and for one with a password, which command lines and log lines would show.
+    Raises InvalidArgumentError for any other text, and for a root with a password, which command lines and log lines would show.
     """
     parsed = parse_kv(root)
     if isinstance(parsed, Path):

@@ -30,7 +30,7 @@ ENVIRONMENT_PREFIX: Final = "WAL_"
 TEST_PREFIX: Final = "WAL_TEST_"
 """Variables that name servers for the project's own tests; they are not settings."""
 SERVER_PREFIX: Final = "WAL_SERVER_"
-"""Variables of a process that serves a log to clients: how it is reached, not how its log is kept."""
+"""Variables of a process that serves a log to clients: about its service, not about its log."""
 SERVER_TABLE: Final = "server"
 """The table of a settings file with the same."""
 
@@ -63,15 +63,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compression: Literal["none", "zstd"] | None = None
     """Whether the blocks of new frames are compressed. It is saved with the log, for every later writer; None: as saved, else "none"."""
     time_tick_interval_s: float = 0.2
-    """How often the promised tick of an idle pchannel advances."""
+    """The interval at which the promised tick of an idle pchannel advances."""
     idempotency_window_count: int | None = None
     """The plain keys that a pchannel remembers; None: all of `idempotency_window_s`, as far as IDEMPOTENCY_WINDOW_BYTES allow."""
     idempotency_window_s: float = 3600.0
     producers_max: int = 4096
     scheduled_max: int = 65_536
-    """The messages of a pchannel that wait for their time, …"""
+    """The messages of a pchannel that wait for their delivery time, …"""
     scheduled_bytes_max: int = 32 * MIB
-    """… and the bytes that they take: they are in memory, and in each checkpoint."""
+    """… and their bytes: they are in memory, and in each checkpoint."""
     broadcast_tasks_max: int = 65_536
     broadcast_vchannels_max: int = 16_384
     kv: str | Secret | None = None
@@ -136,9 +136,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients of a server may have under way, together and (`client_…`) each. Sizes are in bytes, times in seconds.
+    """The bounds of what the clients of a server may have under way, together and (`client_…`) each. Sizes are in bytes, times in seconds.
 
-    They are given like the other options of a server; `SERVER_BOUNDS` says what each means.
+    They are passed like the other options of a server; `SERVER_BOUNDS` explains each.
     """
 
     connections_max: int = 8_192
@@ -159,9 +159,9 @@ class ServerBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, values: Mapping[str, tuple[str, Any]]) -> ServerBounds:
-        """Returns the bounds of these values: by name, where each comes from and the value, perhaps as a text with a unit.
+        """Returns the bounds of these values: each name maps to the value's source and the value, perhaps as a text with a unit.
 
-        Raises InvalidArgumentError that begins with where a wrong value comes from.
+        Raises InvalidArgumentError that begins with the source of a wrong value.
         """
         return cls(**{name: cls._checked(where, name, value) for name, (where, value) in values.items()})
 
@@ -243,7 +243,7 @@ def seconds_from_text(what: str, text: str, least: float = 0.0, most: float = SE
 
 
 def server_table(path: str | os.PathLike[str]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the table of a settings file about the server, empty if there is none, and how errors about it begin."""
+    """Returns the table of a settings file about the server, empty if it has none, and the beginning of errors about it."""
     file = absolute_path(os.fspath(path), "the settings file")
     where = f"settings file {str(file)!r}"
     table = _from_file(file, where).get(SERVER_TABLE, {})
@@ -353,7 +353,7 @@ def _from_file(path: Path, where: str) -> dict[str, Any]:
         raise InvalidArgumentError(f"{where} is not TOML: {error}") from error
     except UnicodeDecodeError as error:
         wrong = f"{where} is not TOML: byte {error.start} is not UTF-8"
-    raise InvalidArgumentError(wrong)  # after the handler: the codec's error holds the whole file
+    raise InvalidArgumentError(wrong)  # after the handler: the codec's error contains the whole file
 
 
 def _from_text(where: str, name: str, text: str) -> Any:
@@ -374,7 +374,7 @@ def _from_text(where: str, name: str, text: str) -> Any:
 
 
 def _accepted(name: str) -> str:
-    """Says which texts are values of a setting."""
+    """Returns which texts are values of a setting."""
     if name in _SIZES:
         return "a size: write bytes, or a whole number and one of " + ", ".join(_SIZE_UNITS) + ", for example 8MiB"
     if name in _SECONDS:
@@ -437,7 +437,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "cursor_lag_bytes_max": "held bytes beyond which a cursor turns stale and holds nothing back; default: no limit",
     "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
 }
-"""Says in a line what each setting means, for the help of commands."""
+"""The meaning of each setting in a line, for the help of commands."""
 SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "connections_max": "most connections; a new one above it is closed",
     "idle_connection_s": "time after which a connection without a call is closed",
@@ -455,4 +455,4 @@ SERVER_BOUNDS: Final[Mapping[str, str]] = {
     "txn_keepalive_s_max": "longest keepalive that a client may give a transaction",
     "consumer_grace_s": "time after which a consumer that has lost its connection loses its cursor",
 }
-"""What each bound of a server means, in a line."""
+"""The meaning of each bound of a server, in a line."""

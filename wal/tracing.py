@@ -1,13 +1,13 @@
 """Traces of a log's calls by OpenTelemetry (the extra `otel`): `traced(log)`, and `handling(message)` for handlers of one's own.
 
 How it works. `traced` returns an object with the calls of the log, of which appends, commits, broadcasts and handlers get a span; the log
-itself is unchanged, so it costs nothing where nobody traces. A message that is appended in a span carries the span's context in its
-property `traceparent`, as W3C writes it; properties whose keys begin with `_` belong to the log. Whoever handles the message, in
-whichever process, gets a span in the same trace, with a link to the append.
+itself is unchanged, so it costs nothing without traces. A message that is appended in a span carries the span's context in its property
+`traceparent`, as W3C writes it; properties whose keys begin with `_` belong to the log. The handling of the message, in whichever process,
+gets a span in the same trace, with a link to the append.
 
 Guarantees: a span has names, sizes, counts and ids, and never a payload, a property, or the text of an error. TimeTicks are not traced.
 
-What can go wrong: a `traceparent` that is none is ignored; the handler's span then begins a trace of its own.
+What can go wrong: an invalid `traceparent` is ignored; the handler's span then begins a trace of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "time_tick": "wal.time_tick",
     "broadcast_id": "wal.broadcast.id",
 }
-"""The attributes of spans by what they say. Those of messaging are names of OpenTelemetry's semantic conventions."""
+"""The attributes of spans by their content. Those of messaging are names of OpenTelemetry's semantic conventions."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SEND, _PROCESS = "send", "process"
 _CONTEXT_BYTES: Final = 72
@@ -302,7 +302,7 @@ def _span(
         kind=kind,
         attributes=attributes,
         links=links,
-        record_exception=False,  # the text of an error may show what is in the log
+        record_exception=False,  # the text of an error may show content of the log
         set_status_on_exception=False,
     ) as span:
         try:
@@ -349,7 +349,7 @@ def _common(messages: Iterable[Any]) -> str:
 
 
 def _noted(span: Span, result: Any) -> Any:
-    """Notes the result of an append in its span, and returns it."""
+    """Sets the result of an append in its span, and returns it."""
     if result.message_id is not None:
         span.set_attribute(ATTRIBUTES["message_id"], str(result.message_id))
         span.set_attribute(ATTRIBUTES["time_tick"], str(result.time_tick))
@@ -370,7 +370,7 @@ def _carrying(message: Message) -> Message:
 
 
 def _carried(message: Any) -> Any:
-    """Returns a message that carries the context; what is no message is left to the log, which refuses it."""
+    """Returns a message that carries the context; any other object is left to the log, which refuses it."""
     return _carrying(message) if isinstance(message, Message) else message
 
 

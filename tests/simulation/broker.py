@@ -273,7 +273,7 @@ class SharedLog(PChannelLog):
 
     async def _call(self, call: Callable[[], Any], what: str) -> Any:
         if self._closed and what != "closing":
-            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to go on")
+            raise ClosedError(f"the log of pchannel {self.pchannel!r} is closed: open it again to continue")
         return await self._link.call(call, f"{what}, pchannel {self.pchannel}")
 
     def _check_term(self) -> None:

@@ -342,7 +342,7 @@ class Connection:
         if self._gone is not None:
             said = f"{what}: {self._gone}"
             return UnknownOutcomeError(f"{said}; it may have been carried out") if writing else UnavailableError(said)
-        error = ClosedError(f"{what}: the log was closed before the server answered; open it again to go on")
+        error = ClosedError(f"{what}: the log was closed before the server answered; open it again to continue")
         error.outcome_unknown = writing
         return error
 

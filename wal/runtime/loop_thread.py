@@ -91,11 +91,11 @@ class LoopThread:
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         with running.idle:
             if self._stopped:
-                raise ClosedError("the log is closed: open it again to go on")
+                raise ClosedError("the log is closed: open it again to continue")
             try:
                 running.loop.call_soon_threadsafe(running.begin, future, partial(call, *args, **kwargs))
             except RuntimeError:  # the loop is closed
-                raise ClosedError("the loop of the log has ended under it: close the log, and open it again to go on") from None
+                raise ClosedError("the loop of the log has ended under it: close the log, and open it again to continue") from None
             running.calls.add(future)  # if the loop ends before it begins the call, the end of the thread cancels it
             future.add_done_callback(running.call_ended)
         return future

@@ -1,7 +1,7 @@
 """The interface of a log and of a backend: append frames, read them back, truncate, keep a checkpoint, refuse a lower term.
 
-A backend knows frames; it does not know the meaning of vchannels, transactions or readers. Journal segments, memory and Pulsar messages
-hold the same frames; one conformance suite (tests/storage/conformance.py) checks the same guarantees for all backends:
+A backend stores frames; vchannels, transactions and readers have no meaning to it. Journal segments, memory and Pulsar messages contain the
+same frames; one conformance suite (tests/storage/conformance.py) checks the same guarantees for all backends:
 
 * A frame is durable when `done` is called without an error: synced to disk, or acknowledged by the broker.
 * There is one writer per term: after `open` with a higher term, an append in a lower term is never written or acknowledged, not even
@@ -55,9 +55,9 @@ class StoredFrame(msgspec.Struct, frozen=True, gc=False):
 class FramePage(msgspec.Struct, frozen=True, gc=False):
     """The result of one `read`: the wanted frames in an extent of the log, and the end of that extent.
 
-    `next_position`: where the next read begins; everything from the start up to here has been examined. `last_event`:
-    (position, index) of the newest event in the extent, whether wanted or not; None when it holds none. `promised_tick`: the largest in the
-    extent: no later frame holds a tick at or below it; 0 for an empty extent.
+    `next_position`: where the next read begins; everything from the start up to here has been examined. `last_event`: (position, index) of
+    the newest event in the extent, whether wanted or not; None without an event. `promised_tick`: the largest in the extent: no later frame
+    has a tick at or below it; 0 for an empty extent.
     """
 
     frames: list[StoredFrame]
@@ -70,7 +70,7 @@ class Memory(Protocol):
     """Memory that bytes are read into, such as a buffer of Arrow: writable through a memoryview, and readable in parts."""
 
     def slice(self, offset: int, length: int, /) -> Memory:
-        """Returns a part of it, without a copy."""
+        """Returns a part of this memory, without a copy."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -78,11 +78,11 @@ class Memory(Protocol):
 
 
 class RowsRequest(msgspec.Struct, frozen=True, gc=False):
-    """What a reader of rows wants of the frames in [start, end): those that hold a run of one of `names` (None: all of them).
+    """A request for rows of the frames in [start, end) that contain a run of one of `names` (None: all frames).
 
     `accepts` returns whether the rows of this vchannel (name, incarnation) are wanted. Frames with a tick below `tick_min` or a promise at
-    or above `tick_end` are not wanted as rows, nor, with `inserts_only`, those with messages of other types. About `rows_max` rows, or
-    `bytes_max` bytes of bodies, are read into what `allocate` returns; None: no bodies are wanted.
+    or above `tick_end` are not wanted as rows, nor, with `inserts_only`, frames with messages of other types. About `rows_max` rows, or
+    `bytes_max` bytes of bodies, are read into the memory that `allocate` returns; None: no bodies are wanted.
     """
 
     start: int
@@ -106,10 +106,10 @@ class RowsFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class RowsPage(msgspec.Struct, frozen=True, gc=False):
-    """The result of a `RowsRequest`: frames as far as they fit, and their bodies one after the other, checked against their CRCs.
+    """The result of a `RowsRequest`: as many frames as fit, and their bodies one after the other, checked against their CRCs.
 
-    What `rows_head` leaves to its caller is not checked. `next_position`, `last_event` and `promised_tick` are as in a `FramePage`. The
-    page ends before the first wanted frame that does not fit, is damaged, or could not be read; then it `is_cut`.
+    Checks that `rows_head` leaves to its caller are not made. `next_position`, `last_event` and `promised_tick` are as in a `FramePage`.
+    The page ends before the first wanted frame that does not fit, is damaged, or could not be read; then it `is_cut`.
     """
 
     frames: list[RowsFrame]
@@ -138,8 +138,8 @@ class FrameWeight(msgspec.Struct, frozen=True, gc=False):
 class Extent(msgspec.Struct, frozen=True, gc=False):
     """A part of the log, [start, end), whose space is freed as a whole.
 
-    `sealed`: no more frames are added. The last extent is not sealed, and is never dropped. `newest_tick`: no event of a sealed extent
-    has a larger tick. `held`: its bytes, where positions do not count bytes.
+    `sealed`: no more frames are added. The last extent is not sealed, and is never dropped. `newest_tick`: no event of a sealed extent has
+    a larger tick. `held`: the stored bytes of the extent, where positions do not count bytes.
     """
 
     start: int
@@ -157,11 +157,10 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
 class LogState(msgspec.Struct, frozen=True, gc=False):
     """The state in which `open` found the log, after it cut a torn tail and synced the rest.
 
-    `end`: the position after the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log).
-    `promised_tick`: the largest tick that was ever promised or assigned, according to the log and its control data.
-    `earliest`: (position, index) of the first event that has not been truncated. `clean`: whether the last writer closed the log.
-    `newest`: (position, index) of the newest event, None when there is none (it may name a truncated one).
-    `torn_bytes`: the bytes of a partly written frame that was cut off.
+    `end`: the position after the last frame. `last_term`, `last_sequence`: of that frame (0, -1 for an empty log). `promised_tick`: the
+    largest tick that was ever promised or assigned, according to the log and its control data. `earliest`: (position, index) of the first
+    event that has not been truncated. `clean`: whether the last writer closed the log. `newest`: (position, index) of the newest event,
+    which may be truncated; None without an event. `torn_bytes`: the bytes of a partly written frame that was cut off.
     """
 
     end: int
@@ -175,10 +174,10 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unread(msgspec.Struct, frozen=True, gc=False):
-    """A part of a log that holds events of some vchannels: the frames with any, as their indexes have them.
+    """A part of a log with events of some vchannels: the frames that contain them, according to their indexes.
 
-    `events` counts all events and bodies of these frames from the beginning of the part on, those of other vchannels too: at least as many
-    as there are for the vchannels. `first_tick` is at or below the tick of the first one. Both are None where there is no index.
+    `events` counts all events and bodies of these frames from the beginning of the part on, including other vchannels: an upper bound for
+    the events of the vchannels. `first_tick` is at or below the tick of the first one. Both are None without an index.
     """
 
     bytes: int
@@ -187,7 +186,7 @@ class Unread(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def joined(cls, parts: Iterable[Unread]) -> Unread:
-        """Returns the sum of what indexes know of parts of a log, in their order."""
+        """Returns the sum over parts of a log, given in their order."""
         size = events = 0
         first_tick: int | None = None
         for part in parts:
@@ -223,21 +222,22 @@ class ReadableLog(abc.ABC):
         return max(0, end - start)
 
     def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
-        """Returns what a reader of these vchannels has not read, from the event `start`, (position, index), up to `end`.
+        """Returns the unread part of the log for a reader of these vchannels, from the event `start`, (position, index), up to `end`.
 
-        Computed from indexes, without a scan; an approximation by `bytes_between` where there is none. It may block, and any thread may
-        call it.
+        Computed from indexes, without a scan; without an index, an approximation by `bytes_between`. It may block, and any thread may call
+        it.
         """
         return Unread(self.bytes_between(start[0], end))
 
     @property
     def last_truncated(self) -> tuple[int, int] | None:
-        """Returns the newest event below `earliest` if an extent begins there; None if there is none or it is not known."""
+        """Returns the newest event below `earliest` if an extent begins there; None without such an event, or if it is unknown."""
         return None
 
     @abc.abstractmethod
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
-        """Returns the durable frames at or after `start` that hold a run of one of `names` (or concern every reader); all of them if None.
+        """Returns the durable frames at or after `start` that contain a run of one of `names` (or concern every reader); all frames if
+        None.
 
         A call reads about `bytes_max` bytes of log (at least one frame if there is one). A page may be empty although the extent is not:
         continue at its `next_position` until that is `durable_end`. With `end`, the read ends before the first frame at or above it, or at
@@ -254,14 +254,15 @@ class PChannelLog(ReadableLog):
     """One pchannel's log, opened for writing in one term."""
 
     frames_in_flight: ClassVar[int] = 2
-    """The number of frames worth appending before the first outcome: more where outcomes take long."""
+    """The number of frames worth appending before the first outcome; larger for a backend with slow outcomes."""
     group_bytes: int = 4 * 1024 * 1024
-    """Where a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX with its
-    tables; less where several frames in flight are faster than one."""
+    """The size at which a group commit is cut, unless one transaction alone is larger: 4 MiB, so that its frame stays below FRAME_BYTES_MAX
+    with its tables; less where several frames in flight are faster than one.
+    """
     frame_cost: ClassVar[int] = 0
-    """What it costs to replay a frame, however small it is, in bytes of log that are replayed in the same time."""
+    """The cost of replaying a frame of any size, in bytes of log that are replayed in the same time."""
     tick_frames: ClassVar[bool] = False
-    """Whether readers in other processes learn of ticks from the log alone, so that TimeTick frames must be written to it."""
+    """Whether readers in other processes get ticks from the log alone, so that TimeTick frames must be written to it."""
     term: int
     state: LogState
     """The state of the log when it was opened; it does not change afterwards."""
@@ -271,15 +272,15 @@ class PChannelLog(ReadableLog):
         """Queues a frame for writing; returns at once and never raises because of the log's state.
 
         Frames are written in the order of the calls. `done` is called exactly once for each, in that order, with ChannelFencedError,
-        StorageError (`outcome_unknown` is True when a part may have been written), one of REFUSALS (nothing was written; a later append
-        may succeed) or ClosedError (appended after `close`).
+        StorageError (`outcome_unknown` is True when a part may have been written), one of REFUSALS (nothing was written; a later append may
+        succeed) or ClosedError (appended after `close`).
         """
 
     async def intend(self, up_to: LogPosition | None) -> None:
-        """Shows other processes how far the log may be truncated next, None: not at all; they see it when it returns. `truncate` ends it.
+        """Shows other processes how far the log may be truncated next, None: not at all. They see it when this returns; `truncate` ends it.
 
-        A process that saves a cursor stores its pin, and then looks at the intent. The writer publishes its intent, and then looks at the
-        pins. So one of the two sees the other.
+        A process that saves a cursor stores its pin, and then reads the intent. The writer publishes its intent, and then reads the pins.
+        So one of the two sees the other.
         """
 
     @abc.abstractmethod
@@ -290,27 +291,26 @@ class PChannelLog(ReadableLog):
         """
 
     sealed: Callable[[], None] | None = None
-    """Called on the loop when another of the `extents` is sealed."""
+    """Called on the loop when one more of the `extents` is sealed."""
     failed: Callable[[WALError], None] | None = None
     """Called once on the loop when the log failed for good while no append was waiting: every later append fails with this error."""
 
     @abc.abstractmethod
     def extents(self) -> list[Extent]:
-        """Returns the extents that the log holds, oldest first and without gaps up to its durable end, including truncated ones that are
-        still held.
+        """Returns the extents of the log, oldest first and without gaps up to its durable end, including truncated ones that still take
+        space.
 
-        Truncating at (the `end` of a sealed extent, 0) frees that extent and all before it, unless `checkpointed` still holds them.
+        Truncating at (the `end` of a sealed extent, 0) frees that extent and all before it, unless `checkpointed` still needs them.
         """
 
     @property
     @abc.abstractmethod
     def checkpointed(self) -> int | None:
-        """Returns the position where recovery begins: nothing at or above it is freed, truncated or not. None: nothing is held for
-        recovery."""
+        """Returns the position where recovery begins: nothing at or above it is freed, truncated or not. None: recovery needs nothing."""
 
     @property
     def write_path(self) -> tuple[str, str]:
-        """Returns what writes small frames now and why, for a log that has a choice; else two empty texts."""
+        """Returns the path that writes small frames now and the reason, for a log that has a choice; else two empty texts."""
         return "", ""
 
     @property
@@ -326,19 +326,19 @@ class PChannelLog(ReadableLog):
 
     @abc.abstractmethod
     async def read_keyed(self, start: int, *, bytes_max: int) -> FramePage:
-        """Returns the durable frames at or after `start` that hold keyed events or copies of broadcasts, truncated or not, with all runs
+        """Returns the durable frames at or after `start` that contain keyed events or copies of broadcasts, truncated or not, with all runs
         readable.
 
-        Recovery uses it to read what `checkpointed` holds. Otherwise it works like `read`; it raises TruncatedError when `start` is below
-        the held frames.
+        Recovery uses it to read the frames after `checkpointed`. Otherwise it works like `read`; it raises TruncatedError when `start` is
+        below the stored frames.
         """
 
     @abc.abstractmethod
     async def last_events(self, start: int) -> dict[RunName, LogPosition]:
         """Returns the newest durable event at or after `start`, truncated or not, of each vchannel that has one there.
 
-        Of several incarnations of a name, only the newest is certain to be there. What is not held any more is left out, if it is in the
-        first extent; below that, it raises TruncatedError.
+        Of several incarnations of a name, only the newest is certain to be there. An event whose space was freed is left out, if it is in
+        the first extent; below that, the call raises TruncatedError.
         """
 
     @abc.abstractmethod
@@ -371,18 +371,19 @@ class PChannelLog(ReadableLog):
     async def release(self, position: int, *, state: int | None) -> None:
         """Advances `checkpointed` to `position`: recovery begins there from now on, with the checkpoint of `state` (None: without one).
 
-        Call it when the checkpoint is durably recorded. Space that was held only for an earlier one is freed, and other checkpoints are
+        Call it when the checkpoint is durably recorded. Space that only an earlier checkpoint needed is freed, and other checkpoints are
         removed. Does nothing for a position below the current one.
         """
 
     @property
     def map_noted(self) -> bool:
-        """Returns whether `note_map` was called in the life of this log; True where no other process reads its files."""
+        """Returns whether `note_map` was ever called for this log; True where no other process reads its files."""
         return True
 
     async def note_map(self) -> None:
-        """Notes durably that the map of the vchannels is in `LogBackend.folder`: a process that only reads takes its absence for damage
-        from now on."""
+        """Records durably that the map of the vchannels is in `LogBackend.folder`: for a process that only reads, its absence is damage
+        from now on.
+        """
 
 
 class LogBackend(abc.ABC):
@@ -395,7 +396,7 @@ class LogBackend(abc.ABC):
     frame_bytes_limit: int
     """The largest encoded frame that this backend ever accepts; larger settings are refused. Final once the backend is started."""
     frame_bytes_source: str = ""
-    """The origin of that limit and how to raise it, if it can be raised; else empty."""
+    """The origin of that limit and the way to raise it, if it can be raised; else empty."""
 
     @abc.abstractmethod
     async def start(self) -> None:
@@ -415,7 +416,7 @@ class LogBackend(abc.ABC):
         """
 
     async def raise_format(self) -> None:  # noqa: B027 - a backend without a format of its own relies on the metadata
-        """Notes durably that the log has cursors that move with transactions: versions that do not know these refuse it. Idempotent."""
+        """Records durably that the log has cursors that move with transactions: versions without that feature refuse it. Idempotent."""
 
     def folder(self, pchannel: str) -> Path | None:
         """Returns the directory of this pchannel, for files beside its log that other processes look for; None when logs are not files."""
@@ -459,7 +460,7 @@ class TailView(Protocol):
 class LogMoment(TailView, Protocol):
     """A log at one moment: its end as a reader sees it, its `earliest` event that is not truncated, and an origin that names it.
 
-    `last_truncated` is the newest event below `earliest`, None if it is not known.
+    `last_truncated` is the newest event below `earliest`, None if it is unknown.
     """
 
     @property
@@ -478,10 +479,10 @@ class LogMoment(TailView, Protocol):
 class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
     """A log at one moment: everything at or below `promised_tick` is below `durable_end`, and nothing above that tick may be shown.
 
-    `origin` identifies the log: its pchannel, incarnation and form of ids; the position is arbitrary. `lineage`: the restores it has gone
-    through. `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None
-    before any event; `last_truncated` the newest event below `earliest`, None if it is not known. `closed` says that no writer has the log
-    open; a killed writer leaves it False.
+    `origin` identifies the log: its pchannel, incarnation and form of ids; the position is arbitrary. `lineage`: the restores of the log.
+    `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None before any
+    event; `last_truncated` the newest event below `earliest`, None if it is unknown. `closed`: no writer has the log open; a killed writer
+    leaves it False.
     """
 
     origin: Origin
@@ -496,7 +497,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def failure(self) -> BaseException | None:
-        """None: another writer may open the log at any time, so no reader can know that nothing will follow."""
+        """None: another writer may open the log at any time, so it may always continue."""
         return None
 
 
@@ -508,7 +509,7 @@ def not_above(pchannel: str, owner: int, term: int) -> ChannelFencedError:
 
 
 def other_term(pchannel: str, owner: int, term: int) -> ChannelFencedError:
-    """Returns the error of a handle of this term whose log another one owns."""
+    """Returns the error of a handle of this term whose log belongs to another owner."""
     return ChannelFencedError(f"pchannel {pchannel!r} is owned by term {owner} now; this handle is of term {term}", term=owner)
 
 
@@ -527,7 +528,7 @@ def past_end(position: object, end: object) -> InvalidArgumentError:
 
 
 def too_long(frame_bytes: int, limit: int) -> InvalidArgumentError:
-    """Returns the error of an append of a frame that the log does not take."""
+    """Returns the error of an append of a frame that is larger than the log's limit."""
     return InvalidArgumentError(f"a frame of {frame_bytes} bytes is above the limit of {limit}: make smaller frames")
 
 
@@ -537,12 +538,12 @@ def closed_before(pchannel: str) -> ClosedError:
 
 
 def truncated(pchannel: str, start: object, earliest: object, *, event: MessageID | None) -> TruncatedError:
-    """Returns the error of a read below the earliest event; `event` is that, None if the log holds none."""
+    """Returns the error of a read below the earliest event; `event` is that, None for a log without events."""
     return TruncatedError(
         f"position {start} of pchannel {pchannel!r} has been truncated; the earliest event is at {earliest}", earliest=event
     )
 
 
 def released(pchannel: str, start: object, held: object) -> TruncatedError:
-    """Returns the error of a read of a frame whose space was given back."""
+    """Returns the error of a read of a frame whose space was freed."""
     return TruncatedError(f"position {start} of pchannel {pchannel!r} is gone; what is held begins at {held}", earliest=None)

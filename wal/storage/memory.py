@@ -35,10 +35,10 @@ _REPLACED: Final = 1 << 64
 
 
 class MemoryStore:
-    """The content of the logs of one process, whichever handle has them open.
+    """The content of the logs of one process, shared by all their handles.
 
     Owns: frames, positions, terms, truncation and checkpoints of each pchannel. It is the "disk" of the memory backend: handles come and
-    go, and a handle with a higher term fences those before it. Not thread-safe: one loop at a time uses it.
+    go, and a handle with a higher term fences the earlier ones. Not thread-safe: only one loop uses it.
     """
 
     def __init__(self) -> None:
@@ -148,14 +148,14 @@ class StoredChannel:
         first = at = bisect_left(self._positions, start)
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
-        promised_tick = taken = 0
+        promised_tick = total_bytes = 0
         next_position = max(start, end)
         while at < len(self._frames) and self._positions[at] < end:
             frame = self._frames[at]
-            if at > first and taken + frame.length > bytes_max:
+            if at > first and total_bytes + frame.length > bytes_max:
                 next_position = self._positions[at]
                 break
-            taken += frame.length
+            total_bytes += frame.length
             position = self._positions[at]
             header = frame.header
             promised_tick = max(promised_tick, header.promised_tick)
@@ -167,7 +167,7 @@ class StoredChannel:
         return FramePage(frames, next_position, last_event, promised_tick)
 
     def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
-        """Returns what `ReadableLog.unread_for` does."""
+        """Answers `ReadableLog.unread_for`."""
         parts: list[Unread] = []
         for at in range(bisect_left(self._positions, start[0]), len(self._frames)):
             position, frame = self._positions[at], self._frames[at]
@@ -205,7 +205,7 @@ class StoredChannel:
         """Lets recovery begin here from now on, with the checkpoint of `state` alone."""
         if self.checkpoint is None or position >= self.checkpoint:
             self.checkpoint = position
-            self.states = {at: kept for at, kept in self.states.items() if at == state}
+            self.states = {at: blob for at, blob in self.states.items() if at == state}
             self._drop()
 
     def state_of(self, position: int) -> bytes:
@@ -218,7 +218,7 @@ class StoredChannel:
             ) from None
 
     def held_bytes(self) -> int:
-        """Returns the bytes of frames below the earliest event that are held only for the checkpoint."""
+        """Returns the bytes of frames below the earliest event that only the checkpoint needs."""
         count = bisect_left(self._positions, self.earliest[0])
         return sum(frame.length for frame in self._frames[:count])
 
@@ -244,16 +244,16 @@ class StoredChannel:
 
     def _truncated(self, start: int) -> TruncatedError:
         position, index = self.earliest
-        left = position < self.end
-        event = MessageID(self.pchannel, self.incarnation, position, index, FORM_JOURNAL) if left else None
+        has_event = position < self.end
+        event = MessageID(self.pchannel, self.incarnation, position, index, FORM_JOURNAL) if has_event else None
         return truncated(self.pchannel, start, f"{position}:{index}", event=event)
 
 
 class MemoryLog(PChannelLog):
     """A pchannel of a MemoryStore, opened for writing in one term.
 
-    Owns the frames that were appended and are not answered yet. They are written and acknowledged together in the next turn of the loop, so
-    that `done` is never called inside `append` and a writer that was fenced in between writes nothing.
+    Owns the appended frames without an answer. They are written and acknowledged together in the next turn of the loop, so that `done` is
+    never called inside `append` and a writer that was fenced in between writes nothing.
 
     One pchannel in one term; see `PChannelLog`. Created by `MemoryBackend.open`.
     """
@@ -417,4 +417,4 @@ class MemoryBackend(LogBackend):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this memory backend is closed: make a new one on the same store to go on")
+            raise ClosedError("this memory backend is closed: make a new one on the same store to continue")

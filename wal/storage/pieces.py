@@ -5,8 +5,8 @@
     1 keys      2 producers      4 runs of keys: `idempotency/state`       3 copies: `copies`      5 last events: `last_events`
     6 cursors   `cursor_table`      7 scheduled messages: `schedule`
 
-A table reads its own kinds and skips the others. An unknown kind was written by a newer version, which remembers something that this
-version would forget: it raises FormatError.
+A table reads its own kinds and skips the others. An unknown kind comes from a newer version, with state that this version would lose: it
+raises FormatError.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def encode_piece(kind: PieceKind, fields: Sequence[Any]) -> bytes:
 def split_pieces(blob: bytes) -> Iterator[tuple[PieceKind, memoryview]]:
     """Yields the kind of each piece and its bytes, not decoded, without the headers.
 
-    Raises FormatError for a newer version, ValueError or struct.error for bytes that are no sequence of pieces.
+    Raises FormatError for a newer version, ValueError or struct.error for bytes that are not a sequence of pieces.
     """
     view = memoryview(blob)
     at = 0

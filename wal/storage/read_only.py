@@ -1,8 +1,8 @@
-"""ReadOnlyPChannelLog: the blocking seam of a log, for a process or a thread that reads one pchannel's log and does not write it.
+"""ReadOnlyPChannelLog: the blocking interface of a log, for a process or a thread that reads one pchannel's log and does not write it.
 
-Another process writes the log, or none does. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
-and rewritten. Every kind of log implements it: a journal on this host, a topic on Pulsar, a log on the network. The bridge and Spark stand
-on it in the caller's thread, the scanners of a read-only log on an event loop with threads.
+The log may have a writer in another process. A snapshot has its end at one moment, and reads end there: frames above may still be cut off
+and rewritten. Every kind of log implements it: a journal on this host, a topic on Pulsar, a log on the network. The bridge and Spark use it
+in the caller's thread, the scanners of a read-only log on an event loop with threads.
 
 Searches have a general form here, which needs pages alone; a log with an index, or a server, answers them itself.
 """
@@ -29,7 +29,7 @@ class VChannelChoice(Hashable, Protocol):
 class ReadOnlyPChannelLog(abc.ABC):
     """One pchannel's log, open for reading. Its calls block; it needs no event loop.
 
-    Any number of threads may call, but `names` and `weights`, which keep what they found, are for one thread at a time.
+    Any number of threads may call, but `names` and `weights`, which cache their results, are for a single thread.
 
     An implementation guarantees that frames below the end of any snapshot are read whole and in order, or that a call raises:
     TruncatedError for truncated frames, also if truncated during the read, CorruptionError for damage, StorageError when the log cannot be
@@ -40,7 +40,7 @@ class ReadOnlyPChannelLog(abc.ABC):
     incarnation: int
     """The incarnation of the log that is read. A recreated log has another one."""
     lineage: Lineage
-    """The restores that the log has gone through."""
+    """The restores of the log."""
     refresh_waits: bool
     """Whether `refresh` blocks, for a server say, so that an event loop must call it in a thread."""
 
@@ -52,7 +52,7 @@ class ReadOnlyPChannelLog(abc.ABC):
     @property
     @abc.abstractmethod
     def last_truncated(self) -> LogPosition | None:
-        """The newest event below `earliest`, None if there is none or it is not known; known after `reach`. Never blocks."""
+        """The newest event below `earliest`, None without one or if it is unknown; known after `reach`. Never blocks."""
 
     @abc.abstractmethod
     def refresh(self) -> LogSnapshot:
@@ -71,9 +71,9 @@ class ReadOnlyPChannelLog(abc.ABC):
         """Returns frames in [start, end) that hold a run of one of these names, as `ReadableLog.read` does; `end` is durable."""
 
     def rows_page(self, request: RowsRequest) -> RowsPage | None:
-        """Returns frames as rows if the next ones fit; None if they do not, or if this kind of log has no such way: then take a `page`.
+        """Returns frames as rows if the next ones fit; None if they do not, or if this kind of log cannot: then take a `page`.
 
-        Raises TruncatedError as `page` does; any other error is left to `page`, which says what is wrong.
+        Raises TruncatedError as `page` does; any other error is left to `page`, which raises it.
         """
         return None
 
@@ -96,7 +96,7 @@ class ReadOnlyPChannelLog(abc.ABC):
             start = page.next_position
 
     def answer(self, request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | LogSnapshot:
-        """Returns what a question needs of this log."""
+        """Returns the answer of this log to a question."""
         match request:
             case MomentRequest():
                 return self.refresh()
@@ -124,21 +124,22 @@ class ReadOnlyPChannelLog(abc.ABC):
         return self.bytes_between(start, end)
 
     def position_after(self, tick: int, start: int, end: int) -> LogPosition:
-        """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
+        """Returns the log position in [start, end) after all events with a tick up to this one; (end, 0) without a larger tick."""
         return run(search.position_after(tick, start, end, self.measure), self.head_page)
 
     def event_below(self, since: LogPosition, below: LogPosition) -> LogPosition | None:
-        """Returns the newest durable event in [since, below), None if there is none or it may be truncated. Reads few frames."""
+        """Returns the newest durable event in [since, below), None without one or if it may be truncated. Reads few frames."""
         below = below if below[1] else (min(below[0], self.moment().durable_end), 0)
         return run(search.event_below(since, below, self.earliest, self.measure), self.head_page)
 
     def newest_tick(self) -> int:
-        """Returns the tick of the newest durable event, or 0 when there is none that is not truncated."""
+        """Returns the tick of the newest durable event, or 0 if all events are truncated."""
         return run(search.newest_tick(self.reach().newest, self.earliest), self.head_page)
 
     def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str] | None:
-        """Returns those of the vchannels with frames in [start, end) that are of this choice, and perhaps others of it; None if that is
-        not known, so that every frame is read."""
+        """Returns the names of the choice that have frames in [start, end), and perhaps others of the choice; None if they are unknown, so
+        that every frame is read.
+        """
         return choice if isinstance(choice, frozenset) else None
 
     def weights(
@@ -181,29 +182,28 @@ class ReadOnlyStoredLog(ReadOnlyPChannelLog):
 
     @abc.abstractmethod
     def kept(self) -> tuple[LogPosition, LogPosition]:
-        """Returns the earliest event, and how far the writer may truncate the log next ((0, 0): not at all), both as they are now.
+        """Returns the earliest event, and how far the writer may truncate the log next ((0, 0): not at all), both at this moment.
 
-        See `PChannelLog.intend`. What a writer that has died meant to do is not shown if that can be known.
+        See `PChannelLog.intend`. The intent of a dead writer is not shown if its death is known.
         """
 
     @abc.abstractmethod
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:
-        """Returns the durable frames in [start, end) that hold what a recovery needs, truncated or not, with all their runs.
+        """Returns the durable frames in [start, end) that a recovery needs, truncated or not, with all their runs.
 
-        Raises TruncatedError if the log does not hold everything from `start` on any more.
+        Raises TruncatedError if frames from `start` on were freed.
         """
 
     @abc.abstractmethod
     def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
         """Returns the newest durable event at or after `start` of each of these vchannels, truncated or not, and where it began to look.
 
-        That is after `start` if the log does not hold everything from there on any more. Of several incarnations of a name only the
-        newest is certain to be there.
+        That is after `start` if frames from there on were freed. Of several incarnations of a name only the newest is certain to be there.
         """
 
     @abc.abstractmethod
     def checkpoint_position(self) -> int | None:
-        """Returns the position of the newest state that is stored for recovery, or None if there is none."""
+        """Returns the position of the newest state that is stored for recovery, or None without one."""
 
     @abc.abstractmethod
     def checkpoint_state(self, position: int) -> bytes | None:

@@ -1,11 +1,11 @@
-"""Searches in the frames of one pchannel's log: the position after a tick, the newest event below a position, what frames weigh. Pure.
+"""Searches in the frames of one pchannel's log: the position after a tick, the newest event below a position, the weights of frames. Pure.
 
 A search is a generator that yields the pages it needs and takes each in return, so that the same search runs on an event loop (`run_async`)
-and in a thread (`run`). It needs of a log no more than pages and the number
-of bytes between two positions. Promised ticks ascend from frame to frame, which makes the search for a tick a binary one.
+and in a thread (`run`). It needs of a log no more than pages and the number of bytes between two positions. Promised ticks ascend from
+frame to frame, which makes the search for a tick a binary one.
 
 A question (`Question`) may also yield a `TickRequest`, which a log with an index answers without reading frames, or a `MomentRequest`. The
-errors of a log are raised at the `yield`, so that a search can go on after a truncation. See `ReadOnlyPChannelLog.answer`.
+errors of a log are raised at the `yield`, so that a search can continue after a truncation. See `ReadOnlyPChannelLog.answer`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGES_MAX: Final = 64
 """The most pages that one search weighs: a server answers within a deadline, with a bounded number of weights."""
 PAGE_BYTES: Final = 1 << 20
 BACK_BYTES: Final = 1 << 16
-"""How far back a search first goes: the last few frames, of which most hold events, and which most ticks are close to."""
+"""The distance of a search's first look from its end: the last few frames, where most ticks and most newest events are."""
 _NONE: Final = frozenset[str]()
 
 Answer = TypeVar("Answer")
@@ -97,12 +97,12 @@ def run(question: Question[Answer], answer: Callable[[Any], Any]) -> Answer:
 
 
 def distance(start: int, end: int) -> int:
-    """Returns the measure of a search that nobody can tell the bytes: bytes on a journal, elsewhere what a client over the network has."""
+    """Returns the measure of a search without byte counts: bytes on a journal, elsewhere the numbers that a client over the network has."""
     return end - start
 
 
 def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween) -> Search[LogPosition]:
-    """Finds the log position in [start, end) after all events with a tick up to this one; (end, 0) if none has a larger one."""
+    """Finds the log position in [start, end) after all events with a tick up to this one; (end, 0) without a larger tick."""
     low, high, back = start, end, BACK_BYTES
     while low < high:  # from the end backwards, ever faster
         at = position_before(bytes_between, low, high, back)
@@ -129,7 +129,7 @@ def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween)
 
 
 def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween) -> Search[LogPosition | None]:
-    """Finds the newest event in [since, below) of a log that begins at `earliest`; None if there is none, or it was truncated."""
+    """Finds the newest event in [since, below) of a log that begins at `earliest`; None without one, or if it was truncated."""
     if below[1]:
         event = (below[0], below[1] - 1)
         return event if event >= since else None
@@ -150,7 +150,7 @@ def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, b
 
 
 def newest_tick(newest: LogPosition | None, earliest: LogPosition) -> Search[int]:
-    """Finds the tick of the newest event of a log that begins at `earliest`; 0 if there is none that is not truncated."""
+    """Finds the tick of the newest event of a log that begins at `earliest`; 0 if all events are truncated."""
     if newest is None or newest < earliest:
         return 0
     try:
@@ -222,7 +222,7 @@ def weigh_pieces(start: int, end: int, bytes_between: BytesBetween) -> list[Fram
 
 
 def weight_of(frame: StoredFrame, choice: Container[str] | None) -> FrameWeight | None:
-    """Returns the weight of this frame for these vchannels, or for all; None when it has none of their rows."""
+    """Returns the weight of this frame for these vchannels, or for all; None when it has no rows of them."""
     view = frame.view
     header = view.header
     if choice is None:

@@ -1,15 +1,15 @@
-"""StateTable: what the tables of a pchannel that survive restarts have in common; RecordTable: those that are records of frames. Pure.
+"""StateTable: the common part of a pchannel's tables that survive restarts; RecordTable: a table of records in frames. Pure.
 
 A table gets its state from the pieces of a recovery checkpoint (`restore`) and from the frames written after it (`replay`), and writes it
-into the pieces of the next checkpoint (`snapshot`). Its writer reports what became durable meanwhile. `changes` counts both, so that a
-checkpoint is made when it is worth its cost.
+into the pieces of the next checkpoint (`snapshot`). Its writer reports each change that became durable meanwhile. `changes` counts both, so
+that a checkpoint is made when it is worth its cost.
 
 A record is the payload of a system record in a frame: MessagePack of an array that begins with a version. A piece of a `RecordTable` has
 the form
 
     [kind, records, floor, …]    at least one such piece if there ever was a record
 
-A floor is a number that later records exceed, whatever was forgotten.
+A floor is a number that later records exceed, even after the records that set it were removed.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class StateTable(abc.ABC):
 
     def __init__(self) -> None:
         self.changes: int = 0
-        """What became durable since the last checkpoint."""
+        """The number of changes that became durable since the last checkpoint."""
 
     def changed(self, count: int = 1) -> None:
-        """Counts what became durable."""
+        """Counts changes that became durable."""
         self.changes += count
 
     def replay(self, position: int, view: FrameView, *, live: Live | None = None) -> int:
-        """Applies one durable frame written after the checkpoint, in order; returns how many changes it holds.
+        """Applies one durable frame written after the checkpoint, in order; returns its number of changes.
 
-        What belongs to vchannels that are not `live` any more is left out.
+        Changes of vchannels that are no longer `live` are left out.
         """
         if not view.header.compatible & self.flag:
             return 0
@@ -61,9 +61,9 @@ class StateTable(abc.ABC):
         return count
 
     def restore(self, blob: bytes, *, live: Live | None = None) -> None:
-        """Sets an empty table to the state of a snapshot, without what belongs to vchannels that are not `live` any more.
+        """Sets an empty table to the state of a snapshot, without vchannels that are no longer `live`.
 
-        Raises CorruptionError for bytes that are no snapshot, FormatError for a snapshot of a newer version.
+        Raises CorruptionError for bytes that are not a snapshot, FormatError for a snapshot of a newer version.
         """
         with self.reading(blob) as pieces:
             self._restore(pieces, live)
@@ -71,7 +71,7 @@ class StateTable(abc.ABC):
     @classmethod
     @contextlib.contextmanager
     def reading(cls, blob: bytes) -> Iterator[Iterator[Any]]:
-        """Gives the decoded pieces of this table to its block. Raises CorruptionError and FormatError there, as `restore` does."""
+        """Yields the decoded pieces of this table to its block. Raises CorruptionError and FormatError there, as `restore` does."""
         with corruption(f"the {cls.what} of a checkpoint are damaged", expected="pieces of MessagePack"):
             yield (decoder.decode(data) for kind, data in split_pieces(blob) if (decoder := cls.decoders.get(kind)) is not None)
 
@@ -87,7 +87,7 @@ class StateTable(abc.ABC):
 
 
 class RecordTable(StateTable):
-    """A table whose state is records of frames, and `floors`. `used` says that there was a record at any time."""
+    """A table whose state is records of frames, and `floors`. `used` is True if there ever was a record."""
 
     def __init__(self, *, floors: tuple[int, ...]) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class RecordTable(StateTable):
         self.floors: tuple[int, ...] = floors
 
     def begin_use(self) -> None:
-        """Notes that there was a record."""
+        """Records that there was a record."""
         self.used = True
 
     def snapshot(self) -> Iterator[bytes]:
@@ -108,7 +108,7 @@ class RecordTable(StateTable):
 
     @abc.abstractmethod
     def _durable(self) -> list[Any]:
-        """Returns what is durable; each has a method `encoded`."""
+        """Returns the durable entries; each has a method `encoded`."""
 
     @abc.abstractmethod
     def _add(self, payload: bytes, live: Live | None) -> None:

@@ -1,7 +1,7 @@
 """The common basis of a log's files: read permissions, locks, the names of open files, and free space.
 
-A writer holds a `FileLock` on its directory, and a `HeldDirectory` tells whether the names in it still lead to the files that are open.
-Files are readable as `FileAccess` says. A `SpaceReserve` lets a log truncate on a disk that is full.
+A writer has a `FileLock` on its directory, and a `HeldDirectory` checks that the names in it still lead to the open files. A `FileAccess`
+sets who may read the files. A `SpaceReserve` lets a log truncate on a full disk.
 """
 
 from wal.storage.files.access import FORMAT_NAME, MAP_NAME, META_NAME, PRIVATE, FileAccess

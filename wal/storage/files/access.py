@@ -4,8 +4,8 @@ Owns the modes of every created file and directory: 0600 and 0700, or 0640 and 0
 process has no effect on them, and is never changed. The special bits of a directory stay, among them setgid, with which an administrator
 passes the group of readers to everything below.
 
-When root creates a file in a log of another user, it is given to that user, as sqlite does: an administrator who runs a command with
-sudo must not leave files there that the service of the log cannot open.
+A file that root creates in a log of another user gets that user as its owner, as in sqlite: an administrator who runs a command with sudo
+must not leave files there that the service of the log cannot open.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wal.runtime.descriptors import open_file
 from wal.storage.files.links import is_shared
 
 FORMAT_NAME: Final = "FORMAT"
-"""The file that makes a directory a journal. Its mode says for the whole journal whether the group may read."""
+"""The file that makes a directory a journal. Its mode decides for the whole journal whether the group may read."""
 MAP_NAME: Final = "vchannels"
 """The map of the vchannels of a pchannel, beside its log."""
 META_NAME: Final = "meta.sqlite3"
-"""The metadata of a journal, unless they lie elsewhere (setting kv)."""
+"""The metadata of a journal, unless they are in another store (setting kv)."""
 _GROUP_READS: Final = 0o040
 _OTHERS_OR_GROUP_WRITES: Final = 0o027
 _PERMISSIONS: Final = 0o777
@@ -65,7 +65,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return 0o750 if self.group_readable else 0o700
 
     def create(self, path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-        """Opens a file, creating it if it is missing, gives it this access, and returns the descriptor. Raises any OSError unchanged.
+        """Opens a file, creating it if it is missing, sets this access, and returns the descriptor. Raises any OSError unchanged.
 
         `dir_fd`: the open directory in which the path is looked up. With O_TRUNC, a file that has another name too is left to that name.
         """
@@ -85,7 +85,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return fd
 
     def make_directory(self, path: Path, *, dir_fd: int | None = None) -> None:
-        """Creates one directory, if it is missing, and gives it this access; its parent must exist. Raises any OSError unchanged.
+        """Creates one directory, if it is missing, and sets this access; its parent must exist. Raises any OSError unchanged.
 
         `dir_fd`: the open directory in which the path is looked up.
         """
@@ -100,7 +100,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return self._is_given(status, mode) or os.geteuid() not in (0, status.st_uid)
 
     def give(self, path: Path, *, dir_fd: int | None = None) -> None:
-        """Gives this access to an existing file or directory; one of another user, or a symbolic link, is left as it is."""
+        """Sets this access of an existing file or directory. A file of another user, or a symbolic link, is left unchanged."""
         status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
             return
@@ -131,7 +131,7 @@ class FileAccess(msgspec.Struct, frozen=True):
         return status.st_mode & _PERMISSIONS == mode and not self._is_roots(status)
 
     def _is_roots(self, status: os.stat_result) -> bool:
-        """Returns whether this belongs to root and should belong to another user."""
+        """Returns whether a file belongs to root and should belong to another user."""
         return self.owner is not None and status.st_uid == 0 != self.owner[0] and os.geteuid() == 0
 
 

@@ -17,7 +17,7 @@ _STEP_BYTES: Final = 4096
 
 
 def free_bytes(path: str | Path) -> int | None:
-    """Returns the bytes by which files on the file system of `path` may still grow; None when it does not say. Blocks."""
+    """Returns the bytes by which files on the file system of `path` may still grow; None if the file system does not report it. Blocks."""
     stat = os.statvfs(path)
     blocks = stat.f_bavail if os.geteuid() else stat.f_bfree
     return blocks * stat.f_frsize if stat.f_blocks else None
@@ -28,7 +28,7 @@ class SpaceReserve:
 
     It owns the file `<name>-reserve`: RESERVE_BYTES of allocated, meaningless bytes. The store releases them when a write finds no room,
     writes, frees at least as much, and fills the reserve again. The reserve is best effort: if it cannot be filled now, it is filled when
-    there is room, and nothing fails without it. `held` is the number of bytes that it holds now.
+    there is room, and nothing fails without it. `held` is the current size of the reserve in bytes.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,7 +37,7 @@ class SpaceReserve:
         self.held: int = 0
 
     def fill(self) -> None:
-        """Allocates the missing bytes, up to the room that there is."""
+        """Allocates the missing bytes, or as many as the disk has room for."""
         if self.held >= RESERVE_BYTES:
             return
         try:
@@ -48,17 +48,17 @@ class SpaceReserve:
         except OSError:
             return  # there is no room for a name: the next opening or transaction retries
         try:
-            held = min(os.fstat(fd).st_size, RESERVE_BYTES)
+            size = min(os.fstat(fd).st_size, RESERVE_BYTES)
             with contextlib.suppress(OSError):
-                allocate(fd, held, RESERVE_BYTES - held)
-                held = RESERVE_BYTES
+                allocate(fd, size, RESERVE_BYTES - size)
+                size = RESERVE_BYTES
             with contextlib.suppress(OSError):
-                while held < RESERVE_BYTES:
-                    allocate(fd, held, _STEP_BYTES)
-                    held += _STEP_BYTES
-            os.ftruncate(fd, held)  # a failed attempt may have made the file longer
+                while size < RESERVE_BYTES:
+                    allocate(fd, size, _STEP_BYTES)
+                    size += _STEP_BYTES
+            os.ftruncate(fd, size)  # a failed attempt may have made the file longer
             sync_file(fd)
-            self.held = held
+            self.held = size
         except OSError:
             self.held = 0  # its size is unknown
         finally:
@@ -66,9 +66,9 @@ class SpaceReserve:
 
     def release(self) -> int:
         """Frees the bytes, and returns their number."""
-        held, self.held = self.held, 0
+        size, self.held = self.held, 0
         try:
             os.truncate(self._path, 0)
         except OSError:
             return 0
-        return held
+        return size

@@ -1,12 +1,12 @@
 """HeldNames and HeldDirectory: the names of open files, and whether they still lead to those files.
 
 An open file outlives its name. After `rm -rf`, a rename or a mount over the directory, writes and syncs still succeed, but no process will
-ever find their data; a lock on such a file excludes no other process. So the owner of the files compares its open files with those under
-the names, and stops when they differ. The first difference is final: if a name comes back later, another process may have used it
+ever find their data; a lock on such a file excludes no other process. So the owner of the files compares its open files with the files
+under the names, and stops when they differ. The first difference is final: if a name comes back later, another process may have used it
 meanwhile.
 
-Owns: the identity (device and inode) of each held file, and the error. Identities are safe to compare while the file is open, because its
-inode is not reused until it is closed. It never opens a file under a watched name.
+Owns: the identity (device and inode) of each watched file, and the error. Identities are safe to compare while the file is open, because
+its inode is not reused until it is closed. No file under a watched name is ever opened here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log: Final = logging.getLogger("wal.journal")
 class HeldNames:
     """Absolute paths, each with the file that must be there. Thread-safe; `check` blocks for the duration of a few `stat` calls.
 
-    `within`: the names on which these depend; they are checked first. `released` is called when a name leads to another file, before
-    that counts as a loss: it raises if the names now belong to another owner, which may use them freely.
+    `within`: the names on which these depend; they are checked first. `released` is called when a name leads to another file, before that
+    counts as a loss: it raises if the names now belong to another owner, which may use them freely.
     """
 
     def __init__(self, *, within: HeldNames | None = None, released: Callable[[], object] | None = None) -> None:
@@ -60,7 +60,7 @@ class HeldNames:
             self._within.check()
         difference = self._difference()
         if difference is not None:
-            # The directory may have gone while its files were compared: then a second look finds that, and the error names it.
+            # The directory may disappear while its files are compared: a second check finds that, and the error names the directory.
             if self._within is not None:
                 self._within.check()
             self._lose(*(self._difference() or difference))
@@ -90,7 +90,7 @@ class HeldNames:
 
 
 class HeldDirectory(HeldNames):
-    """A directory that is held open, with the names in it. `fd` is its descriptor until `close`.
+    """A directory that stays open, with the names in it. `fd` is its descriptor until `close`.
 
     Names that are resolved with `dir_fd=fd` stay in this directory, wherever its path leads.
     """
@@ -113,7 +113,7 @@ class HeldDirectory(HeldNames):
 
 
 def _difference(path: Path, held: os.stat_result) -> str:
-    """Returns what is wrong with this name; empty if nothing is."""
+    """Returns the fault of this name; empty if there is none."""
     kind = "directory" if stat.S_ISDIR(held.st_mode) else "file"
     try:
         status = os.stat(path)

@@ -1,8 +1,8 @@
-"""Files with several names (hard links): what is written in place through one name changes the file of the others.
+"""Files with several names (hard links): a write in place through one name changes the file of the others.
 
 `cp -al` makes such copies of a log, and both logs would write the same control page, the same last segment and the same metadata. So a log
-with such a file is not opened for writing, and no file with a second name is ever used again for something else: a segment that
-is truncated loses its name only, and a spare file or a reserve that a copy shares is left to the copy.
+with such a file is not opened for writing, and no file with a second name is ever reused: a truncated segment only loses its name, and a
+spare file or a reserve that a copy shares is left to the copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FileLock: a flock on a file that only its owner can open, so that no other user can hold it; LockHolder: the process that holds one.
+"""FileLock: a flock on a file that only its owner can open, so that no other user can lock it; LockHolder: the process that has the lock.
 
 A process that may open a file, even only to read it, may lock it. So no lock of the log is on a file that readers need: each has a separate
 file with mode 0600, and it ends with its process, however that exits.
@@ -41,7 +41,7 @@ class FileLock:
 
     @classmethod
     def open(cls, path: Path, access: FileAccess = PRIVATE, *, dir_fd: int | None = None) -> FileLock:
-        """Opens the file, creating it if it is missing. `dir_fd`: the open directory that holds it, wherever its path leads now.
+        """Opens the file, creating it if it is missing. `dir_fd`: the open directory that contains it, wherever its path leads now.
 
         Raises PermissionError when the user may not write there, and any other OSError unchanged.
         """
@@ -77,7 +77,7 @@ class FileLock:
             raise self._refused(error) from error
 
     def unlock(self) -> None:
-        """Releases the lock. Does nothing in a child that was forked while its parent held it."""
+        """Releases the lock. Does nothing in a child that was forked while its parent had it."""
         try:
             if self.fd >= 0:
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -92,7 +92,7 @@ class FileLock:
             fd, self.fd = self.fd, -1
             _open.discard(self)
             try:
-                # Closing alone would leave the lock with a child that a library forked without telling Python.
+                # Closing alone would leave the lock with a child that a library forked without running Python's fork hooks.
                 fcntl.flock(fd, fcntl.LOCK_UN)
             except OSError:
                 pass  # closing releases it as well
@@ -118,7 +118,7 @@ def _let_go() -> None:
 
 _open: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 _forking: Final = threading.RLock()
-"""Held while a lock is opened or closed, and while the process forks: no child inherits a descriptor that is not in `_open`."""
+"""Locked while a lock is opened or closed, and while the process forks: no child inherits a descriptor that is not in `_open`."""
 os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_let_go)
 
 
@@ -126,14 +126,14 @@ _PID_BYTES: Final = 32
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The process that holds a lock file, for the text of an error.
+    """The process that has a lock file locked, for the text of an error.
 
-    The file says which process locked it last. That process may have been killed since, while a child that it or a library in it forked
-    still holds the lock; and its pid may now belong to another process. So the holder is looked up in `/proc`. The answer never decides
-    anything.
+    The file has the pid of the process that locked it last. That process may have been killed since, while a child that it or a library in
+    it forked still has the lock; and its pid may now belong to another process. So the holder is looked up in `/proc`. The answer appears
+    in errors only; no decision depends on it.
 
     `pid` is None when the process is not visible from here; `text` names it in a sentence. `inherited`: the process that took the lock has
-    ended, or is not visible, and another process holds it.
+    ended, or is not visible, and another process has it.
     """
 
     pid: int | None
@@ -142,18 +142,18 @@ class LockHolder(msgspec.Struct, frozen=True):
 
     @staticmethod
     def note(fd: int) -> None:
-        """Writes this process into the lock file that it holds."""
-        # In this order a full disk does not matter: the file keeps the block that it has.
+        """Writes the pid of this process into the lock file that it has locked."""
+        # In this order a full disk does not matter: the file keeps its block.
         os.ftruncate(fd, os.pwrite(fd, b"%d\n" % os.getpid(), 0))
 
     @classmethod
     def find(cls, fd: int) -> LockHolder:
-        """Returns the process that holds a flock on this open file."""
+        """Returns the process that has a flock on this open file."""
         text = os.pread(fd, _PID_BYTES, 0).strip()
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
-        if not os.path.isdir("/proc/self"):  # not Linux: which process holds the lock cannot be asked
+        if not os.path.isdir("/proc/self"):  # not Linux: there is no call for the process that has the lock
             if noted is None or not is_running(noted):
                 return cls(None, "another process")
             return cls(noted, f"process {noted}")
@@ -183,7 +183,7 @@ def _pids() -> Iterator[int]:
 
 
 def _holds(pid: int, identity: tuple[int, int]) -> bool | None:
-    """Returns whether this process holds a flock on the file; None when it runs and hides its open files."""
+    """Returns whether this process has a flock on the file; None when it runs and hides its open files."""
     process = Path("/proc") / str(pid)
     try:
         fds = os.listdir(process / "fd")

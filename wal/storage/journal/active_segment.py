@@ -39,7 +39,7 @@ def begin_segment(
     A crash in between leaves the old segment as the last one, or the new one without a frame.
 
     `last` is (term, sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of
-    the frame to come. Raises OSError if there is no file descriptor: then the spare file is as it was, and the old segment is the last one.
+    the frame to come. Raises OSError if there is no file descriptor: then the spare file is unchanged, and the old segment is the last one.
     """
     generation = old.segment.header.generation
     offset = old.index.end - old.segment.base
@@ -47,7 +47,7 @@ def begin_segment(
         old.file.write([Envelope(0, generation, old.index.end).pack(), padding(0)], offset)
         old.file.sync()
     header = SegmentHeader(
-        incarnation=incarnation,  # after a restore, not that of the old one
+        incarnation=incarnation,  # after a restore it differs from the old segment's
         generation=secrets.randbits(64),
         base=old.index.end,
         size=spare.size,

@@ -44,11 +44,10 @@ _THREADS: Final = 8
 class JournalBackend(LogBackend):
     """A journal in `directory`, which `start` (or the first `create` or `open`) locks.
 
-    `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, at least 8 KiB. `disk`: see `Disk`. With
-    `create=False` a missing or empty directory is left as it is. `group_readable`: whether the group of the files may read them; None keeps
-    the current setting, or private for a new journal. `write_path`: see `WritePath`; with "loop", `open` raises InvalidArgumentError where
-    the loop cannot write. Raises FormatError when the directory is not a journal, and LockedError while another
-    backend has it open.
+    `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, at least 8 KiB. `disk`: see `Disk`. With `create=False` a
+    missing or empty directory stays unchanged. `group_readable`: whether the group of the files may read them; None keeps the current
+    setting, or private for a new journal. `write_path`: see `WritePath`; with "loop", `open` raises InvalidArgumentError where the loop
+    cannot write. Raises FormatError when the directory is not a journal, and LockedError while another backend has it open.
     """
 
     name: ClassVar[str] = "journal"
@@ -81,7 +80,7 @@ class JournalBackend(LogBackend):
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self.held: HeldDirectory | None = None
-        """The directory, with those names in it on which all pchannels depend; None before `start`."""
+        """The directory, with the names in it on which all pchannels depend; None before `start`."""
         self._starting: asyncio.Task[None] | None = None
         self._recovering: set[concurrent.futures.Future[tuple[RecoveredLog, HeldDirectory]]] = set()
         self._logs: weakref.WeakSet[JournalLog] = weakref.WeakSet()
@@ -90,7 +89,7 @@ class JournalBackend(LogBackend):
     async def start(self) -> None:
         """Locks the directory, and makes it a journal if it is missing or empty. Idempotent; it can be retried after an error."""
         if self._closed:
-            raise ClosedError(f"the journal {self._directory} is closed: make a new JournalBackend to go on")
+            raise ClosedError(f"the journal {self._directory} is closed: make a new JournalBackend to continue")
         if self._lock is not None:
             return
         if self._starting is None:
@@ -236,8 +235,8 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
 
 
 def hold(recovered: RecoveredLog, directory: Path, *, within: HeldDirectory | None = None) -> tuple[RecoveredLog, HeldDirectory]:
-    """Holds the directory in which a log was recovered. Raises StorageError, and releases the log, if its names already lead to other
-    files.
+    """Opens and watches the directory in which a log was recovered. Raises StorageError, and releases the log, if its names already lead to
+    other files.
 
     Once a writer of a higher term owns the log, the names belong to that writer: from then on a check raises ChannelFencedError.
     """

@@ -3,8 +3,8 @@
     magic "WALP" | version u32 | incarnation u64 | position u64 | length u64 | crc32c u32 (of the header before it, then the blob) | blob
 
 Owns two guarantees: a name never shows a part of a blob, and a checkpoint is removed only after another one has durably replaced it; the
-caller, which records the current checkpoint, says so with `keep_only`. A file that a fenced writer leaves is still valid (it covers only
-what was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
+caller, which records the current checkpoint, calls `keep_only` then. A file that a fenced writer leaves is still valid (it covers only what
+was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
 
 On a full disk, segments can be removed only when a checkpoint replaces them for recovery, and a checkpoint is itself a file. So
 `checkpoint.reserve` keeps room for the next one, and becomes the checkpoint when there is no other room. The reserve is best effort, and
@@ -40,8 +40,9 @@ class CheckpointFiles:
         self._term = term
         self._reserve = directory / _RESERVE_NAME
         self._using_reserve = threading.Lock()
-        """Held by a save and by a call that fills the reserve: a save may rename the reserve, and no other call may have it open
-        meanwhile."""
+        """Locked during a save and a call that fills the reserve: a save may rename the reserve, and no other call may have it open
+        meanwhile.
+        """
 
     def save(self, position: int, pieces: Sequence[bytes]) -> None:
         """Durably stores the concatenated pieces. Raises ChannelFencedError if the log has a higher term by now."""
@@ -118,7 +119,7 @@ class CheckpointFiles:
         return _path(self._directory, position)
 
     def _reserved(self, size: int) -> bool:
-        """Returns whether the reserve holds at least `size` bytes, and no copy shares it."""
+        """Returns whether the reserve has at least `size` bytes, and no copy shares it."""
         try:
             status = self._reserve.stat()
             return status.st_size >= size and not is_shared(status)
@@ -163,7 +164,7 @@ def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> byte
     (crc,) = _CRC.unpack_from(data, _HEADER.size)
     computed = google_crc32c.extend(google_crc32c.value(data[: _HEADER.size]), blob)
     identity = (magic, version, at, length)
-    covered = lineage.covers(incarnation, position - 1)  # it is about what lies below its position
+    covered = lineage.covers(incarnation, position - 1)  # it is about the log below its position
     if computed != crc or not covered or identity != (_MAGIC, _VERSION, position, len(blob)):
         raise CorruptionError(f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}")
     return blob

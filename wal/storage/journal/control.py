@@ -2,8 +2,8 @@
 
 Owns: the file `control` (4 KiB) with its two slots, and the lock on it. The lock is on the separate file `fence`, because a process that
 may read the page could also lock it, and so stop the writer. Each slot has its own sector, a sequence and a CRC, and a store overwrites the
-older slot: whatever a crash leaves, one of the slots is valid. Recovery does not need the page to find the frames. The page says which
-frames are known to be durable (damage below that position is not a torn tail), which term owns the log, and where the log begins.
+older slot: whatever a crash leaves, one of the slots is valid. Recovery finds the frames without the page. The page has the durable
+position (damage below it is not a torn tail), the term that owns the log, and the beginning of the log.
 
 The lock (`locked`) makes "does this term still own the log?" and the store that depends on the answer one atomic step, across handles and
 processes. Other processes see a store at once, and it survives a crash of the process; only `sync` makes it survive a power cut. A process
@@ -13,13 +13,13 @@ A writer also records the current boot of the machine: until the machine restart
 
     at 1024   magic "WALB" | boot 16 B | crc32c u32
 
-The page also notes that the map of the pchannel's vchannels was written once, so that its absence is damage.
+The page also records that the map of the pchannel's vchannels was written once, so that its absence is damage.
 
     at 1536   "WALV"
 
-A writer that means to truncate says so before it does, and takes it back if it does not: see `PChannelLog.intend`.
+A writer publishes its intent to truncate here before it does so, and withdraws it if it does not: see `PChannelLog.intend`.
 
-    at 2048   magic "WALT" | position u64 | index u32 | crc32c u32; zeros while it means to truncate nothing
+    at 2048   magic "WALT" | position u64 | index u32 | crc32c u32; zeros without an intent
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ CONTROL_NAME: Final = "control"
 FENCE_NAME: Final = "fence"
 """The lock file of a process that stores. Only its owner can open it, even where a group may read the page."""
 REPLACED_TERM: Final = (1 << 64) - 1
-"""The term in which a page is left when its log is recreated: no handle on the old log writes or reads any more."""
+"""The term of a page whose log was recreated: no handle on the old log writes or reads any more."""
 _VERSION: Final = 1
 _MAGIC: Final = b"WALC"
 _LOAD_TRIES: Final = 100
-"""A reader that meets a store in progress sees one slot fail. Both slots can fail only one after the other, so another read settles it."""
+"""A store in progress can break one slot for a reader. Both slots can break only one after the other, so another read settles it."""
 
 
 class ControlRecord(msgspec.Struct, frozen=True, gc=False):
@@ -60,8 +60,8 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         magic "WALC" | version u32 | sequence u64 | incarnation u64 | term u64 | durable u64 | earliest position u64 | index u32 |
         closed u32 (0 or 1) | promise u64 | limit u64 | crc32c u32
 
-    `durable`: the position after the last frame that is known to be durable. `promised_tick`: no later event has a
-    tick at or below it. `limit`: the oracle's saved limit when the log last received it. `closed`: no writer has the log open.
+    `durable`: the position after the last frame that is known to be durable. `promised_tick`: no later event has a tick at or below it.
+    `limit`: the oracle's saved limit when the log last received it. `closed`: no writer has the log open.
     """
 
     incarnation: int
@@ -179,7 +179,7 @@ class ControlPage:
         return self._check(said[1])
 
     def check_owned(self) -> None:
-        """Raises ChannelFencedError if the log is in another term. Needs no lock; a term that is over stays so."""
+        """Raises ChannelFencedError if the log is in another term. Needs no lock, since a term never returns."""
         self._check(self.load())
 
     def own(self, pchannel: str, term: int) -> None:
@@ -222,11 +222,11 @@ class ControlPage:
         return _notes_map(self._map)
 
     def note_map(self) -> None:
-        """Notes that the map of the vchannels was written, which stays true whoever owns the log: no lock is needed."""
+        """Records that the map of the vchannels was written, which stays true for every owner of the log: no lock is needed."""
         self._map[_MAP_AT : _MAP_AT + len(_MAP_NOTE)] = _MAP_NOTE
 
     def intend(self, up_to: LogPosition | None) -> None:
-        """Says how far the log is to be truncated, None: not at all. Only inside `locked`."""
+        """Publishes how far the log is to be truncated, None: not at all. Only inside `locked`."""
         packed = bytes(_INTENT.size) if up_to is None else _INTENT.pack(b"WALT", *up_to)
         self._map[_INTENT_AT : _INTENT_AT + _INTENT.size + _CRC.size] = packed + _CRC.pack(google_crc32c.value(packed) if up_to else 0)
 
@@ -269,8 +269,7 @@ class ControlView:
     """The page of a log that this process only reads. `load` takes a few microseconds and never blocks; any thread may call it."""
 
     def __init__(self, path: Path) -> None:
-        """Maps the file. Raises FileNotFoundError when there is none, and CorruptionError when it is too short for a control
-        page."""
+        """Maps the file. Raises FileNotFoundError for a missing file, and CorruptionError when it is too short for a control page."""
         self._path = path
         fd = open_file(path, os.O_RDONLY)
         try:
@@ -301,7 +300,7 @@ class ControlView:
                 self._said = page, *newest
                 return newest[1]
             older += newest is not None
-        if older == _LOAD_TRIES:  # a store in progress is over by then
+        if older == _LOAD_TRIES:  # a store in progress has ended by then
             raise LogWentBackError(f"{self._path} has older contents than before, so an older copy of the log was restored")
         if said is not None:
             return said[2]
@@ -373,7 +372,7 @@ class Fence:
 
     It excludes all other threads and processes while it is taken. The flock alone would not separate the threads of this process, which
     share one descriptor. One thread may take it and another one release it. A caller that does not wait (`try_take`) never overtakes a
-    thread that does.
+    waiting thread.
     """
 
     __slots__ = ("_file", "_threads", "_waiting")
@@ -408,21 +407,21 @@ class Fence:
         return True
 
     def try_take(self) -> bool:
-        """Takes the fence without waiting. Returns False when anybody else has it, a thread waits for it, or it cannot be taken."""
+        """Takes the fence without waiting. Returns False when another holder has it, a thread waits for it, or it cannot be taken."""
         if self._waiting:
             return False
-        taken = False
+        acquired = False
         try:
-            taken = self._threads.acquire(blocking=False)
-            if taken and self._file.try_lock():
+            acquired = self._threads.acquire(blocking=False)
+            if acquired and self._file.try_lock():
                 return True
         except WALError:
-            pass  # whoever waits for it gets the error
+            pass  # the waiting thread gets the error
         except BaseException:  # an interrupt: it may have come after the file was locked
-            if taken:
+            if acquired:
                 self.release()
             raise
-        if taken:
+        if acquired:
             self._threads.release()
         return False
 

@@ -1,18 +1,18 @@
-"""The directory of a journal: FORMAT says what it is, LOCK which process writes it, permissions which users may read it. Also creates new,
-empty logs.
+"""The directory of a journal: FORMAT has its version, LOCK the process that writes it, permissions the users that may read it. Also creates
+new, empty logs.
 
 Owns the files `FORMAT` and `LOCK`. `FORMAT` is one of a few texts. A text that differs from one of them in one byte is damage, unless it is
 that of a newer version, whose number differs in at least two bits from `_VERSION`. The lock is a flock, so it ends with its process,
 however that exits; the pid in the file is used only in the error message. Only the user who writes the journal can open `LOCK`, so that no
-other user can hold it.
+other user can lock it.
 
 Permissions follow the setting, else the journal's current mode, else they are for the owner alone. The mode of `FORMAT` records them: it is
 changed last, so that the next opening repeats an interrupted change, and an opening that finds the right mode checks no other file. So the
 cost of an opening does not depend on the number of files. Files that every user may read, as all files were in earlier versions, lose that
-mode: new segments would lock those readers out anyway, at an arbitrary moment. A warning says so.
+mode with a warning: new segments would lock those readers out anyway, at an arbitrary moment.
 
 A new log is created durably, over the files that an interrupted creation left: first the segment, then the control page, whose presence
-under a synced name means that the log exists. A log that ever held a frame is never touched.
+under a synced name means that the log exists. A log that ever had a frame is never changed.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ _INHERITED_PAUSE_S: Final = 0.01
 
 
 class DirectoryLock:
-    """The lock on the journal, held from `acquire` to `release`, or until the process ends. A forked child does not share it."""
+    """The lock on the journal, from `acquire` to `release`, or until the process ends. A forked child does not share it."""
 
     def __init__(self, file: FileLock) -> None:
         self._file = file
 
     @classmethod
     def acquire(cls, directory: Path, access: FileAccess = PRIVATE) -> DirectoryLock:
-        """Takes the lock. Raises LockedError with the pid of the process that holds it (this process if it opened the journal twice), and
-        StorageError if the journal was copied by hard links."""
+        """Takes the lock. Raises LockedError with the pid of the process that has it (this process if it opened the journal twice), and
+        StorageError if the journal was copied by hard links.
+        """
         path = directory / LOCK_NAME
         file = FileLock.open(path, access)
         try:
@@ -87,8 +88,9 @@ class DirectoryLock:
 
 
 def _take(file: FileLock) -> bool:
-    """Takes the lock; returns False when a writer holds it. A process that only checks whether the journal is free shares the lock for an
-    instant; this function waits for that."""
+    """Takes the lock; returns False when a writer has it. A process that only checks whether the journal is free shares the lock for an
+    instant; this function waits for that.
+    """
     for _ in range(_TRIES):
         if file.try_lock():
             return True
@@ -129,8 +131,9 @@ def is_being_written(directory: Path) -> bool | None:
 
 
 def claim_format(disk: Disk, directory: Path) -> None:
-    """Makes an empty or missing directory a journal. Raises FormatError when it holds anything but a journal of a known version;
-    `lost+found` and names that begin with a dot do not count."""
+    """Makes an empty or missing directory a journal. Raises FormatError when it contains anything but a journal of a known version;
+    `lost+found` and names that begin with a dot do not count.
+    """
     if directory.exists() and not directory.is_dir():
         raise FormatError(f"{directory} is a file: name a directory for the journal")
     if (directory / FORMAT_NAME).exists():
@@ -147,7 +150,7 @@ def claim_format(disk: Disk, directory: Path) -> None:
 
 
 def check_format(directory: Path) -> None:
-    """Raises FormatError unless the directory is a journal of a known version, CorruptionError if the file that says so is damaged."""
+    """Raises FormatError unless the directory is a journal of a known version, CorruptionError if its file FORMAT is damaged."""
     path = directory / FORMAT_NAME
     try:
         text = path.read_bytes()
@@ -175,7 +178,7 @@ def _differing_bits(one: bytes, other: bytes) -> int:
 
 
 def raise_format(disk: Disk, directory: Path) -> None:
-    """Notes durably that the journal has the format of this version; versions that do not know it refuse the journal from then on."""
+    """Records durably that the journal has the format of this version; older versions refuse the journal from then on."""
     path, text = directory / FORMAT_NAME, _TEXTS[-1]
     if not path.exists() or path.read_bytes() != text:
         disk.unlink(directory / _FORMAT_TEMPORARY)
@@ -244,7 +247,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control, control.locked():
             control.store(ControlRecord(incarnation, REPLACED_TERM, 0, (0, 0), 0, 0, closed=True))
-    # The page goes last: without it, the fence and the map of vchannels say that it was lost.
+    # The page goes last: without it, the fence and the map of vchannels are evidence of its loss.
     for path in sorted(directory.iterdir(), key=lambda path: path == control_path):
         if not is_foreign(path.name):
             disk.unlink(path)
@@ -262,7 +265,7 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
 
 
 def _held_a_frame(disk: Disk, directory: Path) -> bool:
-    """Returns whether the log ever held a frame, according to its files; damaged files count as yes."""
+    """Returns whether the log ever had a frame, according to its files; damaged files count as yes."""
     control_path = directory / CONTROL_NAME
     if control_path.exists():
         with contextlib.closing(ControlPage(disk, control_path)) as control:

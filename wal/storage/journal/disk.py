@@ -1,7 +1,7 @@
 """Disk: the few calls on which durability depends, in one place.
 
 Owns: complete writes (partial writes are continued, at most 1,024 buffers per call), syncs, renames, and their counters. Every write and
-every sync of a journal goes through here; a test gives the backend its own Disk that fails, counts or cuts the power. It makes no
+every sync of a journal uses this class; a test passes its own Disk to the backend that fails, counts or cuts the power. It makes no
 decisions: its errors are those of the operating system.
 """
 
@@ -33,7 +33,7 @@ BUFFERS_MAX: Final = 1024
 
 
 class JournalFile:
-    """One open file. `writes`, `written_bytes` and `syncs` count what was done through it."""
+    """One open file. `writes`, `written_bytes` and `syncs` count the calls on it."""
 
     __slots__ = ("__weakref__", "_aligned", "fd", "path", "syncs", "writes", "written_bytes")
 
@@ -79,11 +79,11 @@ class JournalFile:
     def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Writes all buffers, one after the other, from `offset` on."""
         for first in range(0, len(buffers), BUFFERS_MAX):
-            left = buffers[first : first + BUFFERS_MAX] if first or len(buffers) > BUFFERS_MAX else buffers
-            total = sum(map(len, left))
+            remaining = buffers[first : first + BUFFERS_MAX] if first or len(buffers) > BUFFERS_MAX else buffers
+            total = sum(map(len, remaining))
             done = 0
             while done < total:
-                count = self._pwritev(left, offset)
+                count = self._pwritev(remaining, offset)
                 if count <= 0:
                     raise OSError(errno.EIO, "pwritev wrote nothing", str(self.path))
                 self.writes += 1
@@ -91,7 +91,7 @@ class JournalFile:
                 offset += count
                 done += count
                 if done < total:
-                    left = _without(left, count)
+                    remaining = _without(remaining, count)
 
     def begin_write(self, write: AsyncWrite, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         """Begins to write and sync all buffers, without waiting; returns their length. An OSError means that nothing is written."""
@@ -170,10 +170,10 @@ class JournalFile:
 
 
 class Disk:
-    """The file system as the journal uses it. `access` says who may read the files that are created.
+    """The file system as the journal uses it. `access` sets who may read the created files.
 
-    Names in a held directory are looked up in that directory, not through its path, so that a writer whose directory was replaced
-    never opens, renames or removes a file of the process that has the path now.
+    Names in a held directory are looked up in that directory, not through its path, so that a writer whose directory was replaced never
+    opens, renames or removes a file of the process that has the path now.
     """
 
     access: FileAccess = PRIVATE
@@ -186,7 +186,7 @@ class Disk:
             self._held = {**self._held, directory.path: directory}
 
     def let_go(self, directory: HeldDirectory) -> None:
-        """Ends `hold`; a directory that was held later under the same path stays held."""
+        """Ends `hold`; a directory that was held later under the same path is not affected."""
         with self._holding:
             self._held = {path: held for path, held in self._held.items() if held is not directory}
 
@@ -256,7 +256,7 @@ class Disk:
         return is_shared(os.stat(name, dir_fd=directory))
 
     def free_bytes(self, path: Path) -> int | None:
-        """Returns the bytes by which files in this directory may still grow; None when the file system does not say."""
+        """Returns the bytes by which files in this directory may still grow; None if the file system does not report it."""
         return free_bytes(path)
 
     def boot(self) -> bytes:
@@ -267,7 +267,7 @@ class Disk:
             return b""
 
     def async_write(self, file: JournalFile) -> AsyncWrite:
-        """Returns the means to write such a file without waiting. Raises an OSError that says why there is none."""
+        """Returns the means to write such a file without waiting. Raises an OSError with the reason where there is none."""
         if not file.is_direct:
             raise OSError(errno.ENOTSUP, "its file system or its disk writes only through the page cache (no O_DIRECT)")
         if not syncs_writes(file.fd):
@@ -294,15 +294,15 @@ class Disk:
         sync_file(fd)
 
     def _open_directory(self, path: Path) -> int:
-        held = self._held.get(path)
-        name, directory = (path, None) if held is None else (".", held.fd)
+        holder = self._held.get(path)
+        name, directory = (path, None) if holder is None else (".", holder.fd)
         with _full_names(path):
             return open_file(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
 
     def _lookup(self, path: Path) -> tuple[Path | str, int | None]:
         """Returns the name of a file, and the descriptor of the directory in which to look it up; None for the path as it is."""
-        held = self._held.get(path.parent)
-        return (path, None) if held is None else (path.name, held.fd)
+        holder = self._held.get(path.parent)
+        return (path, None) if holder is None else (path.name, holder.fd)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """SegmentIndex: the positions of the frames of one segment, and the vchannels in each of them. Pure.
 
-Owns: a few numbers per frame in arrays, the ordinals of the frames of each vchannel and of those with keyed events, and the bytes of
-`<base:016x>.idx`. It answers what a reader or a recovery needs before it reads the segment itself: which frames to fetch, where an extent
-ends, its newest event and its largest promised tick. An index is derived: all of it can be recomputed from the segment.
+Owns: a few numbers per frame in arrays, the ordinals of the frames of each vchannel and of the frames with keyed events, and the bytes of
+`<base:016x>.idx`. A reader or a recovery asks it before it reads the segment itself: which frames to fetch, where an extent ends, its
+newest event and its largest promised tick. An index is derived: all of it can be recomputed from the segment.
 
 One thread adds frames while others query: a reader passes ordinals of frames known to be durable, and arrays only grow.
 
@@ -50,8 +50,8 @@ PART_VERSION: Final = 2
 class StoredPart:
     """The content of one stored part, read whole and checked before an index takes it over.
 
-    A matching CRC says that the part is as it was written, not that a journal wrote it. So each count and length is checked against the
-    bytes, each frame against the one before it, and each ordinal against the frames.
+    A matching CRC proves that the part is unchanged, not that a journal wrote it. So each count and length is checked against the bytes,
+    each frame against the one before it, and each ordinal against the frames.
     """
 
     def __init__(self, start: int, first: int, frames: int, wide: int, keyed: int, names: int, names_len: int) -> None:
@@ -173,9 +173,9 @@ class SegmentIndex:
         self.base: int = base
         self.end: int = base + HEADER_PAGE_BYTES
         self.last: tuple[int, int] | None = None
-        """(term, sequence) of the last frame, None when there is no frame."""
+        """(term, sequence) of the last frame, None without a frame."""
         self.runs: int = 0
-        """The runs of all frames that were added here, not those of a stored index."""
+        """The runs of all frames that were added here, without those of a stored index."""
         self.positions: array[int] = array("Q")
         self.first_ticks: array[int] = array("Q")
         self.promises: array[int] = array("Q")
@@ -236,7 +236,7 @@ class SegmentIndex:
         return sorted(set().union(*extents))
 
     def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
-        """Returns what the frames below `end` hold that hold one of these names, at or after the event `start`."""
+        """Returns a summary of the frames below `end` that contain one of these names, at or after the event `start`."""
         first, stop, below = self.ordinal(start[0]), self.ordinal(end), 0
         if first < stop and self.positions[first] == start[0]:
             below = start[1]
@@ -273,7 +273,7 @@ class SegmentIndex:
         return [name for name, row in self._names.items() if _cut(row, first, end)]
 
     def keyed(self, first: int, end: int) -> list[int]:
-        """Returns the ordinals in [first, end) of the frames that hold keyed events."""
+        """Returns the ordinals in [first, end) of the frames with keyed events."""
         return list(_cut(self._keyed, first, end))
 
     def last_event(self, first: int, end: int) -> tuple[int, int] | None:

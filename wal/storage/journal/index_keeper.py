@@ -35,7 +35,7 @@ class IndexKeeper:
         self._runs_due = 0
 
     def begin(self, segment: Segment, index: SegmentIndex) -> None:
-        """Makes this the active segment. Frames that it already holds are stored with the next part."""
+        """Makes this the active segment. Frames that its index already has are stored with the next part."""
         self._stored = _StoredPart(segment)
         self._frames_due = len(index) + PART_FRAMES
         self._runs_due = index.runs + PART_RUNS
@@ -67,7 +67,7 @@ class IndexKeeper:
 
 
 class _StoredPart:
-    """The stored part of one segment's index: `frames` were asked for, `size` bytes were written."""
+    """The stored part of one segment's index: `frames` were requested, `size` bytes were written."""
 
     __slots__ = ("broken", "frames", "segment", "size")
 

@@ -4,10 +4,10 @@
                       then, at multiples of 512, one after the other:  ENVELOPE 32 B | FRAME | zeros up to the next multiple
                       sealed: an envelope of length 0 after the last frame, if there is room
 
-A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log began,
-header pages included. The base of a segment is the end of the segment before it. Each frame starts on a new sector: writing it never
-rewrites a sector that holds an acknowledged frame. An envelope holds the segment's random generation and the frame's own position, so a
-frame left over in a recycled file is never mistaken for one of this segment.
+A position is the base of a segment plus the offset of a frame's envelope in its file, so positions count bytes since the log began, header
+pages included. The base of a segment is the end of the segment before it. Each frame starts on a new sector: writing it never rewrites a
+sector with an acknowledged frame. An envelope has the segment's random generation and the frame's own position, so a frame left over in a
+recycled file is never mistaken for one of this segment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file `lineage` of a pchannel: the restores that its log has gone through. A log that was never restored has none.
+"""The file `lineage` of a pchannel: the restores of its log. A log that was never restored has no such file.
 
     magic "WALR" | version u32 | count u32 | zero u32 | incarnation u64 | restores | crc32c u32
     a restore      parent u64 | fork u64 | newest position u64 | newest index u32 | has newest u32 (0 or 1)

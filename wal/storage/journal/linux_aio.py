@@ -1,11 +1,11 @@
-"""AsyncWrite: one synced write at a time that the kernel carries out while the process goes on (Linux AIO, by libc's `syscall`).
+"""AsyncWrite: one synced write in flight that the kernel carries out while the process continues (Linux AIO, by libc's `syscall`).
 
 Owns: a kernel context with room for one request, the aligned buffer of that request, and the eventfd that the kernel signals when the
-request is complete. The kernel gives a completion to exactly one `reap`, and so decides between two threads that ask for it. It knows
-nothing of the journal. In a forked child the request belongs to the parent: there, nothing is in flight.
+request is complete. The kernel gives a completion to exactly one `reap`, and so decides between two threads that want it. In a forked child
+the request belongs to the parent: no write is in flight there.
 
 A write is complete when its data is on the disk (RWF_DSYNC). Not every file system follows that flag for such writes: FUSE and btrfs, for
-example, ignored it for years. `syncs_writes` knows those that do.
+example, ignored it for years. `syncs_writes` recognises the file systems that do.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _IOCB_FLAG_RESFD: Final = 1
 _RWF_DSYNC: Final = 2
 _BUFFER_BYTES: Final = 64 * 1024
 _SYNCING: Final = frozenset((0xEF53, 0x58465342))
-"""f_type (linux/magic.h) of ext4 and XFS: their direct writes end in the kernel's generic_write_sync. btrfs is none of them: before Linux
-6.1 it did not sync a direct write that was queued."""
+"""f_type (linux/magic.h) of ext4 and XFS: their direct writes end in the kernel's generic_write_sync. btrfs is absent: before Linux 6.1 it
+did not sync a direct write that was queued.
+"""
 
 
 class AsyncWrite:
-    """At most one write in flight, and the buffer for its bytes. Creating one raises OSError where there is no AIO for this process.
+    """At most one write in flight, and the buffer for its bytes. Creating an AsyncWrite raises OSError where this process has no AIO.
 
     `event_fd` becomes readable when the write is complete. Only `wait`, `end` and `close` wait.
     """
@@ -76,7 +77,7 @@ class AsyncWrite:
         return self._buffer
 
     def submit(self, fd: int, length: int, offset: int) -> None:
-        """Begins to write the first bytes of the buffer. An OSError means that nothing was written and nothing will be."""
+        """Begins to write the first bytes of the buffer. After an OSError, nothing was written and nothing will be."""
         if self._context is None:
             raise OSError(errno.EBADF, "the context is closed, or belongs to the process that this one was forked from")
         _IOCB.pack_into(
@@ -86,24 +87,25 @@ class AsyncWrite:
             raise _error("io_submit")
 
     def reap(self) -> int | None:
-        """Takes the completion: the number of bytes that are on the disk, or a negative errno. Returns None if there is none to take.
+        """Takes the completion: the number of bytes that are on the disk, or a negative errno. Returns None if the write is not complete,
+        or the other thread has taken it.
 
         Only one thread, that of the loop, calls it.
         """
         try:
             os.eventfd_read(self.event_fd)
         except BlockingIOError:
-            pass  # the other thread took it, and this one had seen it
+            pass  # the other thread took the completion, and this one had seen its signal
         return self._take(_here, _ZERO, self._event, _NO_TIME)
 
     def wait(self, wait_s: float) -> int | None:
-        """Does the same from another thread, and waits for a completion. Returns None also when the other thread has taken it."""
+        """Takes the completion as `reap` does, but in another thread and after waiting for it. Returns None if the loop has taken it."""
         seconds = int(wait_s)
         time = ctypes.create_string_buffer(_TIMESPEC.pack(seconds, int((wait_s - seconds) * 1e9)), _TIMESPEC.size)
         return self._take(_libc, _ONE, ctypes.create_string_buffer(_EVENT.size), time)
 
     def end(self) -> None:
-        """Waits for the write in flight, and releases the context: nothing is written or taken any more. Blocks. Idempotent."""
+        """Waits for the write in flight, and releases the context: later calls write and take nothing. Blocks. Idempotent."""
         with _forking:
             context, self._context = self._context, None
             _open.discard(self)
@@ -120,7 +122,7 @@ class AsyncWrite:
     def _take(self, libc: ctypes.CDLL, least: ctypes.c_long, event: ctypes.Array[ctypes.c_char], time: object) -> int | None:
         context = self._context
         if context is None or libc.syscall(self._calls[2], context, least, _ONE, event, time) != 1:
-            return None  # none is complete, a signal came first, or this process was forked
+            return None  # no write is complete, a signal came first, or this process was forked
         result: int = _EVENT.unpack_from(event)[2]
         return result
 
@@ -158,5 +160,5 @@ _ONE: Final = ctypes.c_long(1)
 _NO_TIME: Final = ctypes.create_string_buffer(_TIMESPEC.size)
 _open: Final[weakref.WeakSet[AsyncWrite]] = weakref.WeakSet()
 _forking: Final = threading.RLock()
-"""Held while `_open` changes, and while the process forks."""
+"""Locked while `_open` changes, and while the process forks."""
 os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_forget)

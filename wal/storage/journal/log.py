@@ -281,7 +281,7 @@ class JournalLog(PChannelLog):
         self._preparer.close()
         active = self._tail.active
         try:
-            self._held.check()  # The writer may have found this already; here it reaches a caller that only closes the log.
+            self._held.check()  # The writer may have raised this already; here it reaches a caller that only closes the log.
             if self._tail.failure is None and self._preparer.failure is None:
                 with contextlib.suppress(OSError):
                     write_index(self._disk, self._directory, active.segment, active.index)
@@ -298,7 +298,7 @@ class JournalLog(PChannelLog):
                 self._let_go_of_files(last)
 
     def _let_go_of_files(self, last: contextlib.ExitStack) -> None:
-        """Has the stack close all files, each even if closing another one fails."""
+        """Makes the stack close all files, each even if closing another one fails."""
         last.callback(self._held.close)
         last.callback(self._disk.let_go, self._held)
         last.callback(self._control.close)
@@ -350,7 +350,7 @@ class JournalLog(PChannelLog):
             raise
 
     def _check_names(self) -> None:
-        with contextlib.suppress(ChannelFencedError):  # the call itself knows what a lower term may still do
+        with contextlib.suppress(ChannelFencedError):  # the call itself decides what a lower term may still do
             self._held.check()
 
     def _check_open(self) -> None:
@@ -359,12 +359,12 @@ class JournalLog(PChannelLog):
 
 
 class JournalTruncation:
-    """Truncates one log that is open for writing: moves its beginning, and gives back the segments below it. Blocks, so it runs in threads.
+    """Truncates one log that is open for writing: moves its beginning, and frees the segments below it. Blocks, so it runs in threads.
 
-    The earliest event is stored and synced before any file is removed, and a file is removed only when the checkpoint of the next
-    recovery has passed it too. Then the segment becomes a spare, if no reader holds it, no copy shares it and there are not enough
-    spares; otherwise it is removed. Its index is removed after it: a thread that is just storing the index sees that the segment is
-    gone, and removes the index again (`remove_stale_index`). The active segment always stays.
+    The earliest event is stored and synced before any file is removed, and a file is removed only when the checkpoint of the next recovery
+    has passed it too. Then the segment becomes a spare, unless a reader has it locked, a copy shares it or there are enough spares;
+    otherwise it is removed. Its index is removed after it: a thread that is just storing the index finds the segment gone, and removes the
+    index again (`remove_stale_index`). The active segment always stays.
     """
 
     def __init__(
@@ -377,7 +377,7 @@ class JournalTruncation:
         self._preparer = preparer
         self._lock = threading.Lock()
         self.checkpoint = checkpoint
-        """The position where recovery begins: no file at or above it is removed, truncated or not. None: nothing is held for a recovery."""
+        """The position where recovery begins: no file at or above it is removed, truncated or not. None: recovery needs no file."""
         self.recycled: int = 0
         """The number of segments that became spares."""
         self.removed: int = 0
@@ -440,7 +440,7 @@ class JournalTruncation:
                 self.recycled += 1
                 return
         except BlockingIOError:
-            pass  # A reader here or in another process holds the segment: it keeps the open file, and the name is removed.
+            pass  # A reader here or in another process has the segment locked: it keeps the open file, and the name is removed.
         finally:
             file.close()
         self._disk.unlink(segment.path)

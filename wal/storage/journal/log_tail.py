@@ -1,9 +1,8 @@
 """LogTail: the end of a log that is being written, and the steps that add a frame to it.
 
 Owns the active segment and the numbers of the last frame, and the order of the steps. Under the fence: check the term (`place`), write and
-sync the frame, store the control page (`added`); only then may anybody be answered. How the bytes reach the disk is the business of a
-write path; two paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing
-more is written.
+sync the frame, store the control page (`added`); only then may a caller get its answer. A write path brings the bytes to the disk; two
+paths use the tail, never at the same time. A failure is final: the kernel may have dropped the data, so nothing more is written.
 
 A full segment is replaced by the next one (`begin_segment`), and the index of the active one is stored while it grows (`IndexKeeper`).
 """
@@ -28,7 +27,7 @@ from wal.storage.journal.layout import HEADER_PAGE_BYTES, pack_envelope, padding
 from wal.storage.journal.preparer import NO_DESCRIPTOR, Preparer, Spare, no_descriptor
 
 PAUSE_S: Final = 0.01
-"""A frame that comes later than this after the last check of the names is checked first, which takes a few microseconds."""
+"""The age at which a check of the names must be repeated before a frame; it takes a few microseconds."""
 
 
 class LogTail:
@@ -85,7 +84,7 @@ class LogTail:
         self._failure = self._failure or error
 
     def failed(self, error: OSError, *, outcome_unknown: bool) -> StorageError:
-        """Returns the final error for one of the operating system."""
+        """Returns the final error for an error of the operating system."""
         return StorageError(
             f"writing {error.filename or self.active.segment.path} failed: {error.strerror or error}; "
             "nothing more is written until the log is opened again",
@@ -101,12 +100,13 @@ class LogTail:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether half of that time is over."""
+        """Whether half of that time has passed."""
         return time.monotonic() - self._checked_s > PAUSE_S / 2
 
     def check(self) -> None:
-        """Raises ChannelFencedError if this term is over, else StorageError when the names lead to other files, so that writes would be
-        lost. Blocks."""
+        """Raises ChannelFencedError if a higher term owns the log, else StorageError when the names lead to other files, so that writes
+        would be lost. Blocks.
+        """
         self._held.check()
         self._checked_s = time.monotonic()
 
@@ -127,8 +127,8 @@ class LogTail:
     def place(self, frame: EncodedFrame, spare: Spare | None = None) -> tuple[int, int, list[bytes | memoryview[int]]]:
         """Returns the position of the frame, the offset of its bytes in the active file, and these bytes; under the fence.
 
-        With `spare` it first begins the next segment in that file. Raises ChannelFencedError if the term is over; StorageError, or
-        WouldBlockError if there is no file descriptor, when the segment could not be begun.
+        With `spare` it first begins the next segment in that file. Raises ChannelFencedError if a higher term owns the log; StorageError,
+        or WouldBlockError if there is no file descriptor, when the segment could not be begun.
         """
         record = self._control.load_owned()
         active = self.active if spare is None else self._roll(spare, frame.header.first_tick, record.promised_tick)
@@ -137,7 +137,7 @@ class LogTail:
         return position, position - active.segment.base, [envelope, *frame.buffers, padding(frame.length)]
 
     def added(self, frame: EncodedFrame, position: int) -> None:
-        """Makes the frame a part of the log: it was placed here, and is on the disk. Under the same hold of the fence."""
+        """Makes the frame a part of the log, after it was placed here and is on the disk. The fence is kept since `place`."""
         header, index = frame.header, self.active.index
         # Readers read only below the durable end, so the index may have the frame a moment before it is durable.
         index.add(position, header, [name for name, _ in frame.vchannels], pchannel_wide=frame.pchannel_wide)
@@ -153,13 +153,13 @@ class LogTail:
             self.keyed_bytes += frame.length
 
     def prepare_next(self) -> None:
-        """Has the next segment prepared, after one was begun."""
+        """Requests the next segment, after one was begun."""
         self._preparer.prepare(2 * self.active.segment.header.size)
 
     # -- the promised tick
 
     def promise(self, tick: int, limit: int) -> None:
-        """Takes a promised tick, and the oracle's saved limit, to be stored with the next frame or by `store_promise`."""
+        """Sets the promised tick, and the oracle's saved limit, to be stored with the next frame or by `store_promise`."""
         self._tick = max(self._tick, tick)
         self._limit = max(self._limit, limit)
 

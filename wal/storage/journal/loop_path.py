@@ -22,16 +22,16 @@ from wal.storage.journal.linux_aio import AsyncWrite
 from wal.storage.journal.log_tail import LogTail
 
 WritePath = Literal["auto", "loop", "thread"]
-"""How frames go to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
+"""The way of frames to the disk: from the event loop wherever it can, from a thread alone, or (auto) from the loop where it is faster."""
 
 
 YIELD_S: Final = 0.1
-"""So often a frame goes through the thread, however small."""
+"""The interval at which one frame, however small, goes through the thread."""
 _WAIT_S: Final = 0.02
-"""How long the thread waits for a completion before it looks again whether the loop has taken it."""
+"""The time for which the thread waits for a completion before it checks again whether the loop has taken it."""
 
 Answer = Callable[[int, AppendDone, int, WALError | None], None]
-"""`add(attempt, done, position, error)`: adds the outcome of the oldest append that has none."""
+"""`add(attempt, done, position, error)`: adds the outcome of the oldest append without one."""
 LOOP_BYTES_MAX: Final = 640 * 1024
 """The largest frame that is written from the loop unless a setting says otherwise.
 
@@ -42,9 +42,9 @@ and 0.83 for frames of 260 KiB (256 writers, 1 KB), 1.14 and 0.94 with keys, 1.2
 
 
 def loop_write(disk: Disk, active: ActiveSegment, write_path: WritePath) -> AsyncWrite | None:
-    """Returns the means to write from the loop; None if it is not to, or cannot and need not.
+    """Returns the means to write from the loop; None if the setting excludes it, or if the loop cannot write and need not.
 
-    Raises InvalidArgumentError if it has to and cannot.
+    Raises InvalidArgumentError if the setting demands it and the loop cannot write.
     """
     if write_path == "thread":
         return None
@@ -64,7 +64,7 @@ def loop_bytes_max(write_path: WritePath, frame_bytes_limit: int) -> int:
 
 
 class _WriteInFlight(msgspec.Struct, gc=False):
-    """A frame that is being written at `position`. `fenced`: the fence is held for it. `answered`: its outcome was added."""
+    """A frame that is being written at `position`. `fenced`: the fence is taken for it. `answered`: its outcome was added."""
 
     attempt: int
     frame: EncodedFrame
@@ -77,25 +77,27 @@ class _WriteInFlight(msgspec.Struct, gc=False):
 class LoopPath:
     """Writes small frames, of at most `bytes_max` bytes, from the event loop by Linux AIO (`write`), without a thread.
 
-    It owns the one frame in flight. The fence is held from its submission until it is durable and stored; it is taken without waiting, and
-    whatever cannot be done without waiting is left to the thread. When the disk has the frame, the loop finishes it. If the loop does not
-    (it is blocked, or has ended), the writer's thread does (`take_over`): the kernel gives the completion to one of the two.
+    It owns the one frame in flight. The fence is taken at its submission, without waiting, and kept until the frame is durable and stored.
+    Every step that would have to wait is left to the thread. When the disk has the frame, the loop finishes it. If the loop does not (it is
+    blocked, or has ended), the writer's thread does (`take_over`): the kernel gives the completion to one of the two.
 
-    All calls are made on the loop, but for `take_over` and `close`. `add` is called with the outcome when a frame is finished, by whichever
-    thread did so; then `landed()`, if that was the loop's.
+    All calls are made on the loop, but for `take_over` and `close`. `add` is called with the outcome when a frame is finished, in the
+    thread that finished it; then `landed()`, if that was the loop's.
     """
 
     def __init__(self, tail: LogTail, write: AsyncWrite, *, bytes_max: int, add: Answer, landed: Callable[[], None]) -> None:
         self._tail = tail
         self._write = write
-        self._refused = False  # the kernel takes no write of this kind
+        self._refused = False  # the kernel accepts no write of this kind
         self._bytes_max = bytes_max
         self._add = add
         self._landed = landed
         self._defect: BaseException | None = None  # an interrupt, most likely: the frame in flight is half submitted or half finished
         self._yield_at = time.monotonic() + YIELD_S
         self.flight: _WriteInFlight | None = None
-        """The frame in flight. From its submission on the fence is held for it."""
+        """The frame in flight; None without one. Invariant: while it is not None and `fenced`, this process has the fence, and only the
+        taker of the kernel's completion (`_finish`) or `take_over` ends it.
+        """
         self.frames: int = 0
         """The number of frames that were written durably."""
         self._pid = os.getpid()
@@ -107,10 +109,10 @@ class LoopPath:
         return frame.length <= self._bytes_max and not self._refused
 
     def begin(self, attempt: int, frame: EncodedFrame, done: AppendDone) -> bool:
-        """Begins to write a frame, while no other one is being written. Returns False, and has done nothing, if the thread has to."""
+        """Begins to write a frame, while no other frame is being written. Returns False, and has no effect, if the thread has to."""
         tail = self._tail
         if (
-            self._is_others_turn()  # first: a frame that goes through the thread for another reason is one of these turns too
+            self._is_others_turn()  # first: a frame that goes through the thread for another reason counts as a turn too
             or not tail.is_checked
             or tail.failure is not None
             or self._defect is not None
@@ -119,7 +121,7 @@ class LoopPath:
         ):
             return False
         try:
-            # Before the fence, so that an interrupt leaves nothing that `take_over` does not end.
+            # Before the fence, so that `take_over` ends whatever an interrupt leaves.
             self.flight = flight = _WriteInFlight(attempt, frame, done)
             flight.fenced = tail.fence.try_take()
             if flight.fenced:
@@ -127,12 +129,12 @@ class LoopPath:
                 tail.active.file.begin_write(self._write, buffers, offset)
                 return True
         except (OSError, WALError) as error:
-            # Nothing was written. The thread finds the error by itself, unless it is one of AIO.
+            # Nothing was written. The thread meets the same error by itself, unless it is one of AIO.
             self.flight = None
             tail.fence.release()
             self._refused = isinstance(error, OSError) and error.errno != errno.EAGAIN
         except BaseException as defect:
-            self._defect = defect  # nobody knows how far the frame came
+            self._defect = defect  # the progress of the frame is unknown
             if not isinstance(defect, Exception):
                 raise
             return True
@@ -141,7 +143,8 @@ class LoopPath:
 
     def _is_others_turn(self) -> bool:
         """Whether the fence has to be left alone for a moment, after YIELD_S: another process that waits for it takes longer to wake up
-        than the loop to take it again."""
+        than the loop to take it again.
+        """
         now = time.monotonic()
         if now < self._yield_at:
             return False
@@ -153,7 +156,7 @@ class LoopPath:
         flight = self.flight
         while flight is not None and self.flight is flight:
             if self._defect is not None:
-                self._write.end()  # the disk is through with it, if it was submitted
+                self._write.end()  # the disk has finished with it, if it was submitted
                 self._finish(0)
             elif (result := self._write.wait(_WAIT_S)) is not None:
                 self._finish(result)
@@ -161,7 +164,7 @@ class LoopPath:
     def unwatch(self) -> None:
         """Leaves the frame in flight to `take_over`. On the loop, or after it has ended. Does nothing in a forked child."""
         if os.getpid() != self._pid:
-            return  # the parent's loop has the same epoll instance, and would no longer be told of its frames
+            return  # the parent's loop has the same epoll instance, and would get no event for its frames
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.remove_reader(self._write.event_fd)
 
@@ -215,10 +218,10 @@ class LoopPath:
         if self._defect is not None:
             raise unknown_outcome(self._defect)
         if result != slot_bytes(flight.frame.length):
-            number = -result if result < 0 else errno.EIO  # a short write says no more
+            number = -result if result < 0 else errno.EIO  # a short write has no error of its own
             raise self._tail.failed(OSError(number, os.strerror(number)), outcome_unknown=True)
 
 
 def unknown_outcome(defect: BaseException) -> StorageError:
-    """Returns the final error for a frame of which nobody knows how far it came."""
+    """Returns the final error for a frame whose progress is unknown."""
     return caused(StorageError(f"writing a frame failed: {defect!r}", outcome_unknown=True), defect)

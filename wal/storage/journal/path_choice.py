@@ -1,21 +1,21 @@
-"""PathChoice: which of two write paths the frames of a log take under `write_path="auto"`, by what each of them achieves here and now.
+"""PathChoice: which of two write paths the frames of a log take under `write_path="auto"`, by the measured rate of each.
 
-Why. On an idle machine the event loop writes small frames faster than a thread. Beside busy processes its completions come late: the
-disk is through, and the loop waits for its turn on a processor; then the thread is several times as fast.
+Why. On an idle machine the event loop writes small frames faster than a thread. Beside busy processes its completions come late: the disk
+has finished, and the loop waits for its turn on a processor; then the thread is several times as fast.
 
 How it works. For each path the events and the time in which any frame was outstanding are summed, the last second of them. The rate of a
-path is the one by the other, so a frame that waited long for a processor counts with its whole time: beside busy processes a path runs
-freely for some ten milliseconds, then stands still for as long, and a short look sees one or the other. The other path is tried for
-`TRIAL_S` now and then, since only a trial tells what it would achieve, and at once when frames of the loop complete late, that is, take
-`LATE` times as long as they did, for `WINDOWS` windows in a row and `LATE_FOR_S`. The frames change over if the other path is `CLEARLY`
-times the chosen one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes
-a pause of at least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while the answer stays the same
-the pauses grow.
+path is their quotient, so a frame that waited long for a processor counts with its whole time. Beside busy processes a path runs freely for
+some ten milliseconds, then pauses for as long, and a short look sees only one of the two. The other path is tried for `TRIAL_S` now and
+then, since only a trial shows its rate. It is tried at once when frames of the loop complete late, that is, take `LATE` times as long as
+before, for `WINDOWS` windows in a row and `LATE_FOR_S`. The frames change over if the other path is `CLEARLY` times as fast as the chosen
+one, or `BETTER` times in two trials in a row: the rate of a disk drifts by as much within a trial. After each trial comes a pause of at
+least `COSTS` times the trial, so all of them together take a twentieth of the time at most; while the answer stays the same the pauses
+grow.
 
-The two paths are not alike. Where the loop does badly it does very badly, so a trial of the loop ends as soon as it is clearly worse, and
-it has to win by more. The thread may stand still at the beginning of its trial just as the loop did before it: it gets the whole time.
+The two paths differ. A loop that is slow is very slow, so a trial of the loop ends as soon as it is clearly worse, and it has to win by
+more. The thread may pause at the beginning of its trial just as the loop did before it: it gets the whole time.
 
-Pure: it is told what happened and when. Frames that only the thread can write tell nothing, and end a window.
+Pure: calls report the events and their times. A frame that only the thread can write is not measured, and ends a window.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ PathName = Literal["loop", "thread"]
 
 WINDOW_FRAMES: Final = 16
 WINDOW_S: Final = 0.02
-"""A window ends after so many frames, or after this much time."""
+"""The length of a window, unless enough frames end it earlier."""
 WARM_UP_FRAMES: Final = 2
 """The first frames after a change are not counted: they wait for those of the other path."""
 LATE: Final = 3.0
 WINDOWS: Final = 3
-"""A single window says little beside busy processes: a processor is given away for milliseconds."""
+"""A single window is weak evidence beside busy processes: a processor is given away for milliseconds."""
 LATE_FOR_S: Final = 0.15
-"""A disk that is busy for a moment makes the path look slow that is taken then."""
+"""A disk that is busy for a moment makes the current path look slow."""
 LATE_S: Final = 0.0005
 """Frames that take less are never late."""
 FORGETS: Final = 1.02
-"""By this factor a window the time that frames usually take is forgotten."""
+"""The factor by which the usual time of a frame grows per window, so that old times are forgotten."""
 MEMORY_S: Final = 1.0
-"""The time for which a path's events are summed. Of a path that is tried again, an earlier trial counts the less the longer ago it was."""
+"""The time for which a path's events are summed. An earlier trial of a path weighs less the longer ago it was."""
 BEGIN_S: Final = 0.05
-"""The least that has to be known of the chosen path before the other one is tried."""
+"""The least measured time of the chosen path before the other one is tried."""
 BETTER: Final[dict[PathName, float]] = {"thread": 1.05, "loop": 1.1}
 CLEARLY: Final = 1.5
 TRIAL_S: Final = 0.1
 FRAMES_MIN: Final = 4
-"""A window or a trial has at least so many frames."""
+"""The least number of frames in a window or a trial."""
 COSTS: Final = 20.0
 TRIAL_FIRST_S: Final = 0.5
 """The least pause before a trial, while frames are late or after the frames changed over, …"""
 TRIAL_MAX_S: Final = 8.0
-"""… and the one that the pauses grow to."""
+"""… and the largest pause."""
 GIVEN_UP: Final = 3.0
 GIVEN_UP_S: Final = 0.02
-"""After this time a trial of the loop ends if the thread had written this many times as much."""
+"""The time after which a trial of the loop ends if the thread would have written this many times as much."""
 FORGOTTEN_S: Final = 1.0
-"""After a pause of this length, what was measured before it says nothing about now."""
+"""After a pause of this length, earlier measurements do not count."""
 _OTHER: Final[dict[PathName, PathName]] = {"loop": "thread", "thread": "loop"}
 
 
@@ -78,20 +78,20 @@ class Achieved(msgspec.Struct):
         self.keep(MEMORY_S)
 
     def keep(self, seconds: float) -> None:
-        """Keeps the rate, as one of no more than this many seconds."""
+        """Scales both numbers down to at most this many seconds; the rate stays the same."""
         if self.busy_s > seconds:
             self.events *= seconds / self.busy_s
             self.busy_s = seconds
 
 
 class PathChoice:
-    """See the top of the file. `path` is the one that the next frame takes, and `reason` says why in a sentence."""
+    """See the top of the file. `path` is the choice for the next frame, and `reason` explains it in a sentence."""
 
     def __init__(self) -> None:
         self.path: PathName = "loop"
         self.reason: str = "it is the faster one on an idle machine, and nothing was measured yet"
         self.changes: int = 0
-        """How often the frames have changed over for good."""
+        """The number of times that the frames have changed over for good."""
         self._chosen: PathName = "loop"
         self._achieved: dict[PathName, Achieved] = {"loop": Achieved(), "thread": Achieved()}
         self._usual_s: dict[PathName, float] = {}
@@ -104,13 +104,13 @@ class PathChoice:
         """Whether the other path was better at its last trial, which the next one has to confirm."""
         self._outstanding = 0
         self._since_s = 0.0
-        # Of the current window, or of the whole trial.
+        # The frames of the current window, or of the whole trial.
         self._frames = -WARM_UP_FRAMES
         self._events = 0
         self._busy_s = 0.0
 
     def begun(self, now_s: float) -> None:
-        """Notes a frame that is handed over."""
+        """Records a frame that is passed to a path."""
         if not self._outstanding:
             if now_s - self._since_s > FORGOTTEN_S:
                 self._forget()
@@ -120,11 +120,11 @@ class PathChoice:
         self._outstanding += 1
 
     def skipped(self) -> None:
-        """Notes that a frame cannot take the loop: the window begins anew."""
+        """Records that a frame cannot take the loop: the window begins again."""
         self._frames, self._events, self._busy_s = min(self._frames, 0), 0, 0.0
 
     def ended(self, events: int, now_s: float) -> None:
-        """Notes that a frame with so many events was answered."""
+        """Records the outcome of a frame with this many events."""
         self._outstanding -= 1
         self._frames += 1
         busy_s = max(now_s - self._since_s, 0.0)
@@ -182,7 +182,7 @@ class PathChoice:
         else:
             self._was_better = False
             self._pause_s = min(2 * self._pause_s, TRIAL_MAX_S)
-            self._usual_s.pop(before, None)  # it is as fast as it can be now, however late that is
+            self._usual_s.pop(before, None)  # its present speed is the best possible, however late the frames are
         self.reason = f"{there:,.0f} events a second by the {tried}, {here:,.0f} by the {before}"
         self._late, self._late_s = 0, 0.0
         self._trial_at_s = now_s + max(self._pause_s, COSTS * (now_s - self._trial_began_s))

@@ -4,7 +4,7 @@ Owns: the files that are not segments yet: `<term:016x>-<n>.zeros` while they ar
 whether filled with zeros or left by a truncation. A frame overwrites zeros (or frames of an earlier use), so its sync writes only data, no
 allocations. Sizes double from one segment to the next up to `segment_bytes`.
 
-A full disk harms nothing here: the append that needs the segment fails with NoSpaceError, and the next append tries again.
+A full disk causes no failure here: the append that needs the segment fails with NoSpaceError, and the next append tries again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPARES_MAX: Final = 2
 KEPT_FREE_BYTES: Final = 128 << 10
 """No file is begun that would leave less free space than this, because the metadata may have released its reserve for a moment."""
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""The errors of the operating system when there is no room."""
+"""The errors of the operating system for a full disk."""
 NO_DESCRIPTOR: Final = frozenset((errno.EMFILE, errno.ENFILE))
 """The errors when the process, or the machine, has too many open files."""
 

@@ -1,12 +1,12 @@
 """ReadOnlyJournal and ReadOnlyJournalLog: a journal that this process only reads, with or without an active writer.
 
 They own the read-only mapping of each pchannel's control page, and the known part of its segments. They return the right bytes of durable
-frames, or raise TruncatedError for frames that are gone; any other inconsistency is a CorruptionError. They never write, never
-create a file, take no lock but the shared flock on a segment while they read it, and need no event loop: calls block, and any thread may
-call. Without a writer, also after one was killed, the log ends at the durable position of the control page; it continues there when another
+frames, or raise TruncatedError for frames that are gone; any other inconsistency is a CorruptionError. They never write, never create a
+file, take no lock but the shared flock on a segment while they read it, and need no event loop: calls block, and any thread may call.
+Without a writer, also after one was killed, the log ends at the durable position of the control page; it continues there when another
 writer has opened it.
 
-Whether a directory holds a journal is found out here as well (`absence`), by its file `FORMAT` and the control page of a pchannel.
+`absence` checks whether a directory is a journal, by its file `FORMAT` and the control page of a pchannel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
 
 
 def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatError | None:
-    """Returns None if the directory holds a journal that can be opened, else the error that says what is missing, with this remedy.
+    """Returns None if the directory is a journal that can be opened, else the error that names the missing part, with this remedy.
 
     `waited_s`: the time already spent waiting for a journal. Raises FormatError if no writer would create a journal there, because the path
     is a file or a journal of a newer version. Blocks.
@@ -68,7 +68,7 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
 
 
 def _pchannels(directory: Path) -> list[str]:
-    """Returns the names of the pchannels that have a control page. One that has a fence or a map of vchannels was opened, so it had one."""
+    """Returns the names of the pchannels with a control page, or with a fence or a map of vchannels, which prove that there was a page."""
     opened = [path for name in (FENCE_NAME, MAP_NAME) for path in directory.glob(f"pchannels/*/{name}")]
     names = [path.parent.name for path in directory.glob(_CONTROL_PAGES)]
     for sign in opened:
@@ -86,25 +86,25 @@ def _pchannels(directory: Path) -> list[str]:
 
 
 class ReadOnlyJournal:
-    """The journal in a directory. Raises FormatError if there is none, or if its version is newer."""
+    """The journal in a directory. Raises FormatError without a journal, or for a newer version."""
 
     def __init__(self, directory: Path, *, disk: Disk | None = None) -> None:
         self._directory = Path(directory)
         self._disk = Disk() if disk is None else disk
         _storage_errors(self._directory, lambda: check_format(self._directory))
         self.held: Final = _storage_errors(self._directory, lambda: HeldDirectory(self._directory))
-        """The directory, held open until `close`. Its check fails once the directory has been removed or replaced."""
+        """The directory, open until `close`. Its check fails once the directory has been removed or replaced."""
 
     def pchannels(self) -> list[str]:
-        """Returns the names of the pchannels that have a log, in the order of their numbers. More may be added later.
+        """Returns the names of the pchannels with a log, in the order of their numbers. More may be added later.
 
-        Raises CorruptionError for one that was opened once, and has lost its control page.
+        Raises CorruptionError for a pchannel that was opened once, and has lost its control page.
         """
         names = _storage_errors(self._directory, lambda: _pchannels(self._directory))
         return sorted(names, key=lambda name: (len(name), name))
 
     def open(self, pchannel: str) -> ReadOnlyJournalLog:
-        """Opens the log of this pchannel. Raises FormatError if it has none, CorruptionError if its control page is damaged."""
+        """Opens the log of this pchannel. Raises FormatError without a log, CorruptionError if its control page is damaged."""
         return ReadOnlyJournalLog(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         return self._snapshot(self._load(), newest)
 
     def reach(self) -> LogSnapshot:
-        """Returns the current content of the control page, and the newest event. Reads the heads of frames that it has not seen yet."""
+        """Returns the current content of the control page, and the newest event. Reads the heads of frames that were not read before."""
         with self._damage_or_loss():
             record, newest = self._reach()
             self._gone = record.earliest, last_truncated(self._segments.segments, record.earliest)
@@ -175,7 +175,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
 
     def moment(self) -> LogSnapshot:
         state = self.refresh()
-        return state if state.earliest == self._gone[0] else self.reach()  # the segments tell what was truncated last
+        return state if state.earliest == self._gone[0] else self.reach()  # the segments show what was truncated last
 
     def check(self) -> None:
         """Checks that the mapped control page is still the file at its path; blocks for as long as a few `stat` calls take.
@@ -191,7 +191,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             raise
 
     def is_current(self) -> bool:
-        """Returns whether the log at this place is still the one that was opened; blocks for as long as a few `stat` calls take."""
+        """Returns whether the log at this path is still the opened one; blocks for as long as a few `stat` calls take."""
         try:
             self._load()
         except WALError:
@@ -247,7 +247,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         return self._held_reader(start, record).last_events(start, record.durable, names)
 
     def _held_reader(self, start: int, record: ControlRecord) -> JournalReader:
-        """Returns what reads the frames from `start` on, which may be truncated and held for a recovery."""
+        """Returns the reader of the frames from `start` on, which may be truncated and stored only for a recovery."""
         if start >= self._segments.segments[0].base:
             return self._reader
         segments = ReadOnlySegments(self._disk, self.directory, lineage=self.lineage)
@@ -318,8 +318,9 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         return list(within(self._weights(start, end, choice, limited=limited), rows_max, bytes_max))
 
     def _weights(self, start: int, end: int, choice: VChannelChoice | None, *, limited: bool) -> Generator[FrameWeight, None, None]:
-        """Yields what `weights` returns: from the index, or, with a limit for some vchannels, from the heads of the frames, which may hold
-        thousands of other vchannels."""
+        """Yields the results of `weights`: from the index, or, with a limit for some vchannels, from the heads of the frames, which may
+        contain thousands of other vchannels.
+        """
         if limited and choice is not None:
             names = self.names(start, end, choice)
             yield from filter(None, (weight_of(frame, names) for frame in self.heads(start, end, names)))
@@ -347,19 +348,19 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
         if isinstance(choice, frozenset):
             return choice
         key = index.base, choice
-        seen, matching = self._matched.get(key, (0, frozenset[str]()))
+        matched_count, matching = self._matched.get(key, (0, frozenset[str]()))
         names = index.names()
-        if seen < len(names):
-            matching |= frozenset(name for name in islice(names, seen, None) if name in choice)
+        if matched_count < len(names):
+            matching |= frozenset(name for name in islice(names, matched_count, None) if name in choice)
             self._matched[key] = len(names), matching
             while len(self._matched) > _MATCHED_MAX:  # a stream goes through segments for years
                 self._matched.popitem(last=False)
         return matching
 
     def check_map(self, *, missing: bool) -> None:
-        """Raises CorruptionError for a map of vchannels that is missing, unless none was ever written, or that is of another log.
+        """Raises CorruptionError for a map of vchannels that is missing, unless no map was ever written, or that belongs to another log.
 
-        Raises what `check` raises if the log was recreated or its directory replaced, which explains both.
+        Raises the errors of `check` if the log was recreated or its directory replaced, which explains both.
         """
         self.check()
         if not missing or self._control.map_noted:
@@ -389,7 +390,7 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             )
         if record.term == REPLACED_TERM:
             raise ClosedError(
-                f"the log of pchannel {self.pchannel!r}, which was empty, was created again by another process: open it again to go on"
+                f"the log of pchannel {self.pchannel!r}, which was empty, was created again by another process: open it again to continue"
             )
         return record
 
@@ -403,8 +404,8 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             raise
 
     def _snapshot(self, record: ControlRecord, newest: LogPosition | None) -> LogSnapshot:
-        gone = self._gone[1] if self._gone[0] == record.earliest else None
-        state = record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest, gone
+        last_truncated = self._gone[1] if self._gone[0] == record.earliest else None
+        state = record.term, record.durable, record.earliest, record.promised_tick, record.closed, newest, last_truncated
         return LogSnapshot(self._origin, self.lineage, *state)
 
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
@@ -438,11 +439,11 @@ def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:
 
 
 class ReadOnlySegments(SegmentSet):
-    """The segments of a log that another process may write, in the order of the log. The last one holds the durable end.
+    """The segments of a log that another process may write, in the order of the log. The last one contains the durable end.
 
     They are those between the earliest event and the durable position, as `reach` found them. The index of the last one grows from the
-    file: only heads of frames are read, and envelopes and CRCs are checked. It reads exactly up to the position that the caller says is
-    durable, because frames above it may still be cut off and rewritten. It never writes, not even an index that it had to compute.
+    file: only heads of frames are read, and envelopes and CRCs are checked. It reads exactly up to the caller's durable position, because
+    frames above it may still be cut off and rewritten. It never writes, not even an index that it had to compute.
 
     A segment that is missing or damaged may just have been truncated: the caller reads the control page again before it trusts the error.
     """
@@ -488,7 +489,7 @@ class ReadOnlySegments(SegmentSet):
         return extend_index(self._disk, self.segments[-1], self._last_index, durable)
 
     def _list(self, durable: int, earliest: int) -> None:
-        """Lists the segments, from the one that holds `earliest` to the one that holds `durable`."""
+        """Lists the segments from the `earliest` event's to the segment that contains `durable`."""
         bases = segment_bases(self._directory)
         first = max((i for i, base in enumerate(bases) if base <= earliest), default=-1)
         if first < 0:
@@ -499,8 +500,8 @@ class ReadOnlySegments(SegmentSet):
                 self._directory,
                 0,
             )
-        known = {segment.base: segment for segment in self.segments}
-        segments = [known.get(base) or self._load(base) for base in bases[first:] if base == bases[first] or base < durable]
+        listed = {segment.base: segment for segment in self.segments}
+        segments = [listed.get(base) or self._load(base) for base in bases[first:] if base == bases[first] or base < durable]
         last, before = segments[-1], self._last_index
         if not self.segments or last.base != before.base:
             index = load_index(self._disk, self._directory, last, end_max=durable)

@@ -1,8 +1,8 @@
 """JournalReader: pages of frames from the segments, for any number of readers at once, while the writer writes.
 
-Owns: fetching an extent of the log. Indices tell which frames are wanted; these are read into memory, under a shared flock on the
-segment (so that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views in a
-page hold the wanted runs in memory: using them never reads a file.
+Owns: fetching an extent of the log. Indices select the wanted frames. These are read into memory, under a shared flock on the segment (so
+that the writer does not reuse it meanwhile), and checked: envelope, head, and the blocks of the wanted runs. The views in a page have the
+wanted runs in memory: using them never reads a file.
 
 It blocks, so it runs in threads. Damage raises CorruptionError with file and offset, unless the position was truncated meanwhile.
 """
@@ -57,7 +57,7 @@ class JournalReader:
     def rows_page(self, request: RowsRequest) -> RowsPage | None:
         """Returns the next frames as rows, out of one segment; None if they do not fit. `request.end` is durable.
 
-        Raises TruncatedError, and no error because of a file: `page` raises that.
+        Raises TruncatedError. It raises no error because of a file: `page` raises that.
         """
         self.check(request.start, request.end)
         segments = self._segments.segments
@@ -124,7 +124,7 @@ class JournalReader:
         return page.done()
 
     def indices(self, start: int, end: int, *, above: int = -1) -> Iterator[tuple[Segment, SegmentIndex]]:
-        """Yields the segments that hold frames in [start, end), each with its index; `end` is durable.
+        """Yields the segments with frames in [start, end), each with its index; `end` is durable.
 
         It omits segments without a tick above `above`, by the header of the next segment: their indices need not be read.
         """
@@ -138,14 +138,14 @@ class JournalReader:
                 yield segment, index
 
     def unread_for(self, names: frozenset[str], start: tuple[int, int], end: int) -> Unread:
-        """Returns what `ReadableLog.unread_for` does; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
+        """Answers `ReadableLog.unread_for`; `end` is durable. Reads the indexes of sealed segments that are not in memory."""
         return Unread.joined(index.unread_for(names, start, end) for _, index in self.indices(start[0], end))
 
     def last_events(self, start: int, end: int, names: frozenset[str] | None = None) -> dict[RunName, LogPosition]:
         """Returns the newest event in [start, end) of each of these vchannels, of every one for None; `end` is durable.
 
         It goes from the newest segment to older ones until it has all names, and reads heads of frames only: of each segment at most one
-        for a vchannel. Frames may be truncated; TruncatedError when they are not held any more.
+        for a vchannel. Frames may be truncated; TruncatedError when their space was freed.
         """
         self.check_held(start, end)
         events: dict[RunName, LogPosition] = {}
@@ -236,9 +236,9 @@ class JournalReader:
 
     def check_held(self, start: int, end: int) -> None:
         """Raises TruncatedError when the space of the frame at `start` has been freed."""
-        held = self._segments.segments[0].base
-        if start < held:
-            raise released(self._pchannel, start, held)
+        stored = self._segments.segments[0].base
+        if start < stored:
+            raise released(self._pchannel, start, stored)
 
     def _add(
         self,
@@ -248,14 +248,14 @@ class JournalReader:
         select: Callable[[SegmentIndex, frozenset[str] | None, int, int], list[int]],
     ) -> None:
         """Adds the wanted frames of one segment to the page."""
-        index, taken = self._segments.index(segment), page.mark()
+        index, mark = self._segments.index(segment), page.mark()
         try:
             self._take(page, segment, index, names, select)
         except CorruptionError:
             remade = self._remade(segment, index, page.end)
             if remade is None:
                 raise
-            page.back_to(taken)
+            page.back_to(mark)
             self._take(page, segment, remade, names, select)
 
     def _remade(self, segment: Segment, index: SegmentIndex, end: int) -> SegmentIndex | None:

@@ -1,20 +1,20 @@
 """Recovery: which files of the last writer are trusted, and what is repaired before the next writer begins.
 
-Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised there, so the last writer
-is fenced and the files do not change meanwhile.
+Owns: opening a log in a higher term. All of it happens with the control page locked, after the term was raised there, so the last writer is
+fenced and the files do not change meanwhile.
 
 1. The control page: the newer valid slot. With no valid slot, the page is rebuilt from the segments: term and promised tick of the last
-frame, the earliest event at the start of the first segment, and no frame known to be durable.
-2. The header chain, from the segment that holds the earliest event, or from the one that holds the checkpoint if that is earlier:
-   each header names the segment before it. A gap is an error. Segments below both are removed, as the last writer was about to do.
+   frame, the earliest event at the start of the first segment, and no frame known to be durable.
+2. The header chain, from the segment of the earliest event or that of the checkpoint, whichever is earlier: each header names the
+   segment before it. A gap is an error. Segments below both are removed, as the last writer was about to do.
 3. The last segment is scanned, from the end of its stored index if it has one. The bodies of frames at or below the durable
-   position are not checked, whether the process or the machine stopped: each was synced before the control page said so, and readers
+   position are not checked, whether the process or the machine stopped: each was synced before the control page recorded it, and readers
    check every block. A broken frame there, or one before a later valid envelope, is damage and an error. Any other broken frame is a
    torn tail: at most one frame was ever unsynced. If the machine still runs since the last writer opened the log, the control page
    is as that writer left it; then an envelope is searched only where a next frame could begin, else in the rest of the segment.
 4. The directory is synced: a process that ended between naming a segment and this sync left it to the next opening. The torn tail is
    zeroed. The last accepted frame is written once more, because a failed sync may have left it in the page cache only, marked clean;
-   then the segment is synced. Only after that is any of it shown.
+   then the segment is synced. Only after that are its frames shown.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
             before = record or _rebuilt(disk, directory)
             boot = disk.boot()
             search_bytes = _SEARCH_SAME_BOOT_BYTES if record is not None and control.is_of_boot(boot) else None
-            # After a restore was noted in the metadata, this opening is the first one to note it in the page.
+            # After a restore was recorded in the metadata, this opening is the first one to record it in the page.
             if before.incarnation != incarnation and lineage.since(before.incarnation) is None:
                 raise other_log(pchannel, before.incarnation, incarnation, path=str(control_path))
             if term <= before.term:
@@ -89,7 +89,7 @@ def recover_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int,
             segments = _chain(disk, directory, before, checkpoint, lineage)
             spares, leftovers = _tidy(disk, directory, before, segments)
             if not before.closed:
-                disk.sync_directory(directory)  # the name of the last segment may be known only to the kernel yet
+                disk.sync_directory(directory)  # the name of the last segment may still be in the kernel's memory only
             active, torn = _tail(disk, directory, before, segments[-1], checkpoint, search_bytes=search_bytes)
             undo.callback(active.file.close)
             state = _state(before, active, torn)
@@ -116,8 +116,9 @@ def _state(before: ControlRecord, active: ActiveSegment, torn: int) -> LogState:
 
 
 def _chain(disk: Disk, directory: Path, before: ControlRecord, checkpoint: int | None, lineage: Lineage) -> tuple[Segment, ...]:
-    """Returns the segments from the earliest event or the checkpoint on, after checking that each follows the one before; removes those
-    below."""
+    """Returns the segments from the earliest event or the checkpoint on, after checking that each follows the one before; removes lower
+    segments.
+    """
     bases = segment_bases(directory)
     position = before.earliest[0] if checkpoint is None else min(before.earliest[0], checkpoint)
     first = max((i for i, base in enumerate(bases) if base <= position), default=-1)

@@ -1,9 +1,9 @@
 """Frames of a segment as rows: many of them are fetched with one call and checked, without a view of each.
 
-Owns: which frames of a segment one request takes, and reading them. Bodies are read straight into the memory in which they stay, by one
-`preadv` for many frames; if none are wanted, only the heads of large frames are read. Envelopes, heads and the CRCs of all blocks that are
-read are checked. It never raises because of a frame: the rows end before the first one that does not fit or is not in order, and the
-reader of frames (`reader.py`) continues there and says what is wrong.
+Owns: which frames of a segment one request takes, and reading them. Bodies are read straight into their final memory, by one `preadv` for
+many frames; for a request without bodies, only the heads of large frames are read. Envelopes, heads and the CRCs of all blocks that are
+read are checked. No frame raises an error: the rows end before the first frame that does not fit or is not in order, and the reader of
+frames (`reader.py`) continues there and raises the error.
 
 It blocks, so it runs in threads.
 """
@@ -26,7 +26,7 @@ from wal.storage.journal.segments import Segment
 _FRAMES_MAX: Final = 1024
 """The most frames that one request looks at: their ordinals are Python objects."""
 _CHUNK_BYTES: Final = 256 * 1024
-"""What is read at once, so that the CRCs are computed while the bytes are in the processor's cache."""
+"""The bytes of one read, so that the CRCs are computed while the bytes are in the processor's cache."""
 _APART_BYTES: Final = 8 * 1024
 """From this many bytes of body a frame on, reading each head by itself takes less time than reading all bodies with them."""
 
@@ -34,7 +34,7 @@ _APART_BYTES: Final = 8 * 1024
 def plan_rows(index: SegmentIndex, request: RowsRequest) -> tuple[list[int], int, int] | None:
     """Returns the ordinals of the frames to read, the first ordinal of the request, and the one at which this page ends.
 
-    Returns None if the first frame does not fit already, by what the index says of it.
+    Returns None if the first frame does not fit, according to the index.
     """
     first, stop = index.ordinal(request.start), index.ordinal(request.end)
     # Promises ascend, so every event before this frame has a lower tick than the wanted ones.
@@ -133,7 +133,7 @@ def _heads(
             for ordinal in chunk:
                 yield ordinal, data, positions[ordinal] - base - offset
         else:
-            # What lies between two bodies is read together: the padding of a frame, and the envelope and head of the next one.
+            # The bytes between two bodies are read together: the padding of a frame, and the envelope and head of the next one.
             gaps: list[int] = []
             padding = 0
             for ordinal in chunk:

@@ -1,9 +1,9 @@
-"""Salvage: what can still be read of a pchannel's log in which frames are damaged, and what cannot.
+"""Salvage: the readable and the lost parts of a pchannel's log in which frames are damaged.
 
 A `SalvagedLog` goes through the segments themselves, without their indexes, which end at damage. A frame counts if its envelope and its
-checksums fit; after one that does not, the next envelope of the segment is looked for. What lies between is a `LostPart`. The stored
-index of the segment names the vchannels, events and ticks of the frames in it; without an index only the ticks around it are known.
-Nothing is written, and the log must have no writer.
+checksums fit. After a broken frame, the next envelope of the segment is looked for, and the bytes between are a `LostPart`. The stored
+index of the segment names the vchannels, events and ticks of the frames in it; without an index only the ticks around it are known. Nothing
+is written, and the log must have no writer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True):
     """Positions [begin, end) of a pchannel's log that cannot be read, from `offset` of the file `path` on.
 
     `first_tick` to `last_tick` cover the ticks of the events in it. `vchannels`, `events` and the positions of the `first` and the `last`
-    event are those that the index of the segment names; None without one, and for no event.
+    event come from the index of the segment; they are None without an index, and without an event.
     """
 
     pchannel: str
@@ -57,7 +57,7 @@ class SalvagedLog(ReadOnlyJournalLog):
     """The log of a pchannel in the directory `pchannels/NAME` of a journal, as far as it can be read."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises what the opening of a log raises: CorruptionError if its control page is damaged, which repair makes again."""
+        """Raises the errors of an opening: CorruptionError if its control page is damaged, which repair rebuilds."""
         super().__init__(Disk(), directory, directory.name)
         self._files = Disk()
         self._positions = array("Q")
@@ -68,7 +68,7 @@ class SalvagedLog(ReadOnlyJournalLog):
 
     @property
     def lost(self) -> list[LostPart]:
-        """What cannot be read, in the order of the log. The first call reads all of it."""
+        """The lost parts, in the order of the log. The first call reads all of it."""
         if self._parts is None:
             self._parts = list(self._walk())
         return self._parts
@@ -84,7 +84,7 @@ class SalvagedLog(ReadOnlyJournalLog):
     heads = ReadOnlyStoredLog.heads
 
     def page(self, start: int, end: int, names: frozenset[str] | None, bytes_max: int) -> FramePage:
-        """Returns frames in [start, end), whatever vchannels they hold; those that are lost are left out."""
+        """Returns the readable frames in [start, end), whatever vchannels they contain."""
         assert self.lost is not None
         frames: list[StoredFrame] = []
         newest: LogPosition | None = None
@@ -113,7 +113,7 @@ class SalvagedLog(ReadOnlyJournalLog):
     # -- the walk through the segments
 
     def _walk(self) -> Iterator[LostPart]:
-        """Notes the frames that can be read, and yields the parts between them."""
+        """Records the frames that can be read, and yields the parts between them."""
         record = self._load()
         earliest = at = record.earliest[0]
         tick = 0
@@ -159,8 +159,8 @@ class SalvagedLog(ReadOnlyJournalLog):
                     continue
                 for start in range(offset + SECTOR_BYTES, stop - base, _SEARCH_BYTES):
                     data = file.read(min(_SEARCH_BYTES, stop - base - start), start)
-                    if (found := Envelope.find(data, generation=generation, base=base, offset=start)) >= 0:
-                        offset = found
+                    if (next_offset := Envelope.find(data, generation=generation, base=base, offset=start)) >= 0:
+                        offset = next_offset
                         break
                 else:
                     return
@@ -182,22 +182,22 @@ class SalvagedLog(ReadOnlyJournalLog):
         if index is None or index.end < end:
             return part
         ordinals = range(index.ordinal(begin), index.ordinal(end))
-        held = [ordinal for ordinal in ordinals if index.indices[ordinal]]
+        with_events = [ordinal for ordinal in ordinals if index.indices[ordinal]]
         names = tuple(sorted(index.names_in(ordinals.start, ordinals.stop)))
-        if not held:
+        if not with_events:
             return msgspec.structs.replace(part, vchannels=names, events=0)
         return msgspec.structs.replace(
             part,
             vchannels=names,
-            events=sum(index.indices[ordinal] for ordinal in held),
-            first=(index.positions[held[0]], 0),
-            last=(index.positions[held[-1]], index.indices[held[-1]] - 1),
-            first_tick=index.first_ticks[held[0]],
-            last_tick=index.first_ticks[held[-1]] + index.indices[held[-1]] - 1,
+            events=sum(index.indices[ordinal] for ordinal in with_events),
+            first=(index.positions[with_events[0]], 0),
+            last=(index.positions[with_events[-1]], index.indices[with_events[-1]] - 1),
+            first_tick=index.first_ticks[with_events[0]],
+            last_tick=index.first_ticks[with_events[-1]] + index.indices[with_events[-1]] - 1,
         )
 
     def _index(self, base: int) -> SegmentIndex | None:
-        """Returns the stored index of a segment, None if there is none that can be read."""
+        """Returns the stored index of a segment, None without a readable one."""
         try:
             with contextlib.closing(self._files.open(self.directory / segment_name(base), write=False)) as file:
                 generation = _generation(file, base)
@@ -234,6 +234,6 @@ def _view(slot: bytes, first: int) -> FrameView | None:
 
 
 def salvaged(directory: Path) -> list[LostPart]:
-    """Returns what cannot be read of the pchannel's log in `directory`. Raises as `SalvagedLog` does."""
+    """Returns the lost parts of the pchannel's log in `directory`. Raises the errors of `SalvagedLog`."""
     with contextlib.closing(SalvagedLog(directory)) as log:
         return log.lost

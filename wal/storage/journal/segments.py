@@ -4,9 +4,9 @@ A `Segment` decodes a FrameView at (file, offset), for readers and for recovery:
 what damage means; its CorruptionErrors name file and offset.
 
 A `SegmentSet` owns the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index
-of the last segment, and a bounded cache of the indexes of sealed ones, which are loaded from `.idx`, or computed from the segment when
-that file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. The writer adds to it what it
-writes; in a process that only reads it follows the files (`ReadOnlySegments`).
+of the last segment, and a bounded cache of the indexes of sealed ones. Those are loaded from `.idx`, or computed from the segment when that
+file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. The writer adds what it writes; in
+a process that only reads, the set follows the files (`ReadOnlySegments`).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SegmentSet:
         return index
 
     def remade(self, segment: Segment) -> SegmentIndex:
-        """Returns the index computed from the segment up to its last known frame, for a reader whose index named no frame."""
+        """Returns the index computed from the segment up to its last known frame, for a reader whose index was wrong."""
         with self._lock:
             last, end, following = self._last_index, self._last_index.end, self._after(segment)
         if following is None:
@@ -119,7 +119,7 @@ class SegmentSet:
             self._cache.keep(index)
 
     def _remade_last(self, last: SegmentIndex, index: SegmentIndex) -> None:
-        """Takes note that `last`, the index of the last segment, was computed again. The writer keeps the index to which it adds."""
+        """Records that `last`, the index of the last segment, was computed again. The writer keeps the index to which it adds."""
 
 
 class IndexCache:
@@ -155,7 +155,7 @@ class IndexCache:
 
 
 def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> tuple[int, int] | None:
-    """Returns the newest event below `earliest` if a segment begins there; None if it is not known."""
+    """Returns the newest event below `earliest` if a segment begins there; None if it is unknown."""
     if earliest[1] == 0:
         for segment in segments:
             if segment.base == earliest[0]:
@@ -252,7 +252,7 @@ def extend_index(disk: Disk, segment: Segment, index: SegmentIndex, durable: int
 
 
 def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | None = None) -> SegmentIndex | None:
-    """Returns the stored index of this segment, up to `end_max`; None when there is no valid one.
+    """Returns the stored index of this segment, up to `end_max`; None without a valid one.
 
     Its last frame is compared with the segment. Raises FileNotFoundError when the segment is gone.
     """
@@ -273,7 +273,7 @@ def load_index(disk: Disk, directory: Path, segment: Segment, *, end_max: int | 
 
 
 def _agrees(disk: Disk, segment: Segment, index: SegmentIndex) -> bool:
-    """Returns whether the segment has the last frame of this index where the index says."""
+    """Returns whether the segment has the last frame of this index at the index's position."""
     if not len(index):
         return True
     file = disk.open(segment.path, write=False)
@@ -364,7 +364,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     def frame(self, window: Window, position: int, *, lazy: int = 0) -> tuple[FrameView, Body]:
         """Returns the frame at this position, its head checked (`lazy`: as in `FrameView.decode`), and the source of its body.
 
-        Raises CorruptionError when there is no frame.
+        Raises CorruptionError when no frame is there.
         """
         offset = position - self.base
         envelope = Envelope.unpack(window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=position)
@@ -424,7 +424,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScanEnd(msgspec.Struct, frozen=True, gc=False):
-    """Where a scan stopped: at `offset`, before a seal, before a `broken` frame that claims `extent` bytes, or before nothing."""
+    """The end of a scan: at `offset`, before a seal, before a `broken` frame that claims `extent` bytes, or before nothing."""
 
     offset: int
     sealed: bool = False

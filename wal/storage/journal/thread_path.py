@@ -1,4 +1,4 @@
-"""ThreadPath: writes frames of any size in a thread of the log, and does there for the log what blocks."""
+"""ThreadPath: writes frames of any size in a thread of the log, and does the log's blocking work there."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Item = tuple[int, EncodedFrame | WALError | None, AppendDone | None]
 _PROMISE: Final[Item] = (0, None, None)
 _CHECK: Final[Item] = (1, None, None)
 CHECK_S: Final = 1.0
-"""The longest time for which the idle thread does not check the names of its files, or whether the loop finishes its frame."""
+"""The longest time for which the idle thread checks neither the names of its files nor whether the loop finishes its frame."""
 _FENCE_S: Final = 0.02
-"""How long the thread waits for the fence before it finishes the frame of the loop, which may hold it."""
+"""The time for which the thread waits for the fence before it finishes the frame of the loop, which may have the fence."""
 
 
 class ThreadPath:
-    """The thread of one log: it writes frames of any size, one after the other, and does for the log what blocks.
+    """The thread of one log: it writes frames of any size, one after the other, and does the log's blocking work.
 
     For each frame it takes the fence, checks the term, and calls `pwritev` and `fdatasync`; then it stores the control page. It begins new
     segments, stores the promised ticks of an idle log, and checks the names of its files: before a frame that follows a pause, at each new
-    segment, and about once a second in any case. Then it also finishes a frame of the loop path whose loop does not.
+    segment, and about once a second in any case. Then it also finishes a frame of the loop path that the loop leaves unfinished.
 
     All calls but `join` are made on the loop. The rest is called in the thread: `add(attempt, done, position, error)` for each outcome,
-    `notify()` when some were added and the loop may go on, and `lost(error)` when the names of the log lead to other files and no frame was
-    waiting.
+    `notify()` when outcomes were added and the loop may continue, and `lost(error)` when the names of the log lead to other files and no
+    frame was waiting.
     """
 
     def __init__(
@@ -52,10 +52,12 @@ class ThreadPath:
         self._lost = lost
         self._promise_waiting = False
         self._check_waiting = False
-        self._untold: WALError | None = None  # why nothing more is written, while no append has failed with it
+        self._untold: WALError | None = None  # the error that ended the writing, until an append has failed with it
         self._refusal: WALError | None = None
         self.refused_attempt: int = -1
-        """The newest attempt that was refused: its appends fail, because writing them would leave a gap."""
+        """The newest refused attempt. Invariant: every append of an attempt at or below it fails, because writing it would leave a gap in
+        its sender's sequence. Only grows.
+        """
         self._taken = 0
         self._answered = 0
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
@@ -64,11 +66,11 @@ class ThreadPath:
 
     @property
     def idle(self) -> bool:
-        """Whether every frame that it took is answered, so that another path may write."""
+        """Whether every frame that the thread took is answered, so that another path may write."""
         return self._taken == self._answered
 
     def take(self, attempt: int, frame: EncodedFrame | WALError, done: AppendDone) -> None:
-        """Writes a frame, or answers with an error, after everything that it took before."""
+        """Writes a frame, or answers with an error, after all earlier frames."""
         self._taken += 1
         self._inbox.put((attempt, frame, done))
 
@@ -85,7 +87,7 @@ class ThreadPath:
             self._inbox.put(_CHECK)
 
     def end(self) -> None:
-        """Ends the thread after it has written everything that it took, and has finished the frame of the loop."""
+        """Ends the thread after it has written all its frames, and has finished the frame of the loop."""
         self._inbox.put(None)
 
     def join(self) -> None:
@@ -98,7 +100,7 @@ class ThreadPath:
                 item = self._inbox.get(timeout=CHECK_S)
             except queue.Empty:
                 if self._take_over():
-                    self._store_promise()  # one that came meanwhile
+                    self._store_promise()  # a promise that came meanwhile
                 self._check_idle()
                 continue
             if item is None:
@@ -115,7 +117,7 @@ class ThreadPath:
                     self._check_names()
                     self._check_waiting = False
                 continue
-            self._take_over()  # at the end only: the loop hands nothing over before its frame is finished
+            self._take_over()  # at the end only: the loop passes no frame to the thread before its own frame is finished
             if isinstance(frame, EncodedFrame):
                 self._handle(attempt, frame, done)
             else:
@@ -128,7 +130,7 @@ class ThreadPath:
             self._answer(attempt, done, -1, _not_written(failure))
             return
         if attempt <= self.refused_attempt and self._refusal is not None:
-            # It was queued before its sender could know that an earlier frame was refused: writing it would leave a gap.
+            # The append was queued before its sender could see the refusal of an earlier frame: writing it would leave a gap.
             refusal = type(self._refusal)(f"an append before this one was refused, append both again: {self._refusal}")
             self._answer(attempt, done, -1, refusal)
             return
@@ -177,7 +179,7 @@ class ThreadPath:
             self._take_over()  # the loop may have stopped with its frame in flight
 
     def _take_over(self) -> bool:
-        """Returns when the loop has no frame in flight; whether it had one."""
+        """Returns when the loop has no frame in flight; the result is whether it had one."""
         if self._loop_path is None or self._loop_path.flight is None:
             return False
         self._loop_path.take_over()
@@ -201,7 +203,7 @@ class ThreadPath:
             self._tail.fail(failure)
 
     def _check_idle(self) -> None:
-        """Checks the names while no frame does so, and tells the log if they are lost."""
+        """Checks the names while no frame does so, and reports to the log if they are lost."""
         self._check_names()
         if self._untold is not None:
             self._lost(self._untold)

@@ -1,10 +1,10 @@
 """Verification: every checksum of a journal at or below its durable end, and that its files agree with each other.
 
-`verify_journal` reads each file of the directory once, and yields a `Damage` for each thing that is not as it was written, by file and
-offset: the header page of each segment, each envelope, frame and its padding, the seal after the last frame, the chain of segments, terms,
-sequences and ticks; the stored indexes, checkpoints, lineage and control pages. It owns no file and takes no lock but a reader's shared
-flock on a segment; it needs no writer, and runs beside one: what is truncated or replaced meanwhile is left out. It never changes
-anything. What lies above the durable end, spare files and reserves have no meaning, and are not read.
+`verify_journal` reads each file of the directory once, and yields a `Damage` for each difference from what was written, by file and offset.
+It checks the header page of each segment, each envelope, frame and its padding, the seal after the last frame, the chain of segments,
+terms, sequences and ticks; the stored indexes, checkpoints, lineage and control pages. It owns no file and takes no lock but a reader's
+shared flock on a segment. It needs no writer, and runs beside one: files that are truncated or replaced meanwhile are left out. It never
+changes anything. Bytes above the durable end, spare files and reserves have no meaning, and are not read.
 
 A frame is decoded whole, as a reader of all its vchannels decodes it; a frame that is not damaged but contradicts the one before it is a
 Damage too. After a broken frame, verification continues at the next envelope of the segment.
@@ -45,7 +45,7 @@ from wal.storage.journal.lineage_file import load_lineage
 from wal.storage.journal.segments import open_shared, segment_bases
 
 _CHUNK_BYTES: Final = 2 << 20
-"""What is read at once: more of it does not stay in the caches of a processor until its checksums are computed."""
+"""The bytes of one read: a larger piece does not stay in the caches of a processor until its checksums are computed."""
 _SLOT_BYTES: Final = len(ControlRecord(0, 0, 0, (0, 0), 0, 0, closed=False).pack(0))
 _BOOT_BYTES: Final = 24
 _CONTROL_TRIES: Final = 100
@@ -53,7 +53,7 @@ LOST_CONTROL: Final = "it is missing, and the log was opened: it had a control p
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in a file that is not as it was written. `kind` names the kind of the file: "segment", "index", "checkpoint", …"""
+    """A part of a file that differs from what was written. `kind` names the kind of the file: "segment", "index", "checkpoint", …"""
 
     path: str
     offset: int
@@ -62,7 +62,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyProgress(msgspec.Struct):
-    """How far a verification is, for whoever shows it: bytes read, and to be read in all; frames that were checked."""
+    """The progress of a verification, for display: bytes read, and to be read in all; frames that were checked."""
 
     bytes_done: int = 0
     bytes_total: int = 0
@@ -72,7 +72,7 @@ class VerifyProgress(msgspec.Struct):
 def verify_journal(directory: Path, progress: VerifyProgress, *, sample: float = 1.0) -> Iterator[Damage]:
     """Yields the damage in this journal. With a `sample` below 1 it reads this part of the sealed segments, evenly spread, and all else.
 
-    Raises FormatError for a directory that is no journal or a newer one, StorageError for a file that cannot be read.
+    Raises FormatError for a directory that is not a journal or has a newer version, StorageError for a file that cannot be read.
     """
     try:
         check_format(directory)
@@ -134,7 +134,7 @@ class _Log:
                 yield _damage(error, self._directory / "lineage", "lineage")
 
     def bytes_total(self, sample: float) -> int:
-        """Returns about how many bytes will be read."""
+        """Returns the approximate number of bytes to read."""
         record = self._record
         if record is None:
             return 0
@@ -199,7 +199,7 @@ class _Log:
         return self._directory / segment_name(base)
 
     def _is_gone(self, base: int, held: list[int]) -> bool:
-        """Returns whether this segment was truncated since the verification began: the log does not need it any more."""
+        """Returns whether this segment was truncated since the verification began, so that the log no longer needs it."""
         view = ControlView(self._directory / CONTROL_NAME)
         try:
             earliest = view.load().earliest[0]
@@ -275,8 +275,9 @@ class _Log:
 
 
 class _SegmentCheck:
-    """The check of one segment up to `end`. Afterwards `index` has its frames, `last` (term, sequence) of the last one, and `is_whole`
-    says that every frame was sound."""
+    """The check of one segment up to `end`. Afterwards `index` has its frames, `last` (term, sequence) of the last one, and `is_whole` is
+    True if every frame was sound.
+    """
 
     def __init__(
         self,
@@ -389,9 +390,9 @@ class _SegmentCheck:
         stop = min(self.header.size, self._end - self.header.base)
         for at in range(offset + SECTOR_BYTES, stop, _CHUNK_BYTES):
             data = read(min(_CHUNK_BYTES, stop - at), at)
-            found = Envelope.find(data, generation=self.header.generation, base=self.header.base, offset=at)
-            if found >= 0:
-                return found
+            next_frame = Envelope.find(data, generation=self.header.generation, base=self.header.base, offset=at)
+            if next_frame >= 0:
+                return next_frame
         return -1
 
     def _found(self, offset: int, problem: str) -> Damage:
@@ -437,7 +438,7 @@ def _first_byte(data: bytes, start: int, end: int | None = None) -> int:
 
 
 def _index_bytes(data: bytes) -> int:
-    """Returns how many bytes of a stored index are parts that match their CRCs."""
+    """Returns the number of bytes of a stored index that are parts with matching CRCs."""
     at = 0
     while at < len(data):
         if len(data) - at < 24:

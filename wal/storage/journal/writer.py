@@ -1,10 +1,9 @@
 """JournalWriter: the order of a pchannel's frames and of their outcomes, and the choice of the path on which each frame goes to the disk.
 
-There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for everything that
-blocks; under `write_path="auto"` small frames take the thread too where that is faster (`path_choice.py`). Only one of them writes at a
-time, one frame after the other, with one sync each; so at most one frame is ever unsynced, no frame of a fenced writer is after the first
-frame of its successor, and every acknowledged frame is on the disk. A frame goes to the thread if the thread still has one, so frames never
-overtake each other.
+There are two write paths: the loop itself (`LoopPath`) for small frames, and a thread (`ThreadPath`) for all others and for blocking work.
+Under `write_path="auto"` small frames take the thread too where that is faster (`path_choice.py`). Only one path writes, one frame after
+the other, with one sync each. So at most one frame is ever unsynced, no frame of a fenced writer is after the first frame of its successor,
+and every acknowledged frame is on the disk. While the thread has a frame, the next one goes there too, so frames never overtake each other.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ class JournalWriter:
         failed: Callable[[WALError], None],
         write_path: WritePath = "loop",
     ) -> None:
-        """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it
-        at its end, but not if it cannot begin (RuntimeError: no thread can be started).
+        """With `loop_write`, frames of at most `loop_bytes_max` bytes may be written from the loop; the writer closes it at its end, but
+        not if it cannot begin (RuntimeError: no thread can be started).
 
         `failed(error)` is called on the loop when the names of the log lead to other files and no frame was waiting.
         """
         self._loop = asyncio.get_running_loop()
         self._failed = failed
         self._attempt = 0
-        self._waiting: deque[tuple[int, EncodedFrame | WALError, AppendDone]] = deque()  # for one that is being written
+        self._waiting: deque[tuple[int, EncodedFrame | WALError, AppendDone]] = deque()  # waiting for the frame that is being written
         self._outcomes: deque[tuple[int, AppendDone, int, WALError | None]] = deque()
         self._choice = PathChoice() if write_path == "auto" and loop_write is not None else None
-        self._counts: deque[int] = deque()  # with a choice: the events of each frame that has no outcome yet, -1 for an error
+        self._counts: deque[int] = deque()  # with a choice: the events of each frame without an outcome, -1 for an error
         self._write_path = write_path
         self._is_bulk = False  # the thread writes large frames: small ones between them follow faster there
         self._notified = False
@@ -85,7 +84,7 @@ class JournalWriter:
         self._take(frame, done)
 
     def refuse(self, done: AppendDone, error: WALError) -> None:
-        """Answers with an error, in order after everything before, without writing."""
+        """Answers with an error, in order after all earlier appends, without writing."""
         self._take(error, done)
 
     def promise(self, tick: int, limit: int) -> None:
@@ -95,7 +94,7 @@ class JournalWriter:
             self._thread.promise()
 
     def end(self) -> None:
-        """Has everything written that was appended, then ends. Nothing may be appended any more. On the loop, or after its end."""
+        """Writes everything that was appended, then ends. No append may follow. On the loop, or after its end."""
         if self._loop_path is not None:
             self._loop_path.unwatch()
         while self._waiting:
@@ -107,7 +106,7 @@ class JournalWriter:
         self._thread.join()
 
     def deliver(self) -> None:
-        """Begins to write what waited, and calls `done` for every known outcome."""
+        """Begins to write the waiting frames, and calls `done` for every known outcome."""
         try:
             self._deliver()
         except BaseException:  # an interrupt, or a defect of one caller: the others are answered all the same
@@ -128,7 +127,7 @@ class JournalWriter:
             if choice is not None and (events := self._counts.popleft()) >= 0:
                 choice.ended(events, time.monotonic())
             if error.__class__ in REFUSALS and attempt == self._attempt:
-                # Once for all appends that one refusal failed: the senders of later appends know of it.
+                # Once for all appends that one refusal failed: the senders of later appends have seen it.
                 self._attempt += 1
             done(position, error)
 
@@ -179,13 +178,13 @@ class JournalWriter:
         self._outcomes.append((attempt, done, position, error))
 
     def _notify(self) -> None:
-        """Has the outcomes delivered. Called in the thread."""
+        """Schedules the delivery of the outcomes on the loop. Called in the thread."""
         if not self._notified:
             self._notified = True
             try:
                 self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
-                # The loop was closed while the log was open: no caller is left.
+                # The loop was closed while the log was open: there is no caller to answer.
                 self._outcomes.clear()
 
     def _lost(self, error: WALError) -> None:

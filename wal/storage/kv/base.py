@@ -27,9 +27,8 @@ OPERATION_BYTES_MAX: Final = 1 << 20
 class KVStatistics(msgspec.Struct, frozen=True):
     """Counters of a KV since it was opened. Plain numbers, a copy.
 
-    `revision`: the number of committed changes. `operations`: completed calls, including reads and failed ones. `commits`:
-    transactions of the store, fewer than changes when calls were committed as a group. `waiting`: calls not answered yet. `watches`: open
-    watches.
+    `revision`: the number of committed changes. `operations`: completed calls, including reads and failed ones. `commits`: transactions of
+    the store, fewer than changes when calls were committed as a group. `waiting`: unanswered calls. `watches`: open watches.
     """
 
     revision: int = 0
@@ -66,8 +65,8 @@ class KVBase(AsyncClosing):
     in the store and are named without it here; KVs with different root paths never see each other's keys.
 
     A wrong type raises TypeError. A wrong value raises InvalidArgumentError: a key that one operation both saves and removes or names
-    twice, or more operations than `operations_max`. After `close()` every call raises ClosedError. A cancelled caller does not learn the
-    outcome; the operation happens completely or not at all.
+    twice, or more operations than `operations_max`. After `close()` every call raises ClosedError. The outcome for a cancelled caller is
+    unknown; the operation happens completely or not at all.
     """
 
     operations_max: int | None = None
@@ -79,7 +78,7 @@ class KVBase(AsyncClosing):
 
     @property
     def root_path(self) -> str:
-        """Returns the path of the keys, or `""` when there is none."""
+        """Returns the path of the keys, or `""` without one."""
         return self._root.removesuffix("/")
 
     def under(self, root_path: str) -> RootedKV:
@@ -89,13 +88,13 @@ class KVBase(AsyncClosing):
         return RootedKV(self, root_path)
 
     async def load(self, key: str) -> str:
-        """Returns the value on `key`. Raises a KeyNotExistError that names the key when there is none."""
+        """Returns the value on `key`. Raises a KeyNotExistError that names a missing key."""
         if (value := await self.find(key)) is None:
             raise missing_keys([key])
         return value
 
     async def find(self, key: str) -> str | None:
-        """Returns the value on `key`, None when there is none."""
+        """Returns the value on `key`, None if the key is missing."""
         (value,) = await self._load_full([self._full(check_key(key))])
         return value
 
@@ -149,7 +148,7 @@ class KVBase(AsyncClosing):
     ) -> bool:
         """Sets `key` to `value` if its value is `expected` (None: if it does not exist), with `saves` and `removals`.
 
-        Returns True if all of it happened, False if the comparison failed and nothing did.
+        Returns True if all changes were made, False if the comparison failed and nothing was changed.
         """
         check_key(key)
         more = check_saves({} if saves is None else saves)
@@ -163,7 +162,8 @@ class KVBase(AsyncClosing):
     ) -> str | None:
         """Saves all of `saves` and removes all of `removals` if each key of `compare` has the value named there (None: does not exist).
 
-        Returns None if all of it happened. Otherwise nothing did, and the result is the first key of `compare` whose value differs.
+        Returns None if all changes were made. Otherwise nothing was changed, and the result is the first key of `compare` whose value
+        differs.
         """
         batch = self._batch(check_saves({} if saves is None else saves), check_keys("removals", removals))
         for key, expected in compare.items():
@@ -187,7 +187,8 @@ class KVBase(AsyncClosing):
         return await self._watch(full, is_prefix=True, root_length=len(self._root), buffer_max=buffer_max)
 
     async def upgrade(self) -> None:
-        """Checks every record, and adds the checksum to those that an earlier version saved without one; such a version is refused then.
+        """Checks every record, and adds the checksum to each record that an earlier version saved without it; such a version is refused
+        then.
 
         Only the one writer of the records may call it. Raises CorruptionError for a damaged record.
         """
@@ -216,7 +217,7 @@ class KVBase(AsyncClosing):
 
     @abstractmethod
     async def _commit(self, batch: KVBatch) -> str | None:
-        """Carries out the whole batch durably (None), or none of it: the first key whose comparison failed, or an error."""
+        """Carries out the whole batch durably (None), or no part of it: the first key whose comparison failed, or an error."""
 
     @abstractmethod
     async def _watch(self, subject: str, *, is_prefix: bool, root_length: int, buffer_max: int) -> Watch:
@@ -227,7 +228,7 @@ class KVBase(AsyncClosing):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this KV is closed: open it again to go on")
+            raise ClosedError("this KV is closed: open it again to continue")
 
     def _check_operations(self, operations: int) -> None:
         if self.operations_max is not None and operations > self.operations_max:
@@ -270,7 +271,7 @@ class RootedKV(KVBase):
         """Ends the watches that were opened here with ClosedError; the parent stays open. Idempotent."""
         self._closed = True
         for watch in self._watches:
-            watch.fail(ClosedError(f"the KV under {self.root_path!r} was closed: open it again to go on"))
+            watch.fail(ClosedError(f"the KV under {self.root_path!r} was closed: open it again to continue"))
         self._watches.clear()
 
     def statistics(self) -> KVStatistics:

@@ -1,8 +1,8 @@
 """RecordsBeside: the records of a KV in a sqlite file that another process may have open for writing. Blocks, and takes no lock.
 
-The writer keeps sqlite's lock, so the file is copied together with its write-ahead file, until one pair belongs together: sqlite changes
-the file only when it moves what its write-ahead file has, and begins that one anew, with other salts, only after that. What a writer adds
-meanwhile does no harm.
+The writer keeps sqlite's lock. So the file is copied together with its write-ahead file, until the two copies belong together. Sqlite
+changes the file only when it moves the content of its write-ahead file there, and only after that starts that file again, with other salts.
+Bytes that a writer adds meanwhile do no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SALTS_END: Final = 24
 
 
 class RecordsBeside:
-    """The records in the sqlite file `file`. What has not changed since the last call is not parsed again."""
+    """The records in the sqlite file `file`. Files that have not changed since the last call are not parsed again."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -33,8 +33,8 @@ class RecordsBeside:
     def load(self) -> dict[str, str]:
         """Returns the records by key, as they are at one moment.
 
-        Raises FormatError if there is no such file or it is of a newer version, CorruptionError if it is damaged, StorageError if it cannot
-        be read, UnavailableError if the two files did not belong together in any attempt.
+        Raises FormatError if the file is missing or has a newer version, CorruptionError if it is damaged, StorageError if it cannot be
+        read, UnavailableError if the two files did not belong together in any attempt.
         """
         file = self._file
         try:

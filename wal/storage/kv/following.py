@@ -1,4 +1,4 @@
-"""How a process follows what is saved under a prefix: it reads everything, takes each change, and reads again now and then."""
+"""How a process follows the records under a prefix: it reads everything, takes each change, and reads again now and then."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ async def follow_prefix(
     changed: Callable[[WatchEvent], object],
     late: Callable[[WALError], object],
 ) -> None:
-    """Follows what is under this prefix until the KV is closed.
+    """Follows the records under this prefix until the KV is closed.
 
-    `read` reads everything; changes that are saved from then on go to `changed`. `late` gets the reason when nothing can be followed
-    now: it is tried again after a pause, unless `late` raises.
+    `read` reads everything; later changes go to `changed`. `late` gets the reason when following is impossible now: it is tried again after
+    a pause, unless `late` raises.
     """
     backoff = Backoff(0.05, 2.0)
     while True:

@@ -1,10 +1,10 @@
-"""The checksum of a record: what a store keeps for a value is the value after the CRC32C of its key and itself. Pure.
+"""The checksum of a record: a store keeps the value after the CRC32C of its key and itself. Pure.
 
     "crc32c:" | crc32c of key, NUL and value, 8 hexadecimal digits | " " | value
 
-Two records of a cluster are kept bare, see `PLAIN`. So a damaged value is noticed when it is loaded, and a damaged key when its record is.
-Earlier versions kept the bare value. None of their records looks like a checksum, in whole or in part: one that has either of its ends was
-kept with it, and is damaged if it does not match.
+Two records of a cluster are kept bare, see `PLAIN`. So a damaged value is detected when it is loaded, and a damaged key when its record is.
+Earlier versions kept the bare value. No record of theirs looks like a checksum, in whole or in part: a record with the beginning or the end
+of a checksum was kept with it, and is damaged if it does not match.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import google_crc32c
 from wal.errors import CorruptionError
 
 PLAIN: Final = ("cluster/log", "leader-mark")
-"""Keys whose values are kept bare in etcd. From the first one earlier versions learn that they must not join, so they have to read it, and
-it has a checksum of its own (`wal.channels.cluster`); the second one has no value."""
+"""Keys whose values are kept bare in etcd. Earlier versions read the first one to find that they must not join, and it has a checksum of
+its own (`wal.channels.cluster`); the second one has no value.
+"""
 _HEAD: Final = b"crc32c:"
 _NUL: Final = b"\0"  # in no key
 _VALUE_AT: Final = len(_HEAD) + 9
@@ -26,7 +27,7 @@ _REST_OF_HEAD: Final = re.compile(rb".{7}[0-9a-f]{8} ", re.DOTALL)
 
 
 def sealed(key: str, value: str) -> str:
-    """Returns what a store keeps for this value of this key (the key as the store has it)."""
+    """Returns the stored form of this value of this key (the key as the store has it)."""
     return f"crc32c:{_checksum(key.encode(), value.encode())} {value}"
 
 
@@ -57,9 +58,9 @@ def text(key: bytes, data: bytes, where: str) -> str:
 
 def damaged(key: bytes, why: str, where: str) -> CorruptionError:
     """Returns the error for a record that no KV has written as it is."""
-    shown = key[:200].decode(errors="replace")
+    key_text = key[:200].decode(errors="replace")
     return CorruptionError(
-        f"the metadata in {where} are damaged: the record {shown!r}: {why}; restore them from a backup, or name another place for them "
+        f"the metadata in {where} are damaged: the record {key_text!r}: {why}; restore them from a backup, or name another place for them "
         "if another program writes there",
         path=where,
         expected="a record with its checksum",

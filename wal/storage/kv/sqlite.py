@@ -1,8 +1,8 @@
 """SqliteKV: the default, one file on this machine.
 
-Owns: the only thread that accesses the file, and the calls to it. It guarantees that an operation is synced to disk when
-its await returns and that the event loop is never blocked. It never shares the file, because its watches see only its own changes; a second
-opening raises LockedError.
+Owns: the only thread that accesses the file, and the calls to it. It guarantees that an operation is synced to disk when its await returns
+and that the event loop is never blocked. It never shares the file, because its watches see only its own changes; a second opening raises
+LockedError.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _OperationRequest:
 
 
 class _SqliteThread:
-    """The thread and its inbox. It does not know its SqliteKV, so that an unclosed SqliteKV can be garbage-collected."""
+    """The thread and its inbox. It has no reference to its SqliteKV, so that an unclosed SqliteKV can be garbage-collected."""
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, bytes_max: int | None) -> None:
         self.loop = loop

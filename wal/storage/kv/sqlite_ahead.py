@@ -1,4 +1,4 @@
-"""The write-ahead file of sqlite: whether what is wrong in it is damage, or the torn end that a power cut leaves. Blocks.
+"""The write-ahead file of sqlite: whether a fault in it is damage, or the torn end that a power cut leaves. Blocks.
 
 Sqlite ignores everything from the first frame on whose checksum does not match, because that may be the last transaction, which was not
 synced. So one flipped bit hides all transactions after it, and the next transaction overwrites them. But each transaction was synced before
@@ -8,7 +8,7 @@ cannot be told from a torn end.
     header 32 B   magic | version | page size | sequence | salt 8 B | checksum 8 B (of the 24 bytes before it); numbers are big-endian
     a frame       page | pages of the file if a transaction ends here, else 0 | salt 8 B | checksum 8 B | the page
 
-The checksum of a frame is over its first 8 bytes and the page, and continues that of the frame before it, or of the header.
+The checksum of a frame covers its first 8 bytes and the page, and continues that of the frame before it, or of the header.
 """
 
 from __future__ import annotations

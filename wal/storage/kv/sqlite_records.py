@@ -1,9 +1,9 @@
-"""The records of a sqlite file: how they are stored and checked, and the operations on them, in one transaction of the caller.
+"""The records of a sqlite file: their form and checks, and the operations on them, in one transaction of the caller.
 
     application_id  "WALK"      user_version  3      kv(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID, ordered by UTF-8 bytes
 
 Each value is kept with the checksum of the record, see `records`. A file is checked as a whole when it is opened, because a damaged key
-would only look like a missing one later. A file of version 1 has no checksums: it is served as it is until `Upgrade` adds them. Versions
+would only look like a missing one later. A file of version 1 has no checksums: it is served unchanged until `Upgrade` adds them. Versions
 differ in at least two bits from this one, so that a version that differs in one is damage and not a newer format.
 """
 
@@ -61,7 +61,7 @@ class Applied(msgspec.Struct, frozen=True):
 
 Operation = Load | Scan | KVBatch | Upgrade
 Outcome = list[str | None] | list[tuple[str, str]] | Applied | Differs | None | Exception
-"""The outcome of a Load, of a Scan, of a KVBatch, or the error; None of an Upgrade, and while there is none."""
+"""The outcome of a Load, of a Scan, of a KVBatch, or the error; None of an Upgrade, and before the outcome."""
 
 
 class Records:
@@ -86,7 +86,7 @@ class Records:
         return [(text(key, key, self._path), self._value(key, value)) for key, value in rows]
 
     def load(self, key: str) -> str | None:
-        """Returns the value on a key, checked; None if there is none."""
+        """Returns the value on a key, checked; None if the key is missing."""
         row = self._connection.execute(_LOAD, (key,)).fetchone()
         return None if row is None else self._value(_Text(key.encode()), row[0])
 
@@ -95,7 +95,7 @@ class Records:
         self._connection.execute(_SAVE, (key, value if self.bare else sealed(key, value)))
 
     def upgrade(self) -> None:
-        """Adds the checksums, inside a transaction; `bare` says so at once, so the caller sets it back if the transaction fails."""
+        """Adds the checksums, inside a transaction; it resets `bare` at once, so the caller sets it back if the transaction fails."""
         everything = self.everything()
         self.bare = False
         for key, value in everything.items():
@@ -109,7 +109,7 @@ class Records:
 
 
 class _Text(bytes):
-    """Text as the file has it. What sqlite returns as bytes without this type is a blob, which no KV saves."""
+    """Text as the file has it. Bytes that sqlite returns without this type are a blob, which no KV saves."""
 
 
 def apply(connection: sqlite3.Connection, records: Records, operation: Operation) -> Outcome:
@@ -137,7 +137,7 @@ def apply(connection: sqlite3.Connection, records: Records, operation: Operation
 
 
 def open_records(connection: sqlite3.Connection, path: str) -> Records:
-    """Returns the records of the KV in this file, with nothing in it checked but its version.
+    """Returns the records of the KV in this file, with only its version checked.
 
     Raises FormatError for a file of another application or of a newer version, CorruptionError if the version is damaged, and any
     sqlite3.Error unchanged.

@@ -4,11 +4,10 @@ Owns: the sqlite connection and the meaning of sqlite's errors; `sqlite_records.
 of operations is one durable transaction in which each operation happens completely or not at all without harming the others. It never
 retries a failed write or sync: data that the kernel dropped cannot be synced again.
 
-On a full disk the operations that found no room are carried out with the bytes of the reserve, one at a time: the store releases the
-reserve, folds sqlite's write-ahead file into the file, commits the operation, folds it too, and fills the reserve with the bytes that
-this gave back. So existing records can be changed for ever. Only an operation for which the file must grow uses up room: no more
-pages may wait to be folded than the reserve has room for, and with the reserve only an operation on a few records may make the file
-grow, by a few pages.
+On a full disk the operations that found no room are carried out with the bytes of the reserve, one after the other: the store releases the
+reserve, folds sqlite's write-ahead file into the file, commits the operation, folds it too, and fills the reserve with the freed bytes. So
+existing records can be changed for ever. Only an operation for which the file must grow uses up room: no more pages may wait to be folded
+than the reserve has room for, and with the reserve only an operation on a few records may make the file grow, by a few pages.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class SqliteStore:
             return failure
 
     def _pages(self) -> int:
-        """Returns the number of pages of the file, including those that only the write-ahead file has."""
+        """Returns the number of pages of the file, including pages that only the write-ahead file has."""
         (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
         return int(pages)
 
@@ -202,7 +201,7 @@ class SqliteStore:
         return self._pages() * _PAGE_BYTES - self._folded_bytes
 
     def _execute_in_reserve(self, operations: list[Operation], reserve: SpaceReserve, failure: WALError) -> list[Outcome]:
-        """Carries out, one operation after the other, a group that found no room; `failure` says so."""
+        """Carries out a group that found no room, one operation after the other; `failure` is the error of the group."""
         outcomes: list[Outcome] = []
         for operation in operations:
             reserve.fill()
@@ -220,7 +219,7 @@ class SqliteStore:
         return outcomes
 
     def _check_growth(self, operations: list[Operation]) -> None:
-        """Raises NoSpaceError, before the end of a transaction, when the file has to grow by more than there is room for."""
+        """Raises NoSpaceError, before the end of a transaction, when the file has to grow by more than the available room."""
         if self._reserve is None or (unfolded := self._unfolded_bytes()) <= self._unfolded_before:
             return
         if self._reserved:
@@ -249,7 +248,7 @@ class SqliteStore:
             reserve.fill()
 
     def _checkpoint(self, mode: str) -> bool:
-        """Folds the write-ahead file into the file; returns False, and leaves it, when there is no room for that."""
+        """Folds the write-ahead file into the file; returns False, and leaves it unchanged, without room for that."""
         try:
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
             self._folded_bytes = os.path.getsize(self._path)
@@ -325,8 +324,8 @@ os.register_at_fork(after_in_child=_note_inherited)
 def _make_private(path: str) -> None:
     """Gives the file to its owner alone, creating it if it is missing; sqlite gives the same mode to the files beside it.
 
-    A user who may read the file could lock it. It is never opened here: closing it would release the locks that another connection of
-    this process holds.
+    A user who may read the file could lock it. It is never opened here: closing it would release the locks that another connection of this
+    process has.
     """
     # If the system refuses this, sqlite gets the same error when it opens the file, and reports it.
     with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """Watch: the changes of a key or of a prefix, in the order in which they were committed; WatchHub: the watches of one store.
 
 A Watch owns the bounded buffer between a KV and one consumer, and its end. It guarantees that no event is lost silently: an event that does
-not fit ends the watch with an error that says so. It never waits for the consumer and never delays the KV. A WatchHub owns the revision
-of a store of this process, and its open watches. It never waits and never calls back into the store.
+not fit ends the watch with an error. It never waits for the consumer and never delays the KV. A WatchHub owns the revision of a store of
+this process, and its open watches. It never waits and never calls back into the store.
 """
 
 from __future__ import annotations
@@ -164,12 +164,12 @@ class WatchHub:
         self.revision += 1
         if not self._by_key and not self._by_prefix:
             return
-        shown: dict[Watch, list[WatchEvent]] = {}
+        events_by_watch: dict[Watch, list[WatchEvent]] = {}
         for key, value in saves.items():
-            self._show(shown, WatchKind.PUT, key, value)
+            self._show(events_by_watch, WatchKind.PUT, key, value)
         for key in removed:
-            self._show(shown, WatchKind.DELETE, key, None)
-        for watch, events in shown.items():
+            self._show(events_by_watch, WatchKind.DELETE, key, None)
+        for watch, events in events_by_watch.items():
             watch.feed(events)
 
     def fail(self, error: WALError) -> None:
@@ -178,9 +178,9 @@ class WatchHub:
             for watch in [watch for watches in table.values() for watch in watches]:
                 watch.fail(error)
 
-    def _show(self, shown: dict[Watch, list[WatchEvent]], kind: WatchKind, key: str, value: str | None) -> None:
+    def _show(self, events_by_watch: dict[Watch, list[WatchEvent]], kind: WatchKind, key: str, value: str | None) -> None:
         matching = [self._by_key[key]] if key in self._by_key else []
         matching += [watches for prefix, watches in self._by_prefix.items() if key.startswith(prefix)]
         for watches in matching:
             for watch, root_length in watches.items():
-                shown.setdefault(watch, []).append(WatchEvent(kind, key[root_length:], value, self.revision))
+                events_by_watch.setdefault(watch, []).append(WatchEvent(kind, key[root_length:], value, self.revision))

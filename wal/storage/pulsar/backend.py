@@ -49,7 +49,7 @@ class PulsarBackend(LogBackend):
     async def start(self) -> None:
         """Connects and checks the namespace and the token. Idempotent; it can be retried after an error."""
         if self._closed:
-            raise ClosedError(f"the backend of {self._address} is closed: make a new PulsarBackend to go on")
+            raise ClosedError(f"the backend of {self._address} is closed: make a new PulsarBackend to continue")
         if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
             self._starting = asyncio.get_running_loop().create_task(self._start())
         await asyncio.shield(self._starting)

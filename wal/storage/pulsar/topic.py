@@ -117,7 +117,7 @@ class TopicReader:
                 time.sleep(0.05)  # do not ask a starting broker in a tight loop
             if time.monotonic() > deadline:
                 raise failure(problem, f"reading {self._topic}", self._connection.address)
-        raise ClosedError(f"the log of {self._topic} is closed: open it again to go on")
+        raise ClosedError(f"the log of {self._topic} is closed: open it again to continue")
 
     def _open_reader(self) -> pulsar.Reader:
         if self.last is not None:

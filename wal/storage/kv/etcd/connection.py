@@ -2,8 +2,8 @@
 
 Owns: the endpoints, the token, and the rules for sending a call twice. A read is retried, at another member if there is one, until its
 deadline. A write is sent once: without a connection it is not sent (UnavailableError). A write that was sent and not answered may have been
-carried out, or may still be by a slow member, so that reading back would not settle it (UnknownOutcomeError). A call that etcd refused
-before doing anything is retried in either case.
+carried out, or a slow member may still do so; reading back would not settle it (UnknownOutcomeError). A call that etcd refused without an
+effect is retried in either case.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from wal.storage.kv.records import PLAIN, is_sealed, sealed, unsealed
 class EtcdToken:
     """Identifies this client to an etcd with authentication.
 
-    It owns the token that etcd issued for a name and a password. It runs one renewal at a time, however many calls were refused, and never
-    shows the password.
+    It owns the token that etcd issued for a name and a password. It runs a single renewal, however many calls were refused, and never shows
+    the password.
 
     `authenticate` returns a new token; None if etcd runs without authentication.
     """
@@ -92,8 +92,9 @@ class EtcdConnection:
         return ",".join(self._endpoints.addresses)
 
     async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
-        """Returns the answer to a call that changes nothing, retried until the deadline. Raises UnavailableError if there is none by
-        then."""
+        """Returns the answer to a call that changes nothing, retried until the deadline. Raises UnavailableError without an answer
+        by then.
+        """
         return await self._call(method, request, what, timeout_s, writing=False)
 
     async def write(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
@@ -122,7 +123,7 @@ class EtcdConnection:
         return refusal
 
     async def renew(self, refused: str | None) -> bool:
-        """Replaces the token `refused`; returns False if there is no user."""
+        """Replaces the token `refused`; returns False without a user."""
         if self._token is None:
             return False
         await self._token.renew(refused)
@@ -147,11 +148,11 @@ class EtcdConnection:
         while True:
             number, channel = await self._connected(deadline, what, last)
             token = None if method is AUTHENTICATE else await self.token()
-            left = deadline - loop.time()
+            remaining = deadline - loop.time()
             try:
                 self.attempts += 1
                 return await self._unary(number, channel, method)(  # type: ignore[no-any-return]
-                    request, timeout=max(0.001, left if writing else min(left, total / self._tries)), metadata=_metadata(token)
+                    request, timeout=max(0.001, remaining if writing else min(remaining, total / self._tries)), metadata=_metadata(token)
                 )
             except grpc.aio.AioRpcError as error:
                 last = error.details() or str(error.code())
@@ -188,7 +189,7 @@ class EtcdConnection:
         return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
     async def token(self) -> str | None:
-        """Returns the token that identifies this client; None if there is no user."""
+        """Returns the token that identifies this client; None without a user."""
         return None if self._token is None else await self._token.get()
 
     async def _authenticate(self) -> str | None:
@@ -268,7 +269,8 @@ class EtcdCalls:
         self.waiting: int = 0
         self.sealed: bool = False
         """Whether records are saved with their checksums: not before a writer of the root has added these to all, see `KVBase.upgrade`. It
-        is known from the records that are there."""
+        is derived from the existing records.
+        """
         self.plain: Final = frozenset(root + key for key in PLAIN)
         """The complete keys whose values never get a checksum."""
         self._root = root
@@ -279,7 +281,7 @@ class EtcdCalls:
         return (self._root + key).encode()
 
     def kept(self, key: str, value: str) -> bytes:
-        """Returns what etcd keeps for this value of a complete key."""
+        """Returns the stored form of this value of a complete key."""
         return (sealed(key, value) if self.sealed and key not in self.plain else value).encode()
 
     def value(self, key: bytes, kept: bytes) -> str:

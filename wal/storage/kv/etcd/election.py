@@ -1,4 +1,4 @@
-"""EtcdElection: one of many candidates is the leader, as long as its session is held.
+"""EtcdElection: one of many candidates is the leader, as long as its session lasts.
 
 Owns: the keys under its name, one per candidate, each on the candidate's lease. The leader is the candidate whose key was created first
 (the order of etcd's own election recipe: no stampede, and no overtaking). It guarantees that `Leadership.token`, the create revision of the
@@ -41,7 +41,7 @@ class Leader(msgspec.Struct, frozen=True):
 
 
 class EtcdElection:
-    """The election called `name`, a path below the KV's root path that nothing else uses."""
+    """The election called `name`, a path below the KV's root path for this election alone."""
 
     def __init__(self, kv: EtcdKV, name: str) -> None:
         self._kv = kv
@@ -52,28 +52,28 @@ class EtcdElection:
 
         Raises the session's error when the session is lost before that, and UnknownOutcomeError when etcd did not answer whether it is a
         candidate. In that case, and when etcd does not answer a withdrawal, the session is lost, so that no candidate waits for a leader
-        that does not know its role.
+        that is unaware of its role.
         """
         check_value("the candidate", value)
         key = f"{self._prefix}{session.lease:016x}"
         return await session.guard(self._campaign(key, value, session))
 
     async def leader(self) -> Leader | None:
-        """Returns the current leader; None when there is no candidate."""
+        """Returns the current leader; None without a candidate."""
         candidates = await self._candidates()
         return candidates[0] if candidates else None
 
     async def observe(self) -> AsyncIterator[Leader | None]:
         """Yields the current leader, then each change of leader or of its value; values in rapid succession may be skipped."""
-        seen: Leader | None = None
+        previous: Leader | None = None
         first = True
         while True:
             async with await self._kv.watch_with_prefix(self._prefix) as watch:
                 try:
                     while True:
                         leader = await self.leader()
-                        if first or leader != seen:
-                            first, seen = False, leader
+                        if first or leader != previous:
+                            first, previous = False, leader
                             yield leader
                         await anext(watch)
                 except TruncatedError:
@@ -100,7 +100,7 @@ class EtcdElection:
         """Removes a candidate that no caller waits for. If the key's removal is not certain, the session is given up, so that the key is
         removed with the lease.
 
-        `unknown`: it is not known whether the key exists or will exist; then its removal proves nothing.
+        `unknown`: whether the key exists or will exist is unknown; then its removal proves nothing.
         """
         removed = False
         try:
@@ -190,11 +190,11 @@ class Leadership:
 
 
 class LedKV(RootedKV):
-    """The KV of a leader: `kv` as the holder of `leadership` may change it. Closing it leaves `kv` open.
+    """The KV of a leader: `kv` with the rights of the holder of `leadership`. Closing it leaves `kv` open.
 
-    Every change is made only while this process leads, which etcd decides in the same transaction; no clock is asked. A change after the
-    leadership is over raises ChannelFencedError, and nothing was changed. So does a change after etcd was restored from a copy that lacks
-    an earlier change of this object; `confirm` says it without one. Reads and watches are those of `kv`.
+    Every change is made only while this process leads, which etcd decides in the same transaction; no clock is read. A change after the end
+    of the leadership raises ChannelFencedError, and nothing was changed. So does a change after etcd was restored from a copy that lacks an
+    earlier change of this object; `confirm` checks it without a change. Reads and watches are those of `kv`.
     """
 
     def __init__(self, kv: EtcdKV, leadership: Leadership) -> None:
@@ -207,9 +207,9 @@ class LedKV(RootedKV):
         self._fence = LeaderFence(kv.calls.full_key(leadership.key), leadership.token, kv.calls.full_key(MARK))
 
     async def confirm(self) -> None:
-        """Raises ChannelFencedError if this process leads no more, or if an earlier change of this object is not there any more.
+        """Raises ChannelFencedError if this process leads no more, or if an earlier change of this object was lost.
 
-        Its first call puts the mark. Call it before the first load: the mark is then newer than all that earlier leaders saved.
+        Its first call puts the mark. Call it before the first load: the mark is then newer than all saves of earlier leaders.
         """
         self._check_open()
         await self._kv.confirm(self._fence)

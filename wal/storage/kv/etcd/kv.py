@@ -35,28 +35,28 @@ _COMPARED_BYTES_MAX: Final = 64 << 10
 """A longer value is compared here, and by its revision in etcd, so that a request does not contain it twice."""
 _PROBE: Final = (RANGE, rpc.RangeRequest(key=b"\0", count_only=True))
 _UPGRADED_MAX: Final = 60
-"""How many records get their checksum in one operation."""
+"""The number of records that get their checksum in one operation."""
 _SCANS_MAX: Final = 5
-"""How many compactions may overtake a scan before it gives up."""
+"""The number of compactions that may overtake a scan before it gives up."""
 
 
 class LeaderFence:
-    """What etcd compares before each change of a leader: that it still leads, and that its earlier changes exist.
+    """The comparisons of etcd before each change of a leader: that it still leads, and that its earlier changes exist.
 
-    `key` of the election has the create revision `token` while it leads. Each of its changes puts `mark` as well, so that the mark is as
-    new as the newest of them, unless etcd was restored from an older copy: what the leader knows is not what is saved then, and nothing
-    else would tell, since its key and its lease may be in the copy. Both keys are complete, as etcd has them.
+    `key` of the election has the create revision `token` while it leads. Each of its changes puts `mark` as well, so the mark is as new as
+    the newest of them. A restore of etcd from an older copy breaks that, and only the mark shows it, since the key and the lease may be in
+    the copy. Both keys are complete, as etcd has them.
     """
 
     def __init__(self, key: bytes, token: int, mark: bytes) -> None:
         self.key = key
         self.mark = mark
         self.revision: int = 0
-        """That of the newest change that was answered, 0 before the first one."""
+        """The revision of the newest change that was answered, 0 before the first one."""
         self._token = token
 
     def compares(self) -> list[rpc.Compare]:
-        """Returns what etcd has to compare."""
+        """Returns the comparisons for etcd."""
         leads = rpc.Compare(target=rpc.Compare.CREATE, key=self.key, create_revision=self._token)
         if not self.revision:
             return [leads]
@@ -64,7 +64,7 @@ class LeaderFence:
         return [leads, above]
 
     def check(self, responses: Sequence[rpc.ResponseOp], revision: int) -> None:
-        """Raises ChannelFencedError if etcd answers with these for the leader's key and the mark, and was asked at this `revision`."""
+        """Raises ChannelFencedError if these answers of etcd for the leader's key and the mark, at this `revision`, show a loss."""
         own, mark = (one.response_range.kvs for one in responses)
         if [kv.create_revision for kv in own] != [self._token]:
             raise ChannelFencedError(
@@ -110,8 +110,8 @@ class EtcdKV(KVBase):
         """Connects to one of `endpoints` (`host:port`, members of one cluster), and asks it for its revision.
 
         `user`: name and password, for an etcd with authentication. At most `waiting_max` calls may be in progress: above it a call raises
-        WouldBlockError. Raises UnavailableError, with what was tried, when no member answers within `timeout_s`; InvalidArgumentError for a
-        wrong user, a wrong password or certificates that cannot be read.
+        WouldBlockError. Raises UnavailableError, with a list of the attempts, when no member answers within `timeout_s`;
+        InvalidArgumentError for a wrong user, a wrong password or certificates that cannot be read.
         """
         if isinstance(endpoints, str) or not endpoints:
             raise InvalidArgumentError(f"endpoints={_masked(endpoints)!r} is no list of addresses: name for example ['127.0.0.1:2379']")
@@ -146,14 +146,14 @@ class EtcdKV(KVBase):
         return session
 
     async def lifetime(self, lease: int) -> float:
-        """Returns the lifetime in seconds with which the lease of a session was granted, or 0.0 if that is gone, and never comes back."""
+        """Returns the lifetime in seconds with which the lease of a session was granted, or 0.0 if the lease is gone for good."""
         self._check_open()
         request = rpc.LeaseTimeToLiveRequest(ID=lease)
         answer = await self.calls.read(TIME_TO_LIVE, request, "asking for the lifetime of a lease")
         return float(answer.grantedTTL) if answer.TTL >= 0 else 0.0  # 0: less than a second is left, in which it can be renewed
 
     async def revoke(self, lease: int) -> None:
-        """Takes the lease of another session away, with its keys: its owner does not answer. A lease that is gone already is fine."""
+        """Revokes the lease of another session, with its keys: its owner does not answer. A lease that is gone already is fine."""
         self._check_open()
         with contextlib.suppress(InvalidArgumentError):
             await self.calls.read(REVOKE, rpc.LeaseRevokeRequest(ID=lease), "revoking a lease")
@@ -166,7 +166,7 @@ class EtcdKV(KVBase):
         await asyncio.shield(self._closing)
 
     def statistics(self) -> KVStatistics:
-        """Returns the counters; `revision` is the highest one of the store that was seen, including other clients' changes."""
+        """Returns the counters; `revision` is the highest revision of the store that was seen, including other clients' changes."""
         return KVStatistics(
             revision=self.calls.revision,
             operations=self.calls.operations,
@@ -190,7 +190,7 @@ class EtcdKV(KVBase):
         await self.upgrade_as(None)
 
     async def upgrade_as(self, leader: LeaderFence | None) -> None:
-        """Does what `upgrade` does; with `leader` only while it is the leader. The records of sessions stay as they are."""
+        """Upgrades as `upgrade` does; with `leader` only while it is the leader. The records of sessions stay unchanged."""
         self._check_open()
         self.calls.sealed = True
         while True:
@@ -206,11 +206,11 @@ class EtcdKV(KVBase):
                     batches.append({})
                     size = 0
                 batches[-1][key] = records[key]
-            for batch in batches:  # what another process has changed meanwhile fails, and is looked at again
+            for batch in batches:  # a record that another process has changed meanwhile fails, and is checked again
                 await self.commit_as(leader, KVBatch(batch, (), tuple(batch.items())))
 
     async def _learn_form(self) -> None:
-        """Asks for the revision, and for a few records: new ones get a checksum if one of these has it, or there are none."""
+        """Asks for the revision, and for a few records: new ones get a checksum if an existing record has it, or if no record exists."""
         first, end = range_of(self._root)
         request = rpc.RangeRequest(key=first, range_end=end, limit=page_limit(0, 0))
         answer = await self.calls.read(RANGE, request, "asking for the revision")
@@ -237,7 +237,7 @@ class EtcdKV(KVBase):
         ) from overtaken
 
     async def _pages(self, prefix: str, bare: list[str] | None = None) -> list[tuple[str, str]]:
-        """Returns the records; adds to `bare` the keys of those that no session has, and that have no checksum."""
+        """Returns the records; adds to `bare` the keys of records without a session and without a checksum."""
         first, end = range_of(prefix)
         pairs: list[tuple[str, str]] = []
         revision, limit = 0, page_limit(0, 0)
@@ -257,7 +257,7 @@ class EtcdKV(KVBase):
         return await self.commit_as(None, batch)
 
     async def commit_as(self, leader: LeaderFence | None, batch: KVBatch) -> str | None:
-        """Does what `_commit` does; with `leader` only while it is the leader, and its own changes are there: else ChannelFencedError."""
+        """Commits as `_commit` does; with `leader` only while it leads and its own changes exist: else ChannelFencedError."""
         operations = [self.calls.put(key.encode(), value) for key, value in batch.saves.items()]
         operations += [delete(key.encode()) for key in batch.removals]
         if batch.removed_prefix is not None:
@@ -270,7 +270,7 @@ class EtcdKV(KVBase):
         return await self.calls.count(self._swap(leader, batch.compare, operations))
 
     async def confirm(self, leader: LeaderFence) -> None:
-        """Raises ChannelFencedError unless it is the leader, and its own changes are there. Its first call makes one, the mark alone."""
+        """Raises ChannelFencedError unless it is the leader, and its own changes exist. Its first call makes one, the mark alone."""
         self._check_open()
         if not (revision := leader.revision):
             await self.commit_as(leader, KVBatch())
@@ -308,10 +308,10 @@ class EtcdKV(KVBase):
                 if (self.calls.value(kvs[0].key, kvs[0].value) if kvs else None) != expected:
                     return key
                 forms[key] = kvs[0].value if kvs else None
-            # The same value is kept with a checksum and was not, or the other way round; or a long one was rewritten meanwhile.
+            # The value may be stored in the other form, with a checksum or without; or a long one was rewritten meanwhile.
 
     async def _comparison(self, key: str, form: bytes | None) -> rpc.Compare | None:
-        """Returns the comparison with the kept form of a value for etcd; None if it has already failed here."""
+        """Returns the comparison with the stored form of a value for etcd; None if it has already failed here."""
         encoded = key.encode()
         if form is None:
             return rpc.Compare(target=rpc.Compare.CREATE, key=encoded, create_revision=0)

@@ -1,8 +1,8 @@
 """The meaning of an answer with which etcd refuses a call. Pure.
 
 Owns: the table from a gRPC status and etcd's text to a Refusal, and from there to an error of `wal.errors`. It guarantees that only a call
-which etcd certainly did not carry out counts as refused; a status that is not in the table counts as "may have been carried out". It never
-sees gRPC itself, so that it can be tested without a server.
+which etcd certainly did not carry out counts as refused; a status that is not in the table counts as "may have been carried out". It does
+not use gRPC itself, so that it can be tested without a server.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _CODES: Final[dict[int, Refusal]] = {
 
 def classify(code: int, text: str) -> Refusal:
     """Returns the meaning of a status: its number and its details."""
-    for known, part, refusal in _TEXTS:
-        if code == known and part in text:
+    for status, part, refusal in _TEXTS:
+        if code == status and part in text:
             return refusal
     return _CODES.get(code, Refusal.AWAY)
 
@@ -80,7 +80,7 @@ def classify(code: int, text: str) -> Refusal:
 def explain(refusal: Refusal, what: str, text: str, *, writing: bool) -> WALError:
     """Returns the error for a call that is not retried.
 
-    `what` names the call and its destination; `writing` says whether it could change data.
+    `what` names the call and its destination; `writing` is True if it could change data.
     """
     said = f"{what}: {text or refusal.value}"
     if refusal is Refusal.AWAY and writing:

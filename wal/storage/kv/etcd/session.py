@@ -1,8 +1,8 @@
-"""EtcdSession: a lease in etcd that is kept alive, and whose owner is told in time when it is lost.
+"""EtcdSession: a lease in etcd that is kept alive, and whose owner is notified in time when it is lost.
 
-Owns: the lease and the task that renews it. It guarantees that, while `alive` is True, no other client can see the lease expired; the owner
-is told before that could happen, by its own clock, which counts from when a renewal was *sent* and runs while the machine sleeps. A lost
-session stays lost, even if etcd still has the lease after an election. A lease is never renewed after its owner was told that it is lost.
+Owns: the lease and the task that renews it. It guarantees that, while `alive` is True, no other client can see the lease expired. The owner
+is notified before that could happen, by its own clock, which counts from when a renewal was *sent* and runs while the machine sleeps. A
+lost session stays lost, even if etcd still has the lease after an election. After the notice a lease is never renewed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EtcdSession(AsyncClosing):
         self.renewals: int = 0
         """The number of renewals that etcd has answered."""
         self.may_renew: Callable[[], bool] = lambda: True
-        """Asked before each renewal: whether the owner still does its work. While it returns False, the lease runs out."""
+        """Called before each renewal: whether the owner still does its work. While it returns False, the lease runs out."""
         self._calls = calls
         self._clock = clock
         self._on_end = on_end
@@ -77,19 +77,19 @@ class EtcdSession(AsyncClosing):
 
     @property
     def alive(self) -> bool:
-        """Returns whether the lease is certainly held now. Check it before each action that only its holder may do."""
+        """Returns whether the lease is certainly valid now. Check it before each action that only its holder may do."""
         if not self._ended.done() and self._clock() >= self._until:
             self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
         return not self._ended.done()
 
     @property
     def until(self) -> float:
-        """Returns until when the lease is certainly held, by the session's clock. It may be read in any thread."""
+        """Returns until when the lease is certainly valid, by the session's clock. It may be read in any thread."""
         return self._until
 
     @property
     def error(self) -> WALError | None:
-        """Returns why the session ended: SessionLostError, or ClosedError after `close()`; None while it is held."""
+        """Returns why the session ended: SessionLostError, or ClosedError after `close()`; None while it lasts."""
         return self._ended.result() if self._ended.done() else None
 
     async def wait_lost(self) -> WALError:
@@ -97,7 +97,7 @@ class EtcdSession(AsyncClosing):
         return await asyncio.shield(self._ended)
 
     async def guard(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs `work` while the session is held: when it is lost, `work` is cancelled and the session's error raised."""
+        """Runs `work` while the session lasts: when it is lost, `work` is cancelled and the session's error raised."""
         task = asyncio.ensure_future(work)
         try:
             if self.alive:
@@ -113,14 +113,15 @@ class EtcdSession(AsyncClosing):
         raise self._failure()
 
     async def save(self, key: str, value: str) -> None:
-        """Sets `key` to `value` while the session is held: etcd removes the key with the lease. Raises SessionLostError when the lease
-        is gone."""
+        """Sets `key` to `value` while the session lasts: etcd removes the key with the lease. Raises SessionLostError when the lease
+        is gone.
+        """
         self.check_alive()
         full = self._calls.full_key(check_key(key))
         await self.transact([], [self._calls.put(full, check_value(key, value), lease=self.lease)], "saving for a session")
 
     async def transact(self, compares: list[rpc.Compare], operations: list[rpc.RequestOp], what: str) -> rpc.TxnResponse:
-        """Runs one transaction that names the lease; raises SessionLostError when etcd does not know the lease any more."""
+        """Runs one transaction that names the lease; raises SessionLostError when the lease is unknown to etcd."""
         try:
             return await self._calls.transact(compares, operations, what)
         except InvalidArgumentError as error:
@@ -135,7 +136,7 @@ class EtcdSession(AsyncClosing):
             raise self._failure()
 
     def give_up(self, why: str) -> None:
-        """Stops renewing the lease, so that its keys are removed within its TTL, and tells the owner. For elections."""
+        """Stops renewing the lease, so that its keys are removed within its TTL, and notifies the owner. For elections."""
         self._lose(why)
 
     async def confirm(self) -> None:
@@ -157,7 +158,7 @@ class EtcdSession(AsyncClosing):
     async def _keep(self) -> None:
         try:
             await self._renew_in_time()
-        except Exception as defect:  # the owner is told now, not only when the lease has expired
+        except Exception as defect:  # the owner is notified now, not only when the lease has expired
             self._lose(f"renewing it failed: {defect!r}")
 
     async def _renew_in_time(self) -> None:
@@ -189,7 +190,7 @@ class EtcdSession(AsyncClosing):
                 return False
             finally:
                 stream.cancel()
-        except (WALError, asyncio.InvalidStateError):  # There is no member or no token, or the stream broke before the write.
+        except (WALError, asyncio.InvalidStateError):  # Without a member or a token, or the stream broke before the write.
             return False
         if answer is None:
             return False
@@ -203,7 +204,7 @@ class EtcdSession(AsyncClosing):
         return True
 
     def _tell_in_time(self) -> None:
-        """Tells the owner of the end in time, by a separate timer, even while a renewal waits."""
+        """Notifies the owner of the end in time, by a separate timer, even while a renewal waits."""
         if self.alive:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, self._until - self._clock()), self._tell_in_time)
 

@@ -1,7 +1,7 @@
 """Watcher: the task that feeds one Watch from etcd, over broken streams and restarts; WatchPosition: the progress of the watch.
 
-A Watcher owns the stream of its watch. It feeds every event from the start on once and in order, or ends the watch with an error that says
-what is missing: TruncatedError if etcd compacted it away, or if etcd's data is not the data that was watched (a restored backup, an empty
+A Watcher owns the stream of its watch. It feeds every event from the start on once and in order, or ends the watch with an error that names
+the loss: TruncatedError if etcd compacted it away, or if etcd's data is not the data that was watched (a restored backup, an empty
 directory). It never skips silently, waits for etcd without limit, and ends when its watch does.
 """
 
@@ -34,10 +34,10 @@ class Witness(msgspec.Struct, frozen=True):
 class WatchPosition:
     """The progress of one watch, across its streams; it begins at the events of revision `start` (1 or more). Pure.
 
-    It owns the revision at which the watch continues, and the events held back of a revision that arrives in several fragments. It delivers
-    each event once, in order, all events of a revision together. After a broken stream it continues after the delivered events, not after
-    the revision that the *store* has reached, because a stream names the store's revision before it has replayed anything. A witness shows
-    when data went back: a delivered event must still be where it was.
+    It owns the revision at which the watch continues, and the events of a revision that has arrived in part. It delivers each event once,
+    in order, all events of a revision together. After a broken stream it continues after the delivered events, not after the revision that
+    the *store* has reached, because a stream names the store's revision before it has replayed anything. A witness shows when data went
+    back: a delivered event must still be where it was.
     """
 
     def __init__(self, start: int) -> None:
@@ -186,7 +186,7 @@ class Watcher:
             )
         reason = answer.cancel_reason
         if "permission denied" in reason or "invalid auth token" in reason:
-            # etcd also says this for a forgotten token
+            # etcd also answers this for a forgotten token
             if self._renewed() and await self._connection.renew(stream.token):
                 raise _BrokenError(reason)
             raise explain(Refusal.DENIED, str(self), reason, writing=False)
