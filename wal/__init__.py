@@ -32,7 +32,7 @@ if typing.TYPE_CHECKING:
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerStatistics
     from wal.consumers.delivery import Delivery, Reject, Retry
-    from wal.engine import InboxStatistics, LogStatistics, PChannelRetention, RetentionHolder
+    from wal.engine import InboxStatistics, LogStatistics
     from wal.message import (
         AppendResult,
         BroadcastHeader,
@@ -68,6 +68,7 @@ if typing.TYPE_CHECKING:
         TimeTickGTE,
     )
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
+    from wal.requests.pchannels import PChannelRetention, RetentionHolder
     from wal.runtime.secret import Secret
     from wal.settings import Settings, SettingsOverrides
     from wal.streams import flowgraph as flowgraph
@@ -163,7 +164,7 @@ _HOMES: typing.Final = {
         "wal.channels.vchannels": "OwnerDescription VChannelInfo",
         "wal.consumers.consumer": "Consumer ConsumerStatistics",
         "wal.consumers.delivery": "Delivery Reject Retry",
-        "wal.engine": "InboxStatistics LogStatistics PChannelRetention RetentionHolder",
+        "wal.engine": "InboxStatistics LogStatistics",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "
         "MessageType ResourceKey ScheduledMessage ScheduledResult TimeTickMessage TxnContext",
         "wal.message.matching": "Matching",
@@ -174,6 +175,7 @@ _HOMES: typing.Final = {
         "wal.read.figures": "Histogram PChannelStatistics",
         "wal.read.assembly": "MessagePage",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
+        "wal.requests.pchannels": "PChannelRetention RetentionHolder",
         "wal.runtime.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",
         "wal.write.idempotency.keys": "ProducerInfo ProducerKey",

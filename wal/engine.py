@@ -4,10 +4,10 @@ A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/node/local/
 reads while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level
 of messages and results: which actors, files or connections serve them is up to the engine.
 
-The accesser checks the types and the values of its arguments, and `wal/write/checks.py` has the checks of messages that every engine
-makes before it sends anything. The accesser calls an engine only between `open` and `close`, and only on the event loop that called
-`open`, with these exceptions: `place` may be read at any time, and `abandon`, `released` and `EngineTxn.abandon` may be used from any
-thread.
+What is asked of a log is a value of `wal.requests`, which `submit` takes. The accesser checks the types and the values of its arguments,
+and `wal/write/checks.py` has the checks of messages that every engine makes before it sends anything. The accesser calls an engine only
+between `open` and `close`, and only on the event loop that called `open`, with these exceptions: `place` may be read at any time, and
+`abandon`, `released` and `EngineTxn.abandon` may be used from any thread.
 
 Every call may raise a WALError for an engine that failed (the original cause, each time) or that is being closed (ClosedError). The
 docstrings name the other errors. Cancelling a caller never undoes a write.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
 
@@ -48,8 +47,9 @@ if TYPE_CHECKING:
     from wal.read.cursors.service import Cursors
     from wal.read.options import Selection
     from wal.read.pchannel import ReadablePChannel
+    from wal.requests.request import Answer, Request
     from wal.settings import Settings
-    from wal.write.idempotency.keys import Key, ProducerInfo
+    from wal.write.idempotency.keys import Key
 
 
 R_co = TypeVar("R_co", covariant=True)
@@ -115,41 +115,6 @@ class LogStatistics(msgspec.Struct, frozen=True):
     role: str = "writer"
 
 
-class RetentionHolder(msgspec.Struct, frozen=True):
-    """A holder that needs a part of the log.
-
-    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one) or "checkpoint".
-
-    Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. The part
-    that a checkpoint holds is already truncated, and its files are removed after the next checkpoint.
-    """
-
-    kind: str
-    name: str
-    vchannels: tuple[str, ...]
-    position: int
-    bytes: int
-
-
-class PChannelRetention(msgspec.Struct, frozen=True):
-    """The state of one pchannel's log.
-
-    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held now;
-    the bounds are `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need a part of the log, whether or
-    not they hold back a bound. `clock_drift_s` is None, or how far the wall clock has moved from elapsed time: until it
-    is back, has agreed for an hour, or is synchronised, nothing counts as too old by it.
-    """
-
-    pchannel: str
-    earliest: MessageID | None
-    oldest_time: datetime | None
-    bytes: Annotated[int, gauge("wal_retention_bytes", "Bytes of the log that are not truncated")]
-    bytes_max: Annotated[int | None, gauge("wal_retention_bytes_max", "The bound of these bytes, retention_bytes; absent without one")]
-    age_max_s: float | None
-    holders: tuple[RetentionHolder, ...]
-    clock_drift_s: float | None
-
-
 class ReadableEngine(Protocol):
     """An engine that serves the reading half of the API."""
 
@@ -209,17 +174,11 @@ class ReadableEngine(Protocol):
         Raises ChannelNotExistError if one of the names is not that of a channel.
         """
 
-    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
-        """Returns a tick that covers every write to this vchannel that has returned.
+    async def submit(self, request: Request[Answer]) -> Answer:
+        """Returns the answer to a request (`wal.requests`), and raises what it says.
 
-        Raises NotLocalError if another process writes it and cannot be asked, or may not be (`local_only`); ChannelNotExistError for a
-        vchannel that does not exist and must not be created.
-        """
-
-    async def last_event(self, vchannel: str) -> MessageID | None:
-        """Returns the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one.
-
-        Raises ChannelNotExistError for a vchannel that does not exist and must not be created.
+        Raises NotLocalError for a request that another process writes the log for, and cannot be asked, or may not be (`local_only`);
+        ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
     async def scheduled(self, vchannel: str) -> Sequence[ScheduledMessage]:
@@ -227,9 +186,6 @@ class ReadableEngine(Protocol):
 
         Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
-
-    async def retention_report(self) -> list[PChannelRetention]:
-        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since opening; those of writing are 0 in an engine that only reads."""
@@ -273,13 +229,6 @@ class WritableEngine(ReadableEngine, Protocol):
 
         Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError,
         UnavailableError, UnknownOutcomeError or StorageError the call may be repeated.
-        """
-
-    async def truncate(self, up_to: MessageID) -> None:
-        """Truncates a pchannel up to this event, inclusive.
-
-        Raises InvalidArgumentError for an id that is above the durable end, of no pchannel of this log, or past what a cursor or a
-        broadcast still needs.
         """
 
     async def allocate_time_tick(self) -> int:
@@ -402,12 +351,6 @@ class Appends(Protocol):
 
         Raises ChannelNotExistError for a vchannel that does not exist.
         """
-
-    async def producers(self) -> list[ProducerInfo]:
-        """Returns what is remembered of producers, in any order."""
-
-    async def forget_producer(self, name: str) -> None:
-        """Forgets a producer durably. Raises InvalidArgumentError if it is unknown; WouldBlockError while its appends are in flight."""
 
 
 class EngineTxn(Protocol[R_co]):

@@ -16,10 +16,11 @@ from wal import BroadcastMessage, Message, WALAccesser, bridge, open_wal
 from wal.errors import ChannelNotExistError, NotLeaderError, UnavailableError, WALError
 from wal.network import Method
 from wal.operate.processes.standalone import all_handlers
+from wal.requests.pchannels import LatestTick
 from wal.rpc import methods
-from wal.rpc.api import cluster_pb2, pchannel_calls_pb2
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.api import cluster_pb2
 from wal.rpc.serving import Draining
+from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -124,7 +125,7 @@ CALLS: dict[Call, tuple[Method[Any, Any], ...]] = {
     read: (methods.GET_MOMENT, methods.LOAD_CURSOR),
     append: (methods.PRODUCE,),
     commit: (methods.PRODUCE,),
-    ask: (methods.GET_LATEST_TICK,),
+    ask: (methods.SUBMIT,),
     list_cursors: (methods.LIST_CURSORS,),
     iterate: (methods.GET_MOMENT,),
     append_blocking: (methods.PRODUCE,),
@@ -143,7 +144,7 @@ async def call_in_a_move(
             await log.raw_append(Message("v", b"1"))
         coordinator, places = Coordinator(), {"p0": node.address}
         if empty is not None:
-            served = all_handlers(node.log, Hosted({}), Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
+            served = all_handlers(node.log, Hosted({}), Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
             served |= {method: empty(served[method]) for method in CALLS[call]}
             places["p1"] = await opened.enter_async_context(server(served))
         coordinator.tell(1, places)
@@ -187,9 +188,8 @@ async def test_vchannel_that_does_not_exist_is_refused_where_its_pchannel_is() -
         handlers = {**without_pchannels(node), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             engine: Any = log._lifecycle.engine
-            request = pchannel_calls_pb2.VChannelRequest(pchannel=PChannelInfo(name="p0"), vchannel="nothing")
             with pytest.raises(ChannelNotExistError, match="'nothing' does not exist"):
-                await engine._nodes.read("p0", methods.GET_LATEST_TICK, request, "asking")
+                await engine._nodes.submit(LatestTick("nothing"), "p0")
 
 
 async def test_call_waits_for_a_leader_longer_than_its_deadline() -> None:

@@ -14,7 +14,8 @@ from tests.serve.servers import Serving, serving
 from wal import All, Delivery, Latest, Message, ProducerKey, StartAfter, WALAccesser, open_wal
 from wal.channels.vchannels import place
 from wal.errors import AuthenticationError, ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
-from wal.rpc.auth import Right, Token
+from wal.requests.rights import Right
+from wal.rpc.auth import Token
 from wal.runtime.secret import Secret
 from wal.serve.access import Access
 

@@ -18,8 +18,9 @@ from wal.client import nodes
 from wal.consumers import consumer as consumers
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError
 from wal.operate.processes.standalone import all_handlers
-from wal.rpc.methods import ASSIGNMENT_DISCOVER
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, SUBMIT
 from wal.rpc.serving import Draining
+from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -62,8 +63,11 @@ async def moving(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncItera
         coordinator = Coordinator()
         cluster = Moving(node, coordinator)
         coordinator.tell(1, {"p0": node.address, "p1": node.address})
-        without = all_handlers(node.log, Hosted({}), Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
-        counted = {method: cluster.counting(each) if "PChannelService" in method.path else each for method, each in without.items()}
+        without = all_handlers(node.log, Hosted({}), Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
+        counted = {
+            method: cluster.counting(each) if "PChannelService" in method.path or method is SUBMIT else each
+            for method, each in without.items()
+        }
         cluster._empty = await stack.enter_async_context(server(counted))
         handlers = {**without_pchannels(node), ASSIGNMENT_DISCOVER: coordinator.discover}
         address = await stack.enter_async_context(server(handlers))

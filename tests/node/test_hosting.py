@@ -17,6 +17,7 @@ from wal.location import parse_location
 from wal.node.local.log import LocalLog
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
+from wal.requests.pchannels import LastEvent, Truncate
 from wal.settings import Settings
 
 
@@ -242,7 +243,7 @@ async def test_truncation_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatc
     async with opened() as log:
         for payload in (b"one", b"two"):
             await append(log, MOVED, payload)
-        last, stored = await log.last_event(MOVED), log.node.pchannels["p0"].log
+        last, stored = await log.submit(LastEvent(MOVED)), log.node.pchannels["p0"].log
         assert last is not None
         truncate, begun, go_on = stored.truncate, asyncio.Event(), asyncio.Event()
         events: list[str] = []
@@ -254,7 +255,7 @@ async def test_truncation_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatc
             events.append("truncated")
 
         monkeypatch.setattr(stored, "truncate", slow)
-        truncating = asyncio.ensure_future(log.truncate(last))
+        truncating = asyncio.ensure_future(log.submit(Truncate(last)))
         await begun.wait()
         closing = asyncio.ensure_future(log.node.hosting.close_one("p0", term(log)))
         closing.add_done_callback(lambda _: events.append("closed"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, get_type_hints
 
 import msgspec
@@ -15,12 +14,10 @@ from hypothesis import strategies as st
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastState, BroadcastTask
 from broadcaster.message import BroadcasterStatistics
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, AppendResult, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.rpc import broadcasts
 from wal.rpc import converters as cursor_state
@@ -30,7 +27,6 @@ from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, streaming
 from wal.serve.milvus import filters_from_proto, policy_from_proto
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
-from wal.write.idempotency.keys import ProducerInfo
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 names = texts.filter(bool)
@@ -213,47 +209,14 @@ def test_numbers_of_a_later_version_are_refused() -> None:
 
 def counts(kind: type[Any], **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Returns statistics with any counts."""
-    kinds = {int: u63, float: times, str: texts, Histogram: histograms}
+    kinds = {int: u63, float: times, str: texts}
     return st.builds(kind, **{name: given_fields.get(name, kinds.get(type_, u63)) for name, type_ in get_type_hints(kind).items()})
 
 
-histograms = st.builds(Histogram, st.lists(times).map(tuple), st.lists(u63).map(tuple), times)
-
-
-@given(counts(PChannelStatistics, name=names, durable_end=frames), counts(BroadcasterStatistics))
-def test_statistics(pchannel: PChannelStatistics, broadcaster: BroadcasterStatistics) -> None:
-    encoded = through(reports.statistics_to_proto(pchannel))
-    for name, value in msgspec.structs.asdict(pchannel).items():
-        field = getattr(encoded, name)
-        if name == "durable_end":
-            field = reports.position_from_proto(field)
-        elif isinstance(value, Histogram):
-            field = Histogram(tuple(field.bounds), tuple(field.counts), field.total)
-        assert field == value
+@given(counts(BroadcasterStatistics))
+def test_statistics(broadcaster: BroadcasterStatistics) -> None:
     encoded = through(reports.broadcaster_to_proto(broadcaster))
     assert {name: getattr(encoded, name) for name in broadcaster.__struct_fields__} == msgspec.structs.asdict(broadcaster)
-
-
-@given(st.lists(st.builds(ProducerInfo, names, st.tuples(names, names), u63), max_size=3))
-def test_producers(producers: list[ProducerInfo]) -> None:
-    assert reports.producers_from_proto(through(reports.producers_to_proto(producers))) == producers
-
-
-@given(
-    st.builds(
-        PChannelRetention,
-        names,
-        st.none() | ids,
-        st.none() | st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC)),
-        u64,
-        st.none() | u64,
-        st.none() | times,
-        st.lists(st.builds(RetentionHolder, names, texts, st.tuples(names), frames, u64), max_size=3).map(tuple),
-        st.none() | times,
-    )
-)
-def test_retention(retention: PChannelRetention) -> None:
-    assert reports.retention_from_proto(through(reports.retention_to_proto(retention))) == retention
 
 
 @given(

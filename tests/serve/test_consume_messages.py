@@ -16,6 +16,7 @@ from tests.serve.servers import Serving, serving
 from wal.message import AppendResult, Message, MessageID, MessageType
 from wal.message.codec import immutable_from_wire, txn_from_wire
 from wal.message.wire_pb2 import Message as Wire
+from wal.requests.pchannels import Truncate
 
 TIME_TICK = "1"
 
@@ -184,7 +185,7 @@ async def test_ids_of_another_log_and_truncated_ones_are_errors(served: Serving,
         wrong = await failing(foreign, vchannel, at(foreign, foreign_id))
         assert (wrong[1].code, "another incarnation" in wrong[1].cause) == (10, True)
     assert results[1].message_id is not None
-    await served.log.truncate(results[1].message_id)
+    await served.log.submit(Truncate(results[1].message_id))
     status, error = await failing(foreign, "orders", at(foreign, own))
     assert (status, error.code) == (grpc.StatusCode.OUT_OF_RANGE, 16)
 

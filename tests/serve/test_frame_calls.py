@@ -16,6 +16,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 from wal.frame import RunKind
 from wal.message import AppendResult, LogPosition, Message
 from wal.network import Method
+from wal.requests.pchannels import Truncate
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -131,7 +132,7 @@ async def test_read_ends_where_it_is_told(filled: tuple[Serving, list[AppendResu
 async def test_read_of_what_is_truncated_or_of_another_log_is_refused(filled: tuple[Serving, list[AppendResult]]) -> None:
     served, results = filled
     at = results[40].message_id
-    await served.log.truncate(at)
+    await served.log.submit(Truncate(at))
     async with connected(served.address) as connection:
         with pytest.raises(TruncatedError) as truncated:
             await read(connection, served)
@@ -173,7 +174,7 @@ async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Appe
         assert (snapshot.earliest, snapshot.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
         newest = max(results, key=lambda result: result.time_tick)
         assert moment.newest_time_tick == newest.time_tick <= snapshot.promised_tick <= pchannel.promised.tick
-    await served.log.truncate(newest.message_id)
+    await served.log.submit(Truncate(newest.message_id))
     moment = await ask(served, GET_MOMENT, proto.PChannelRequest(pchannel=info(served)))
     assert moment.newest_time_tick == 0
 

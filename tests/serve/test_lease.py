@@ -18,6 +18,7 @@ from wal.node.local.log import LocalLog
 from wal.operate.processes.standalone import LogServer
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
+from wal.requests.pchannels import LastEvent, LatestTick
 from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
@@ -83,9 +84,9 @@ async def test_promised_tick_stands_still() -> None:
         assert pchannel.advance_promised() == promised
         assert isinstance(pchannel.tail.failure, SessionLostError)
         with pytest.raises(SessionLostError):
-            await log.latest_tick("orders")
+            await log.submit(LatestTick("orders"))
         with pytest.raises(SessionLostError):
-            await log.last_event("orders")
+            await log.submit(LastEvent("orders"))
 
 
 async def test_message_that_was_read_is_not_delivered() -> None:

@@ -13,7 +13,8 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 from wal.message import AppendResult, Message, MessageID
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.rpc import converters as reports
+from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
+from wal.requests.request import Request
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
@@ -23,29 +24,17 @@ from wal.rpc.methods import (
     DELETE_CURSORS,
     FIND_EVENT_BELOW,
     FIND_TICK,
-    FORGET_PRODUCER,
-    GET_LATEST_TICK,
     GET_MOMENT,
-    GET_RETENTION,
-    GET_STATISTICS,
     LIST_CURSORS,
-    LIST_PRODUCERS,
     LOAD_CURSOR,
     SAVE_CURSOR,
-    TRUNCATE,
     WEIGH_FRAMES,
 )
-from wal.write.idempotency.keys import ProducerKey
+from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 from wal.write.pchannel import PChannel
 
 KEY = CursorKey("reader", ("a",))
 CALLS: list[tuple[Method[Any, Any], Any]] = [
-    (GET_LATEST_TICK, proto.VChannelRequest),
-    (TRUNCATE, proto.TruncateRequest),
-    (GET_RETENTION, proto.PChannelRequest),
-    (GET_STATISTICS, proto.PChannelRequest),
-    (LIST_PRODUCERS, proto.PChannelRequest),
-    (FORGET_PRODUCER, proto.ForgetProducerRequest),
     (LOAD_CURSOR, proto.LoadCursorRequest),
     (SAVE_CURSOR, proto.SaveCursorRequest),
     (LIST_CURSORS, proto.PChannelRequest),
@@ -90,60 +79,59 @@ async def test_pchannel_that_is_not_here_is_refused(served: Serving, connection:
         await ask(connection, method, kind(pchannel=PChannelInfo(name=only(served).channel, term=term + 1)))
 
 
+@pytest.mark.parametrize("request_", [LatestTick("a"), LastEvent("a"), Truncate(MessageID("p-1", 1, 1, 1)), Retention(), ListProducers()])
+async def test_request_for_an_absent_pchannel_is_refused(served: Serving, connection: Connection, request_: Request[Any]) -> None:
+    term = only(served).log.term
+    with pytest.raises(ChannelNotExistError, match="'elsewhere' is not on this node"):
+        await connection.submit(request_, "elsewhere", term=term)
+    with pytest.raises(ChannelNotExistError, match="'' is not on this node"):
+        await connection.submit(request_)
+    with pytest.raises(UnmatchedChannelTermError, match=f"in term {term}, not {term + 1}"):
+        await connection.submit(request_, only(served).channel, term=term + 1)
+
+
 async def test_latest_tick_covers_what_was_written() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         pchannels = list(served.log.node.pchannels)
         here = place("a", pchannels)
         other = next(name for name in pchannels if name != here)
-
-        async def tick(name: str, pchannel: str) -> int:
-            request = proto.VChannelRequest(pchannel=PChannelInfo(name=pchannel), vchannel=name)
-            return int((await ask(connection, GET_LATEST_TICK, request)).time_tick)
-
-        assert await tick("a", here) == served.log.node.pchannels[here].promised.tick
+        assert await connection.submit(LatestTick("a"), here) == served.log.node.pchannels[here].promised.tick
         written = await append(served, "a")
-        assert written.time_tick <= await tick("a", here) == served.log.node.pchannels[here].promised.tick
-        with pytest.raises(InvalidArgumentError, match=f"'a' is on pchannel {here}, not on {other}"):
-            await tick("a", other)
-        with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
-            await tick("", here)
+        tick = await connection.submit(LatestTick("a"), here)
+        assert written.time_tick <= tick == served.log.node.pchannels[here].promised.tick
+        with pytest.raises(ChannelNotExistError, match=f"'a' is on pchannel {here}, not on {other}"):
+            await connection.submit(LatestTick("a"), other)
     async with serving(create_vchannels=False) as served, connected(served.address) as connection:
         with pytest.raises(ChannelNotExistError, match="'a' does not exist"):
-            await ask(connection, GET_LATEST_TICK, proto.VChannelRequest(pchannel=info(served), vchannel="a"))
+            await connection.submit(LatestTick("a"), only(served).channel)
 
 
 async def test_log_is_truncated_up_to_an_id(served: Serving, connection: Connection) -> None:
     results = [await append(served) for _ in range(5)]
-    request = proto.TruncateRequest(pchannel=info(served), up_to={"id": bytes(results[2].message_id)})
-    await ask(connection, TRUNCATE, request)
-    await ask(connection, TRUNCATE, request)
+    channel = only(served).channel
+    for _ in range(2):
+        await connection.submit(Truncate(results[2].message_id), channel)
     assert only(served).log.earliest == (results[2].message_id.position, results[2].message_id.index + 1)
-    retention = reports.retention_from_proto(await ask(connection, GET_RETENTION, request_for(served)))
-    assert [retention] == await served.log.retention_report()
+    (retention,) = await connection.submit(Retention(), channel)
+    assert (retention,) == await served.log.submit(Retention())
     assert retention.earliest == results[3].message_id
 
 
-@pytest.mark.parametrize("what", ["no id", "above the end", "other pchannel", "other incarnation"])
-async def test_id_that_cannot_be_truncated_to_is_refused(served: Serving, connection: Connection, what: str) -> None:
-    def msgspec_replace(message_id: MessageID, **changes: Any) -> MessageID:
-        fields: dict[str, Any] = {
-            "pchannel": message_id.pchannel,
-            "incarnation": message_id.incarnation,
-            "position": message_id.position,
-            "index": message_id.index,
-            "form": message_id.form,
-        }
-        return MessageID(**{**fields, **changes})
-
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"position": 1 << 40}, "above the durable end"),
+        ({"pchannel": "p-2"}, "is of pchannel p-2, and the request is for"),
+        ({"incarnation": 5}, "another incarnation"),
+    ],
+)
+async def test_id_that_cannot_be_truncated_to_is_refused(
+    served: Serving, connection: Connection, changes: dict[str, Any], words: str
+) -> None:
     at = (await append(served)).message_id
-    up_to, words = {
-        "no id": (b"", "up_to: "),
-        "above the end": (bytes(msgspec_replace(at, position=1 << 40)), "above the durable end"),
-        "other pchannel": (bytes(msgspec_replace(at, pchannel="p-2")), "is of pchannel p-2, and the request is for"),
-        "other incarnation": (bytes(msgspec_replace(at, incarnation=5)), "another incarnation"),
-    }[what]
+    fields = {name: getattr(at, name) for name in ("pchannel", "incarnation", "position", "index", "form")}
     with pytest.raises(InvalidArgumentError, match=words):
-        await ask(connection, TRUNCATE, proto.TruncateRequest(pchannel=info(served), up_to={"id": up_to}))
+        await connection.submit(Truncate(MessageID(**{**fields, **changes})), only(served).channel)
     assert only(served).log.earliest == (0, 0)
 
 
@@ -152,27 +140,24 @@ async def test_pchannel_reports_what_it_did() -> None:
         await append(served, "a")
         await append(served, "b")
         for name, pchannel in served.log.node.pchannels.items():
-            request = proto.PChannelRequest(pchannel=PChannelInfo(name=name))
-            counts = await ask(connection, GET_STATISTICS, request)
-            now = reports.statistics_to_proto(pchannel.statistics())
-            for aged in ("promise", "checkpoint_age_s"):
-                assert getattr(counts, aged) <= getattr(now, aged)
-                setattr(now, aged, getattr(counts, aged))
-            assert counts == now
-            retention = reports.retention_from_proto(await ask(connection, GET_RETENTION, request))
+            (counts,) = await connection.submit(Statistics(), name)
+            now = pchannel.statistics()
+            aged = ("promise", "checkpoint_age_s")
+            assert all(getattr(counts, field) <= getattr(now, field) for field in aged)
+            assert counts == msgspec.structs.replace(now, **{field: getattr(counts, field) for field in aged})
+            (retention,) = await connection.submit(Retention(), name)
             assert (retention.pchannel, retention.age_max_s) == (name, 500.0)
 
 
 async def test_producers_are_listed_and_forgotten(served: Serving, connection: Connection) -> None:
+    channel = only(served).channel
     for sequence in range(3):
         await served.log.appends.append_waiting(Message("a", b"x"), 0, ProducerKey("loader", sequence))
-    answer = await ask(connection, LIST_PRODUCERS, request_for(served))
-    listed = reports.producers_from_proto(answer)
-    assert [(one.name, one.vchannels, one.last_sequence) for one in listed] == [("loader", ("a",), 2)]
-    await ask(connection, FORGET_PRODUCER, proto.ForgetProducerRequest(pchannel=info(served), name="loader"))
-    assert await served.log.appends.producers() == []
+    assert await connection.submit(ListProducers(), channel) == (ProducerInfo("loader", ("a",), 2),)
+    await connection.submit(ForgetProducer("loader"), channel)
+    assert await served.log.submit(ListProducers()) == ()
     with pytest.raises(InvalidArgumentError, match="producer 'loader' is not known"):
-        await ask(connection, FORGET_PRODUCER, proto.ForgetProducerRequest(pchannel=info(served), name="loader"))
+        await connection.submit(ForgetProducer("loader"), channel)
 
 
 async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
@@ -181,9 +166,8 @@ async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
         for name, pchannel in (("a", one), ("b", other)):
             await served.log.create_vchannel(name, pchannel)
             await served.log.appends.append_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
-        request = proto.ForgetProducerRequest(pchannel=PChannelInfo(name=one), name="loader")
-        await ask(connection, FORGET_PRODUCER, request)
-        assert [info.vchannels for info in await served.log.appends.producers()] == [("b",)]
+        await connection.submit(ForgetProducer("loader"), one)
+        assert [info.vchannels for info in await served.log.submit(ListProducers())] == [("b",)]
 
 
 # -- cursors
@@ -268,7 +252,7 @@ async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
 
 async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
     results = [await append(served) for _ in range(3)]
-    await served.log.truncate(results[1].message_id)
+    await served.log.submit(Truncate(results[1].message_id))
     with pytest.raises(TruncatedError, match="cannot be saved at"):
         await save(served, connection, cursor(served, results[0]))
     assert await load(served, connection) is None

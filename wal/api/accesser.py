@@ -41,6 +41,9 @@ from wal.read.merged import no_cursor
 from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
+from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Truncate
+from wal.requests.request import Answer, Request
+from wal.requests.rights import Right
 from wal.timestamp.checks import check_tick, number_text
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
@@ -51,9 +54,10 @@ if TYPE_CHECKING:
     from wal.api.scheduled import Schedule
     from wal.api.typed import TypedLog
     from wal.consumers.consumer import Consumer, ConsumerStatistics
-    from wal.engine import PChannelRetention, ReadableEngine
+    from wal.engine import ReadableEngine
     from wal.message.payloads import CodecOption, PayloadType, Upcast
     from wal.operate.status.server import StatusServer
+    from wal.requests.pchannels import PChannelRetention
     from wal.runtime.secret import Secret
 
     _T = TypeVar("_T")
@@ -317,7 +321,7 @@ class WALAccesser:
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""
-        infos = await (await self._lifecycle.ready()).appends.producers()
+        infos = await self._submit(ListProducers())
         return sorted(infos, key=lambda info: (info.name, info.vchannels))
 
     async def forget_producer(self, name: str) -> None:
@@ -325,9 +329,7 @@ class WALAccesser:
 
         Raises InvalidArgumentError if the producer is not known, WouldBlockError while its appends are in flight.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"a producer is named by a str, not {type(name).__name__}")
-        await (await self._lifecycle.ready()).appends.forget_producer(name)
+        await self._submit(ForgetProducer(name))
 
     async def allocate_time_tick(self) -> int:
         """Returns a time tick above every tick allocated before, for use as a barrier."""
@@ -424,16 +426,14 @@ class WALAccesser:
 
         Raises NotLocalError if another process writes the vchannel.
         """
-        check_vchannel(vchannel)
-        return await (await self._lifecycle.readable()).latest_tick(vchannel)
+        return await self._submit(LatestTick(vchannel))
 
     async def get_latest_mvcc_timestamp_if_local(self, vchannel: str) -> int:
         """Returns what `latest_tick` returns, under the name that it has in Milvus.
 
         A client of a cluster gets NotLocalError unless a streaming node on this process's own loop has the vchannel.
         """
-        check_vchannel(vchannel)
-        return await (await self._lifecycle.readable()).latest_tick(vchannel, local_only=True)
+        return await self._submit(LatestTick(vchannel, local=True))
 
     async def last(self, vchannel: str) -> MessageID | None:
         """Returns the id of the vchannel's last durable event, for `expected_last`; None if it never had one, or does not exist.
@@ -442,8 +442,7 @@ class WALAccesser:
         even if the event is truncated. A vchannel that was dropped and recreated begins without an event. Raises ChannelNotExistError if
         the vchannel does not exist and an append would not create it.
         """
-        check_vchannel(vchannel)
-        return await (await self._lifecycle.readable()).last_event(vchannel)
+        return await self._submit(LastEvent(vchannel))
 
     async def cursors(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels. A damaged one is left out with a warning, and `retention()` names it."""
@@ -511,13 +510,12 @@ class WALAccesser:
         An id that is truncated already is no error. An id above the durable end, or of another log, raises an InvalidArgumentError. So does
         an id past what a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names the holders.
         """
-        if not isinstance(up_to, MessageID):
-            raise TypeError(f"up_to must be a MessageID, not {type(up_to).__name__}")
-        await (await self._lifecycle.ready()).truncate(up_to)
+        await self._submit(Truncate(up_to))
 
     async def retention(self) -> list[PChannelRetention]:
         """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
-        return await (await self._lifecycle.readable()).retention_report()
+        reports = await self._submit(Retention())
+        return list(reports)
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened; with `read_only=True` those of writing are 0."""
@@ -549,6 +547,12 @@ class WALAccesser:
     async def _wait_open(self) -> None:
         """Returns when the log is open; raises the error of the opening."""
         await self._lifecycle.readable()
+
+    async def _submit(self, request: Request[Answer]) -> Answer:
+        """Returns the answer to a request. One that changes the log needs a log that was opened for writing."""
+        lifecycle = self._lifecycle
+        engine = await (lifecycle.readable() if request.right is Right.READ else lifecycle.ready())
+        return await engine.submit(request)
 
     async def _cursors(self) -> Cursors:
         return (await self._lifecycle.readable()).cursors

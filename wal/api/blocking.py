@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerStatistics
-    from wal.engine import LogStatistics, PChannelRetention, Unchecked
+    from wal.engine import LogStatistics, Unchecked
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
     from wal.message.matching import Matching
     from wal.message.payloads import PayloadType
     from wal.read.cursors.cursor import CursorInfo, CursorKey
     from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
     from wal.read.scanner import Scanner, ScannerStatistics
+    from wal.requests.pchannels import PChannelRetention
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
@@ -191,7 +190,7 @@ class UnknownVChannels:
     warned of if nothing has created it UNKNOWN_S later, or when the log closes before that.
     """
 
-    def __init__(self, location: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, location: str, *, monotonic: Callable[[], float]) -> None:
         self._location = location
         self._monotonic = monotonic
         self._noted: dict[str, float] = {}

@@ -25,16 +25,14 @@ from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.appends import columns_of, expected_to_proto, request_of
-from wal.rpc.converters import producers_from_proto
-from wal.rpc.methods import FORGET_PRODUCER, LIST_PRODUCERS
 from wal.runtime.tasks import keep_task
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext, spans_pchannels
-from wal.write.idempotency.keys import Key, ProducerInfo
+from wal.write.idempotency.keys import Key
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 
@@ -266,31 +264,6 @@ class RemoteAppends:
         producer.add(sending)
         self._in_flight.force(size)
         return future
-
-    async def producers(self) -> list[ProducerInfo]:
-        """Asks the server of each pchannel."""
-
-        async def listed(pchannel: str) -> list[ProducerInfo]:
-            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
-            what = f"listing the producers of pchannel {pchannel}"
-            return producers_from_proto(await self._nodes.read(pchannel, LIST_PRODUCERS, request, what))
-
-        return [info for infos in await asyncio.gather(*map(listed, self._producers)) for info in infos]
-
-    async def forget_producer(self, name: str) -> None:
-        """Forgets a producer on each pchannel that knows it; raises InvalidArgumentError if none does."""
-
-        async def forget(pchannel: str) -> InvalidArgumentError | None:
-            request = pchannel_calls_pb2.ForgetProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), name=name)
-            try:
-                await self._nodes.write(pchannel, FORGET_PRODUCER, request, f"forgetting producer {name!r}")
-            except InvalidArgumentError as error:
-                return error
-            return None
-
-        refusals = await asyncio.gather(*map(forget, self._producers))
-        if all(refusals) and refusals[0] is not None:
-            raise refusals[0]
 
     async def close(self) -> None:
         """Rolls back what is open, and waits until the pchannel of every vchannel is known for which requests wait."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Final
@@ -145,7 +146,7 @@ class RemoteDirectory:
         self._supervision = supervision
         self._use = use
         self._located: SharedCalls[Sequence[_State]] = SharedCalls()
-        self._unknown = UnknownVChannels(place)
+        self._unknown = UnknownVChannels(place, monotonic=time.monotonic)
         self._warning: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -26,17 +26,18 @@ from wal.client.nodes import Nodes
 from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
-from wal.engine import CursorHome, LogStatistics, PChannelRetention
-from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, NotLocalError, WALError, closed_log
+from wal.client.submit import RemoteRequests
+from wal.engine import CursorHome, LogStatistics
+from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError, closed_log
 from wal.location import ServerLocation
-from wal.message import LogPosition, MessageID, ScheduledMessage
+from wal.message import LogPosition, ScheduledMessage
 from wal.message.matching import Matching
-from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection, unmatched
 from wal.read.pchannel import ReadablePChannel
+from wal.requests.request import Answer, Request
 from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
 from wal.rpc.converters import (
@@ -44,27 +45,13 @@ from wal.rpc.converters import (
     cursor_from_proto,
     cursor_to_proto,
     event_to_proto,
-    id_or_none,
     identity_from_proto,
     info_from_proto,
     key_to_proto,
     lineage_from_proto,
-    retention_from_proto,
     settings_from_proto,
 )
-from wal.rpc.methods import (
-    ALLOCATE_TIME_TICKS,
-    DELETE_CURSORS,
-    DESCRIBE_LOG,
-    GET_LAST_EVENT,
-    GET_LATEST_TICK,
-    GET_RETENTION,
-    LIST_CURSORS,
-    LOAD_CURSOR,
-    NAME_CURSOR_HOME,
-    SAVE_CURSOR,
-    TRUNCATE,
-)
+from wal.rpc.methods import ALLOCATE_TIME_TICKS, DELETE_CURSORS, DESCRIBE_LOG, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
 from wal.runtime.async_only import import_late
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
@@ -118,6 +105,7 @@ class RemoteLog:
         self._connection: Connection
         self._nodes: Nodes
         self._directory: RemoteDirectory
+        self._requests: RemoteRequests
         self._spawned = 0
 
     @property
@@ -213,6 +201,8 @@ class RemoteLog:
         self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=description.saves_cursors)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
+        in_process = self._servers.root is not None
+        self._requests = RemoteRequests(self._connection, self._nodes, self.pchannels, self._directory, in_process=in_process)
         self.broadcasts = RemoteBroadcasts(self._connection, self.seen)
         self.appends = RemoteAppends(
             self._directory.known,
@@ -342,41 +332,13 @@ class RemoteLog:
 
     # -- the log
 
-    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
-        """Returns a tick that covers every write to this vchannel that has returned, to any client.
-
-        With `local_only` a client of a cluster asks no other process: NotLocalError unless a node of this one has the vchannel.
-        """
-        name = await self._directory.pchannel_of(vchannel)
-        if local_only and self._servers.root is not None and not self._node(name).is_here:
-            raise NotLocalError(
-                f"vchannel {vchannel!r} is on pchannel {name}, whose node at {self._node(name).where} is no node of this process: "
-                "latest_tick() asks it there"
-            )
-        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
-        answer = await self._nodes.read(name, GET_LATEST_TICK, request, f"asking for the tick of {vchannel!r}")
-        return answer.time_tick
-
-    async def last_event(self, vchannel: str) -> MessageID | None:
-        """Returns the id of the vchannel's last durable event, or None."""
-        name = await self._directory.pchannel_of(vchannel)
-        request = pchannel_calls_pb2.VChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name), vchannel=vchannel)
-        answer = await self._nodes.read(name, GET_LAST_EVENT, request, f"asking for the last event of {vchannel!r}")
-        return id_or_none("last", answer.last)
+    async def submit(self, request: Request[Answer]) -> Answer:
+        """Returns the answer to a request, from the servers that it is for."""
+        return await self._requests.submit(request)
 
     async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
         """Returns the messages of this vchannel that wait for their time, the earliest first."""
         return await (await self.appends.schedules()).listed(vchannel)
-
-    async def retention_report(self) -> list[PChannelRetention]:
-        """Returns what each pchannel holds, and who holds it."""
-
-        async def report(name: str) -> PChannelRetention:
-            request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=name))
-            answer = await self._nodes.read(name, GET_RETENTION, request, f"looking at what pchannel {name} holds")
-            return retention_from_proto(answer)
-
-        return await asyncio.gather(*map(report, self.pchannels))
 
     def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
         producer = self.producers[pchannel.channel]
@@ -401,20 +363,6 @@ class RemoteLog:
             appends_delayed=self.in_flight.delayed,
             role="client",
         )
-
-    async def truncate(self, up_to: MessageID) -> None:
-        """Truncates the pchannel of this event up to it, inclusive. Doing it twice does no harm, so it is sent until it is answered."""
-        pchannel = self.pchannels.get(up_to.pchannel)
-        up_to = up_to if pchannel is None else pchannel.current(up_to)
-        if pchannel is None or not up_to.same_log(pchannel.log_id):
-            raise InvalidArgumentError(
-                f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
-            )
-        request = pchannel_calls_pb2.TruncateRequest(
-            pchannel=pchannel_pb2.PChannelInfo(name=up_to.pchannel), up_to=MessageIDProto(id=bytes(up_to))
-        )
-        await self._nodes.repeat(up_to.pchannel, TRUNCATE, request, f"truncating up to {up_to}")
-        await pchannel.look()
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
         """Returns the home of a cursor; the server names one if it has none."""

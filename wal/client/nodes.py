@@ -24,6 +24,7 @@ from wal.errors import (
     WALError,
 )
 from wal.network import Method
+from wal.requests.request import Answer, Request
 from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
@@ -87,6 +88,10 @@ class Nodes:
     def may_move(self, pchannel: str) -> bool:
         """Returns whether a pchannel is at a node of a cluster, or at none at the moment, and not at the one server that there is."""
         return pchannel in self._places or pchannel not in self._terms
+
+    async def submit(self, request: Request[Answer], pchannel: str) -> Answer:
+        """Returns the answer of the server of a pchannel to a request, wherever the pchannel moves meanwhile."""
+        return await self._ask(pchannel, lambda connection: connection.submit(request, pchannel))
 
     async def read(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
         """Returns the answer of the server of a pchannel to a call that changes nothing, wherever the pchannel moves meanwhile."""

@@ -39,6 +39,7 @@ from wal.errors import (
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import counter, gauge
 from wal.read.options import named
+from wal.requests.pchannels import LatestTick
 from wal.runtime.async_only import AsyncOnly
 from wal.runtime.user_code import described, shielded, shown, text_of
 
@@ -334,7 +335,7 @@ class Consumer(AsyncOnly):
         if self._is_inside():
             raise InvalidArgumentError("a handler cannot wait until its own message is finished: call caught_up in another task")
         engine = await self._open_engine()
-        ticks = [await engine.latest_tick(name) for name in self._options.vchannels]
+        ticks = [await engine.submit(LatestTick(name)) for name in self._options.vchannels]
         self._start() if self._task is None else None
         while True:
             self._changed.clear()

@@ -35,7 +35,7 @@ from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import LETTER_BYTES, bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels
 from wal.write.cursor_table import CursorChange
-from wal.write.idempotency.keys import Key, ProducerInfo, ProducerKey, check_key, key_ext
+from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
     Append,
@@ -46,10 +46,10 @@ from wal.write.operations import (
     ConditionalAppend,
     ConditionalKeyedAppend,
     Expected,
-    ForgetProducer,
     KeyedAppend,
     OrderedAppend,
     ProducerAppend,
+    RemoveProducer,
     ScheduledAppend,
     Together,
 )
@@ -267,14 +267,9 @@ class LocalAppends:
             futures.append(future)
         return futures
 
-    async def producers(self) -> list[ProducerInfo]:
-        """Returns what every pchannel remembers of producers."""
-        return [info for pchannel in self._pchannels.values() for info in pchannel.keyed.table.producers.listed()]
-
-    async def forget_producer(self, name: str, pchannels: Iterable[PChannel] | None = None) -> None:
-        """Forgets a producer on each of these pchannels (None: all) that knows it; raises InvalidArgumentError if none does."""
-        among = self._pchannels.values() if pchannels is None else pchannels
-        tables = [pchannel.keyed.table.producers for pchannel in among]
+    async def forget(self, name: str, pchannels: Iterable[PChannel]) -> None:
+        """Forgets a producer on each of these pchannels that knows it; raises InvalidArgumentError if none does."""
+        tables = [pchannel.keyed.table.producers for pchannel in pchannels]
         scopes = [scope for table in tables if (scope := table.scope_of(name))]
         gave_up = [table.forget_gaps(name) for table in tables]
         if not scopes and not any(gave_up):
@@ -282,7 +277,7 @@ class LocalAppends:
         futures: list[asyncio.Future[None]] = []
         for scope in scopes:
             future: asyncio.Future[None] = self._create_future()
-            tell(self._vchannels.existing(scope[0][0]), ForgetProducer(name, future))
+            tell(self._vchannels.existing(scope[0][0]), RemoveProducer(name, future))
             futures.append(future)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:

@@ -16,7 +16,7 @@ from wal.channels.pchannels import PChannelMeta
 from wal.channels.pchannels import raise_format as raise_metadata_format
 from wal.engine import InboxStatistics, LogStatistics
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
-from wal.message import MessageID, ScheduledMessage
+from wal.message import ScheduledMessage
 from wal.node.appends import LocalAppends
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
 from wal.node.cursors import NodeCursors
@@ -189,20 +189,6 @@ class StreamingNode:
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
-    async def latest_tick(self, vchannel: str) -> int:
-        """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
-        pchannels = self._pchannels_of(vchannel)
-        for pchannel in pchannels:
-            pchannel.check_lease()
-        return min(pchannel.promised.tick for pchannel in pchannels)
-
-    async def last_event(self, vchannel: str) -> MessageID | None:
-        """Returns the id of the vchannel's last durable event, or None."""
-        info = self.routes.known.records.get(vchannel)
-        (pchannel, *_) = self._pchannels_of(vchannel)
-        pchannel.check_lease()
-        return None if info is None else pchannel.last_event((info.name, info.incarnation))
-
     async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
         """Returns the messages of this vchannel that wait for their time, the earliest first."""
         info = self.routes.known.records.get(vchannel)
@@ -225,16 +211,6 @@ class StreamingNode:
         if not self.settings.create_vchannels:
             raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
         return list(self.pchannels.values())
-
-    async def truncate(self, up_to: MessageID) -> None:
-        """Truncates the pchannel of this event up to it, inclusive."""
-        pchannel = self.pchannels.get(up_to.pchannel)
-        up_to = up_to if pchannel is None else pchannel.current(up_to)
-        if pchannel is None or not up_to.same_log(pchannel.log_id):
-            raise InvalidArgumentError(
-                f"message id {up_to} belongs to no pchannel of this log ({', '.join(self.pchannels)}), or to another incarnation of one"
-            )
-        await self.retention.truncate(up_to)
 
     def statistics(
         self, name: str, *, vchannels: int, broadcasts: BroadcasterStatistics | None = None, opening_s: float = 0.0

@@ -7,6 +7,7 @@ source needs no event loop from its caller: a source with an asyncio client runs
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, cast
 
@@ -42,7 +43,7 @@ class ReadOnlyCore:
         self._create_vchannels = create_vchannels
         self._lasts: dict[str, tuple[tuple[int, int | None], LastEvents]] = {}
         """By pchannel: the last events as of the checkpoint that was newest when somebody asked."""
-        self._unknown = UnknownVChannels(source.location)
+        self._unknown = UnknownVChannels(source.location, monotonic=time.monotonic)
         self._looking = threading.RLock()  # a signal handler may close what its own thread is looking at
         self._closed = False
 

@@ -14,13 +14,10 @@ commas; any other line is a token with all of them. Empty lines, and those that 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import enum
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
@@ -28,7 +25,8 @@ import grpc.aio
 import msgspec
 
 from wal.errors import AuthenticationError, InvalidArgumentError
-from wal.rpc.codes import abort
+from wal.requests.rights import ALL_RIGHTS, Right, calling_with
+from wal.rpc.codes import MissingRightError, abort
 from wal.rpc.headers import token_header, token_in
 from wal.rpc.methods import (
     ABORT_BROADCAST,
@@ -59,19 +57,13 @@ from wal.rpc.methods import (
     FIND_TICK,
     FOLLOW_TAIL,
     FORGET_BROADCASTS,
-    FORGET_PRODUCER,
     GET_BROADCAST_STATISTICS,
     GET_CLUSTER_STATUS,
-    GET_LAST_EVENT,
-    GET_LATEST_TICK,
     GET_MOMENT,
-    GET_RETENTION,
-    GET_STATISTICS,
     KEEP_CURSOR,
     LIST_BROADCASTS,
     LIST_COPIES,
     LIST_CURSORS,
-    LIST_PRODUCERS,
     LIST_SCHEDULED,
     LIST_VCHANNELS,
     LOAD_CURSOR,
@@ -86,28 +78,12 @@ from wal.rpc.methods import (
     REMOVE,
     SAVE_CURSOR,
     SCHEDULE,
-    TRUNCATE,
+    SUBMIT,
     WATCH_VCHANNELS,
     WEIGH_FRAMES,
 )
 from wal.rpc.serving import Behavior, wrapped
 from wal.runtime.secret import Secret
-
-
-class Right(enum.Enum):
-    """What a token allows. None of them includes another one."""
-
-    READ = "read"
-    """Everything that changes no event: reads, cursors of readers, lists, statistics."""
-    WRITE = "write"
-    """Appends, transactions, consumers and their cursors, broadcasts and their acks, scheduled messages, and the creation of vchannels."""
-    ADMIN = "admin"
-    """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
-    SERVER = "server"
-    """What the servers of a cluster ask of each other: it is for the one token that they share."""
-
-
-ALL_RIGHTS: Final = frozenset(Right)
 
 _WRITES: Final = (
     PRODUCE, MILVUS_PRODUCE, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
@@ -115,16 +91,16 @@ _WRITES: Final = (
     SCHEDULE, CANCEL_SCHEDULED,
 )  # fmt: skip
 _ADMINISTERS: Final = (
-    TRUNCATE, DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, FORGET_PRODUCER, DRAIN_NODE, PAUSE_BALANCER,
+    DROP_VCHANNEL, DESTORY_CHANNELS, ABORT_BROADCAST, DELETE_CURSORS, DRAIN_NODE, PAUSE_BALANCER,
 )  # fmt: skip
 _SERVES: Final = (
     ASSIGN, REMOVE, COLLECT_STATUS, END_VCHANNELS, APPEND_COPIES, LIST_COPIES, READ_COPY, FORGET_BROADCASTS,
 )  # fmt: skip
 _READS: Final = (
     COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, DESCRIBE_LOG, LOCATE_VCHANNELS, LIST_VCHANNELS, WATCH_VCHANNELS,
-    DESCRIBE_CHANNELS, LIST_BROADCASTS, GET_BROADCAST_STATISTICS, GET_LATEST_TICK, GET_LAST_EVENT, GET_RETENTION, GET_STATISTICS,
-    LIST_PRODUCERS, LIST_SCHEDULED, LOAD_CURSOR, SAVE_CURSOR, LIST_CURSORS, GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK,
-    FIND_EVENT_BELOW, COUNT_BYTES, GET_CLUSTER_STATUS,
+    DESCRIBE_CHANNELS, LIST_BROADCASTS, GET_BROADCAST_STATISTICS, LIST_SCHEDULED, LOAD_CURSOR, SAVE_CURSOR,
+    LIST_CURSORS, GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK, FIND_EVENT_BELOW, COUNT_BYTES,
+    GET_CLUSTER_STATUS,
 )  # fmt: skip
 """Two of them ask for more where it matters: LOCATE_VCHANNELS to create, and SAVE_CURSOR to move a cursor of consumers or transactions."""
 RIGHTS: Final = {
@@ -132,7 +108,7 @@ RIGHTS: Final = {
     for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.ADMIN, _ADMINISTERS), (Right.SERVER, _SERVES))
     for method in methods
 }
-"""The right that each method needs, by its path."""
+"""The right that each method needs, by its path. What SUBMIT needs, its request says."""
 _RIGHT: Final = "(?:" + "|".join(right.value for right in Right) + ")"
 _NAMED: Final = re.compile(rf"(?P<name>\S+)\s+(?P<rights>{_RIGHT}(?:,{_RIGHT})*)\s+(?P<token>\S+)")
 
@@ -149,9 +125,10 @@ class Token(msgspec.Struct, frozen=True):
         token_header(self.secret)
 
 
-def right_for(path: str) -> Right:
-    """Returns the right that the method with this path needs; `read` for one that nobody serves, whose caller learns that."""
-    return RIGHTS.get(path, Right.READ)
+def right_for(path: str) -> Right | None:
+    """Returns the right that the method with this path needs, None for SUBMIT; `read` for one that nobody serves, whose caller learns
+    that."""
+    return None if path == SUBMIT.path else RIGHTS.get(path, Right.READ)
 
 
 def tokens_in(text: str) -> list[Token]:
@@ -174,38 +151,31 @@ def tokens_in(text: str) -> list[Token]:
     return tokens
 
 
-_calling: ContextVar[frozenset[Right]] = ContextVar("rights of the caller", default=ALL_RIGHTS)
-
-
-@contextlib.contextmanager
-def calling_with(token: Token) -> Iterator[None]:
-    """A block in which `check_right` is about this token."""
-    before = _calling.set(token.rights)
-    try:
-        yield
-    finally:
-        _calling.reset(before)
-
-
-def check_right(right: Right, what: str) -> None:
-    """Raises AuthenticationError unless the token of the call that is being served has this right. `what` is what needs it."""
-    if right not in _calling.get():
-        raise lacking(right, what)
-
-
-def lacking(right: Right, what: str) -> AuthenticationError:
-    """Returns the error of a call whose token has not this right."""
-    return AuthenticationError(
-        f"the token of this call has no right to {what}, which needs {right.value!r}: use a token that has it, or have it added in the "
-        "server's token file"
-    )
-
-
 _WITHOUT_TOKEN: Final = ("/grpc.health.v1.Health/",)
 """Services that need no token: what probes of load balancers ask, which can send none."""
 WARNING_PAUSE_S: Final = 1.0
 """Refused calls are told at most this often: a client that is refused may come again at once."""
 _log: Final = logging.getLogger("wal.rpc")
+
+
+class _Allowed(msgspec.Struct):
+    """Why a call is served: its token, and the rights that it has needed until now."""
+
+    token: Token
+    rights: set[Right]
+
+
+def _lacking(right: Right, what: str) -> MissingRightError:
+    """Returns the error of a call whose token has not this right."""
+    return MissingRightError(
+        f"the token of this call has no right to {what}, which needs {right.value!r}: use a token that has it, or have it added in the "
+        "server's token file"
+    )
+
+
+def _missing(right: Right, token: Token) -> str:
+    called = f"the token {token.name!r}" if token.name else "a token"
+    return f"the right {right.value!r} of {called}"
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
@@ -218,7 +188,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
     def __init__(self, tokens: Iterable[Token], *, monotonic: Callable[[], float]) -> None:
         """Raises InvalidArgumentError for no tokens."""
         self._tokens = _checked(tokens)
-        self._under_way: dict[asyncio.Task[Any], tuple[Secret, Right]] = {}
+        self._under_way: dict[asyncio.Task[Any], _Allowed] = {}
         self._ended: set[asyncio.Task[Any]] = set()
         """The calls under way whose tokens were taken back."""
         self._monotonic = monotonic
@@ -228,8 +198,8 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
     def renew(self, tokens: Iterable[Token]) -> None:
         """Takes these tokens from now on; calls under way that they do not allow end. Raises InvalidArgumentError for no tokens."""
         self._tokens = _checked(tokens)
-        for task, (secret, right) in self._under_way.items():
-            if not self._allows(secret, right) and task not in self._ended:
+        for task, allowed in self._under_way.items():
+            if not self._allows(allowed) and task not in self._ended:
                 self._ended.add(task)
                 task.cancel()
 
@@ -245,26 +215,32 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         token = None if secret is None else self._token(secret)
         if token is None:
             return self._refusing(_WITHOUT if secret is None else _UNKNOWN, "a token" if secret is None else "its token")
-        if right not in token.rights:
-            called = f"the token {token.name!r}" if token.name else "a token"
-            return self._refusing(lacking(right, method), f"the right {right.value!r} of {called}", denied=True)
+        if right is not None and right not in token.rights:
+            return self._refusing(_lacking(right, method), _missing(right, token))
         handler, known = await continuation(handler_call_details), token
 
         async def call(behavior: Behavior, request: Any, context: Any) -> Any:
-            with calling_with(known):
-                return await self._while_allowed(behavior, request, context, (known.secret, right))
+            return await self._while_allowed(behavior, request, context, _Allowed(known, set() if right is None else {right}))
 
         return None if handler is None else wrapped(handler, call)
 
-    async def _while_allowed(self, behavior: Behavior, request: Any, context: Any, allowed_by: tuple[Secret, Right]) -> Any:
-        """Serves a call until its token is taken back."""
-        if not self._allows(*allowed_by):  # it was taken back while the request arrived
+    async def _while_allowed(self, behavior: Behavior, request: Any, context: Any, allowed: _Allowed) -> Any:
+        """Serves a call until its token, or a right that it needs, is taken back."""
+        if not self._allows(allowed):  # it was taken back while the request arrived
             await abort(context, _UNKNOWN, status=grpc.StatusCode.UNAUTHENTICATED)
+
+        def demand(right: Right, what: str) -> None:
+            if right not in allowed.token.rights:
+                self._tell(context.peer(), _missing(right, allowed.token))
+                raise _lacking(right, what)
+            allowed.rights.add(right)
+
         task = asyncio.current_task()
         assert task is not None
-        self._under_way[task] = allowed_by
+        self._under_way[task] = allowed
         try:
-            return await behavior(request, context)
+            with calling_with(demand):
+                return await behavior(request, context)
         except asyncio.CancelledError:
             if task not in self._ended or task.uncancel():  # it was cancelled by another one, perhaps as well
                 raise
@@ -273,9 +249,9 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
             del self._under_way[task]
             self._ended.discard(task)
 
-    def _allows(self, secret: Secret, right: Right) -> bool:
-        token = self._token(secret)
-        return token is not None and right in token.rights
+    def _allows(self, allowed: _Allowed) -> bool:
+        token = self._token(allowed.token.secret)
+        return token is not None and allowed.rights <= token.rights
 
     def _token(self, secret: Secret) -> Token | None:
         matching_token = None
@@ -284,13 +260,12 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
                 matching_token = token
         return matching_token
 
-    def _refusing(self, error: AuthenticationError, missing: str, *, denied: bool = False) -> grpc.RpcMethodHandler:
+    def _refusing(self, error: AuthenticationError, missing: str) -> grpc.RpcMethodHandler:
         """Returns a handler that refuses the call, and tells that."""
-        status = grpc.StatusCode.PERMISSION_DENIED if denied else grpc.StatusCode.UNAUTHENTICATED
 
         async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             self._tell(context.peer(), missing)
-            await abort(context, error, status=status)
+            await abort(context, error)
 
         return grpc.stream_stream_rpc_method_handler(refuse)  # serves every kind of call: it reads and sends no message
 

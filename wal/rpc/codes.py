@@ -64,6 +64,11 @@ DETAILS_BYTES_MAX: Final = 4096
 TYPE_URL: Final = "type.googleapis.com/milvus.proto.streaming.StreamingError"
 """The name of the message in the details: Milvus', so that its clients find it."""
 
+
+class MissingRightError(AuthenticationError):
+    """An AuthenticationError of a token that is known, which travels with another status: PERMISSION_DENIED."""
+
+
 _Status = grpc.StatusCode
 STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     ChannelExistError: _Status.ALREADY_EXISTS,
@@ -76,6 +81,7 @@ STATUSES: Final[Mapping[type[WALError], grpc.StatusCode]] = {
     InnerError: _Status.INTERNAL,
     EndOfStreamError: _Status.OUT_OF_RANGE,
     InvalidArgumentError: _Status.INVALID_ARGUMENT,
+    MissingRightError: _Status.PERMISSION_DENIED,
     AuthenticationError: _Status.UNAUTHENTICATED,
     KeyNotExistError: _Status.INVALID_ARGUMENT,
     TransactionExpiredError: _Status.FAILED_PRECONDITION,
@@ -105,7 +111,7 @@ codes are those of its own servers. A BulkAppendError has the code and the statu
 first of its bases that is. A plain WALError arrives as an UnknownError."""
 
 _CLASSES: Final[Mapping[int, type[WALError]]] = {
-    int(kind.code): kind for kind in STATUSES if kind not in (KeyNotExistError, BulkAppendError, WALError)
+    int(kind.code): kind for kind in STATUSES if kind not in (KeyNotExistError, BulkAppendError, MissingRightError, WALError)
 }
 
 

@@ -41,10 +41,14 @@ from wal.errors import (
     WALError,
 )
 from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles, served_by
+from wal.requests.request import Answer
+from wal.requests.request import Request as LogRequest
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.codes import error_in
+from wal.rpc.converter import answer_from_proto, request_to_proto
 from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
-from wal.rpc.methods import NODE_STATES
+from wal.rpc.methods import NODE_STATES, SUBMIT
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
 
@@ -169,6 +173,21 @@ class Connection:
         """Returns the addresses as text."""
         return ",".join(self._endpoints.addresses)
 
+    async def submit(
+        self, request: LogRequest[Answer], pchannel: str | None = None, *, term: int = 0, timeout_s: float | None = None
+    ) -> Answer:
+        """Returns the answer to a request for this pchannel, or for the log as a whole; raises what `read`, `repeat` or `write` raises.
+
+        The attributes of the request say which of them. In term 0 the server has the pchannel in any term.
+        """
+        what = request.doing if pchannel is None or request.target else f"{request.doing} of pchannel {pchannel}"
+        envelope = request_to_proto(request, None if pchannel is None else PChannelInfo(name=pchannel, term=term))
+        answer = await self._call(
+            SUBMIT, envelope, what, timeout_s, writing=request.writes, once=not request.repeatable, changes=request.changes
+        )
+        answered: Answer = answer_from_proto(type(request), answer)
+        return answered
+
     async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels".
 
@@ -261,8 +280,17 @@ class Connection:
         await self._endpoints.close()
 
     async def _call(
-        self, method: Method[Request, Response], request: Request, what: str, timeout_s: float | None, *, writing: bool, once: bool
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        what: str,
+        timeout_s: float | None,
+        *,
+        writing: bool,
+        once: bool,
+        changes: bool | None = None,
     ) -> Response:
+        changes = method.path in CHANGES if changes is None else changes
         loop = asyncio.get_running_loop()
         began, deadline, backoff = loop.time(), self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         total = deadline - began
@@ -281,7 +309,7 @@ class Connection:
                 response = await call(
                     request,
                     timeout=timeout if timeout < math.inf else None,
-                    metadata=self._metadata(method),
+                    metadata=self._metadata(changes),
                     # A write for which the connection is closed before it was sent waits for another one: it would fail as if it was sent.
                     wait_for_ready=once,
                 )
@@ -293,7 +321,7 @@ class Connection:
                 unanswered = server_error is None and not isinstance(explained, InvalidArgumentError)
                 lost = unanswered and not once
                 if unanswered:
-                    self._give_up(method, sent_as)
+                    self._give_up(changes, sent_as)
                 if lost and writing:
                     unknown = explained
                 stopping = isinstance(server_error, ClosedError) and not server_error.outcome_unknown
@@ -309,14 +337,14 @@ class Connection:
                 if self._closing or loop.time() + backoff.next_s >= deadline:
                     raise unknown or explained from error
             except asyncio.CancelledError:
-                self._give_up(method, sent_as)
+                self._give_up(changes, sent_as)
                 if not self._ended_it():
                     raise
                 raise self._ended(what, writing=writing) from None
             await asyncio.sleep(backoff.next())
 
-    def _metadata(self, method: Method[Request, Response]) -> tuple[Header, ...]:
-        if self._given_up or method.path in CHANGES:
+    def _metadata(self, changes: bool) -> tuple[Header, ...]:
+        if self._given_up or changes:
             return (*self._headers, session_header(self._session, self._given_up))
         return self._headers
 
@@ -327,9 +355,9 @@ class Connection:
         if any(key == LOG_ID for key, _ in error.trailing_metadata() or ()):
             self._other_log(explained)
 
-    def _give_up(self, method: Method[Request, Response], sent_as: int) -> None:
+    def _give_up(self, changes: bool, sent_as: int) -> None:
         """Notes that a call with this number has no answer: if it was a change, calls from now on overtake it."""
-        if method.path in CHANGES:
+        if changes:
             self._given_up = max(self._given_up, sent_as + 1)
 
     def _ended_it(self) -> bool:

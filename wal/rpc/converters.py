@@ -1,7 +1,7 @@
 """Converters: the types of this library as messages of the protocol, and back. Pure.
 
 Positions, ids, the identity of a log, vchannels and their owners; cursors; the results of appends; and what a log reports of itself:
-settings, statistics, retention, producers, the tail. A message from the network that is not as the protocol says is an
+settings, counts of broadcasts, the tail. A message from the network that is not as the protocol says is an
 InvalidArgumentError.
 
 Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them.
@@ -10,7 +10,6 @@ Most results of one turn are events of one frame: their ids and ticks ascend by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -18,18 +17,15 @@ from google.protobuf.any_pb2 import Any as AnyProto
 
 from broadcaster.message import BroadcasterStatistics
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
-from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Lineage, LogPosition, MessageID, Origin, Restore, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.figures import Histogram, PChannelStatistics
 from wal.read.options import ReadPosition
 from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
 from wal.settings import Settings
 from wal.storage.base import LogSnapshot
-from wal.write.idempotency.keys import ProducerInfo
 from wal.write.operations import Together
 
 _LOW = (1 << 64) - 1
@@ -298,9 +294,6 @@ def _range(request_id: int, message_id: MessageID, tick: int, result: AppendResu
     return alone
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 LOG_SETTINGS: Final = tuple(name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__)
 """The names of the settings that belong to a log and not to a process: a client takes them from its server."""
 _NEWER_SETTINGS: Final = frozenset(("scheduled_max", "scheduled_bytes_max"))
@@ -355,71 +348,7 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
     )
 
 
-def statistics_to_proto(statistics: PChannelStatistics) -> pchannel_calls_pb2.Statistics:
-    """Returns the message of a pchannel's counts."""
-    values: dict[str, Any] = {
-        name: pchannel_calls_pb2.Histogram(**msgspec.structs.asdict(value)) if isinstance(value, Histogram) else value
-        for name, value in msgspec.structs.asdict(statistics).items()
-    }
-    return pchannel_calls_pb2.Statistics(**{**values, "durable_end": position_to_proto(statistics.durable_end)})
-
-
 def broadcaster_to_proto(statistics: BroadcasterStatistics) -> cluster_pb2.BroadcastStatistics:
     """Returns the message of a broadcaster's counts."""
     values: dict[str, Any] = msgspec.structs.asdict(statistics)
     return cluster_pb2.BroadcastStatistics(**values)
-
-
-def producers_to_proto(producers: Iterable[ProducerInfo]) -> pchannel_calls_pb2.Producers:
-    """Returns the message of remembered producers."""
-    return pchannel_calls_pb2.Producers(
-        producers=[
-            pchannel_calls_pb2.Producer(name=one.name, vchannels=one.vchannels, last_sequence=one.last_sequence) for one in producers
-        ]
-    )
-
-
-def producers_from_proto(producers: pchannel_calls_pb2.Producers) -> list[ProducerInfo]:
-    """Returns remembered producers."""
-    return [ProducerInfo(one.name, tuple(one.vchannels), one.last_sequence) for one in producers.producers]
-
-
-def retention_to_proto(retention: PChannelRetention) -> pchannel_calls_pb2.Retention:
-    """Returns the message of what is held of a pchannel's log, and by whom."""
-    oldest = retention.oldest_time
-    return pchannel_calls_pb2.Retention(
-        pchannel=retention.pchannel,
-        earliest=b"" if retention.earliest is None else bytes(retention.earliest),
-        oldest_time_us=None if oldest is None else (oldest - _EPOCH) // timedelta(microseconds=1),
-        bytes=retention.bytes,
-        bytes_max=retention.bytes_max,
-        age_max_s=retention.age_max_s,
-        holders=[
-            pchannel_calls_pb2.RetentionHolder(
-                kind=holder.kind,
-                name=holder.name,
-                vchannels=holder.vchannels,
-                position=position_to_proto(holder.position),
-                bytes=holder.bytes,
-            )
-            for holder in retention.holders
-        ],
-        clock_drift_s=retention.clock_drift_s,
-    )
-
-
-def retention_from_proto(retention: pchannel_calls_pb2.Retention) -> PChannelRetention:
-    """Returns what is held of a pchannel's log, and by whom."""
-    return PChannelRetention(
-        retention.pchannel,
-        id_from_bytes("earliest", retention.earliest) if retention.earliest else None,
-        _EPOCH + timedelta(microseconds=retention.oldest_time_us) if retention.HasField("oldest_time_us") else None,
-        retention.bytes,
-        retention.bytes_max if retention.HasField("bytes_max") else None,
-        retention.age_max_s if retention.HasField("age_max_s") else None,
-        tuple(
-            RetentionHolder(holder.kind, holder.name, tuple(holder.vchannels), position_from_proto(holder.position), holder.bytes)
-            for holder in retention.holders
-        ),
-        retention.clock_drift_s if retention.HasField("clock_drift_s") else None,
-    )

@@ -30,13 +30,11 @@ from wal.rpc.methods import (
     DELETE_CURSORS,
     DESTORY_CHANNELS,
     DROP_VCHANNEL,
-    FORGET_PRODUCER,
     KEEP_CURSOR,
     LOCATE_VCHANNELS,
     NAME_CURSOR_HOME,
     SAVE_CURSOR,
     SCHEDULE,
-    TRUNCATE,
 )
 from wal.runtime.secret import Secret
 
@@ -56,12 +54,13 @@ _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 CHANGES: Final = frozenset(
     method.path
     for method in (
-        APPEND_BROADCAST, CREATE_CHANNELS, CREATE_VCHANNEL, DELETE_CURSORS, DESTORY_CHANNELS, DROP_VCHANNEL, FORGET_PRODUCER,
-        LOCATE_VCHANNELS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, TRUNCATE, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
+        APPEND_BROADCAST, CREATE_CHANNELS, CREATE_VCHANNEL, DELETE_CURSORS, DESTORY_CHANNELS, DROP_VCHANNEL,
+        LOCATE_VCHANNELS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
     )
 )  # fmt: skip
 """The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. Acks and
-aborts of broadcasts are not among them: they name a broadcast by its id, and may be repeated at any time."""
+aborts of broadcasts are not among them: they name a broadcast by its id, and may be repeated at any time. A request of SUBMIT says itself
+whether it changes something."""
 
 _P = TypeVar("_P", bound=Proto)
 _Opening = TypeVar("_Opening", OpenProducer, CreateProducerRequest)

@@ -17,6 +17,7 @@ from wal.rpc.api import frames_pb2 as frames
 from wal.rpc.api import nodes_pb2 as nodes
 from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2 as pchannel
+from wal.rpc.api import requests_pb2 as requests
 from wal.rpc.api import streaming_pb2 as streaming
 
 # -- Milvus' protocol
@@ -44,6 +45,8 @@ COLLECT_STATUS: Final = Method(
 # -- the log
 _LOG: Final = "/wal.rpc.LogService/"
 
+SUBMIT: Final = Method(_LOG + "Submit", requests.SubmitRequest, requests.SubmitResponse)
+"""Whatever is asked of the log or of a pchannel: its attributes say what it needs (wal.requests)."""
 DESCRIBE_LOG: Final = Method(_LOG + "DescribeLog", cluster.DescribeLogRequest, cluster.LogDescription)
 LOCATE_VCHANNELS: Final = Method(_LOG + "LocateVChannels", cluster.LocateVChannelsRequest, cluster.LocateVChannelsResponse)
 CREATE_VCHANNEL: Final = Method(_LOG + "CreateVChannel", cluster.CreateVChannelRequest, pchannel.VChannelState)
@@ -66,13 +69,6 @@ GET_BROADCAST_STATISTICS: Final = Method(_LOG + "GetBroadcastStatistics", cluste
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
 PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.ProducerResponse)
-GET_LATEST_TICK: Final = Method(_PCHANNEL + "GetLatestTick", calls.VChannelRequest, calls.TickResponse)
-GET_LAST_EVENT: Final = Method(_PCHANNEL + "GetLastEvent", calls.VChannelRequest, calls.LastEventResponse)
-TRUNCATE: Final = Method(_PCHANNEL + "Truncate", calls.TruncateRequest, Empty)
-GET_RETENTION: Final = Method(_PCHANNEL + "GetRetention", calls.PChannelRequest, calls.Retention)
-GET_STATISTICS: Final = Method(_PCHANNEL + "GetStatistics", calls.PChannelRequest, calls.Statistics)
-LIST_PRODUCERS: Final = Method(_PCHANNEL + "ListProducers", calls.PChannelRequest, calls.Producers)
-FORGET_PRODUCER: Final = Method(_PCHANNEL + "ForgetProducer", calls.ForgetProducerRequest, Empty)
 SCHEDULE: Final = Method(_PCHANNEL + "Schedule", calls.ScheduleRequest, calls.ScheduleResponse)
 LIST_SCHEDULED: Final = Method(_PCHANNEL + "ListScheduled", calls.ListScheduledRequest, calls.ScheduledMessages)
 CANCEL_SCHEDULED: Final = Method(_PCHANNEL + "CancelScheduled", calls.CancelScheduledRequest, calls.CancelScheduledResponse)

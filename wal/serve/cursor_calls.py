@@ -18,8 +18,8 @@ from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey, check_cursor
 from wal.read.cursors.records import CursorRecord
+from wal.requests.rights import Right, check_right
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.auth import Right, check_right
 from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_from_proto, info_to_proto, key_from_proto
 from wal.rpc.headers import client_in
 from wal.rpc.methods import CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, SessionLostError, WALError
+from wal.requests.request import Request
 from wal.rpc.codes import abort
-from wal.rpc.headers import CHANGES, log_header, log_in, session_in
-from wal.rpc.methods import APPEND_BROADCAST
+from wal.rpc.headers import CHANGES, Metadata, log_header, log_in, session_in
+from wal.rpc.methods import APPEND_BROADCAST, SUBMIT
 from wal.write.pchannel import PChannel
 
+_T = TypeVar("_T")
 SESSIONS_MAX: Final = 16_384
 """How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
 
@@ -44,10 +46,30 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
         except InvalidArgumentError as error:
             return _refusing(error)
         handler = await continuation(handler_call_details)
-        if session is None or handler is None or handler.unary_unary is None:
+        method = handler_call_details.method
+        if session is None or handler is None or handler.unary_unary is None or method == SUBMIT.path:  # that one asks for its turn itself
             return handler
         self._note(*session)
-        return self._fenced(handler, handler_call_details.method, *session)
+        return self._fenced(handler, method, *session)
+
+    async def execute(self, metadata: Metadata, request: Request[Any], answer: Callable[[], Awaitable[_T]]) -> _T:
+        """Returns the answer to a request whose call has this metadata, at its turn. Raises SessionLostError for a late change."""
+        session = session_in(metadata)
+        if session is None:
+            return await answer()
+        self._note(*session)
+        await self._turn(*session, changes=request.changes)
+        if not request.changes or request.waits:  # one that waits for others is listed once it has begun, and withdrawn otherwise
+            return await answer()
+        # Shielded, because gRPC cancels the handler when the connection is lost, and that does not undo what has begun.
+        return await asyncio.shield(self._begin(answer(), *session))
+
+    async def _turn(self, session: str, number: int, *, changes: bool) -> None:
+        """Returns when the changes with lower numbers that have begun have ended. Raises SessionLostError for a late change."""
+        while older := [change for change, its in self._begun.get(session, {}).items() if its < number]:
+            await asyncio.wait(older)
+        if changes and number < self._newest.get(session, 0):
+            raise late()
 
     def _note(self, session: str, number: int) -> None:
         """Refuses changes with a lower number from now on."""
@@ -62,20 +84,17 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
         """Returns a handler that does the same at its turn."""
 
         async def call(request: Any, context: Any) -> Any:
-            while older := [change for change, its in self._begun.get(session, {}).items() if its < number]:
-                await asyncio.wait(older)
-            if method not in CHANGES:
+            try:
+                await self._turn(session, number, changes=method in CHANGES)
+            except SessionLostError as error:
+                await abort(context, error)
+            if method not in CHANGES or method == APPEND_BROADCAST.path:
                 return await handler.unary_unary(request, context)
-            if number < self._newest.get(session, 0):
-                await abort(context, late())
-            if method == APPEND_BROADCAST.path:  # it may wait for others: it is listed once it has begun, and withdrawn otherwise
-                return await handler.unary_unary(request, context)
-            # Shielded, because gRPC cancels the handler when the connection is lost, and that does not undo what has begun.
             return await asyncio.shield(self._begin(handler.unary_unary(request, context), session, number))
 
         return grpc.unary_unary_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 
-    def _begin(self, change: Awaitable[Any], session: str, number: int) -> asyncio.Future[Any]:
+    def _begin(self, change: Awaitable[_T], session: str, number: int) -> asyncio.Future[_T]:
         """Executes a change in a task of its own, for which calls with a higher number wait."""
         begun = self._begun.setdefault(session, {})
         task = asyncio.ensure_future(change)

@@ -14,10 +14,10 @@ from wal.coordinator.coordinator import Coordinator
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.message import Lineage, Origin
 from wal.network import Method
+from wal.requests.rights import Right, check_right
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import LogIdentity, VChannelState
 from wal.rpc.appends import PROPERTIES_MAX
-from wal.rpc.auth import Right, check_right
 from wal.rpc.broadcasts import broadcast_from_proto, key_from_proto, result_to_proto, task_to_proto
 from wal.rpc.converters import (
     broadcaster_to_proto,

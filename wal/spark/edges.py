@@ -108,7 +108,7 @@ def check_named(edge: Edge, pchannels: list[str], option: str, *, complete: bool
 
 def warn_of_unknown(options: SourceOptions, view: VChannelView) -> None:
     """Warns of named vchannels that do not exist: they are empty until they are created."""
-    unknown = UnknownVChannels(options.location.value)
+    unknown = UnknownVChannels(options.location.value, monotonic=time.monotonic)
     unknown.note(options.channels.names or (), view.records)
     unknown.warn(view.records, at_close=True)  # a batch ends with the present events
 

@@ -248,7 +248,7 @@ class Drop(msgspec.Struct, gc=False):
     future: asyncio.Future[None]
 
 
-class ForgetProducer(msgspec.Struct, gc=False):
+class RemoveProducer(msgspec.Struct, gc=False):
     """Forgets a producer on the whole pchannel; sent to any of its vchannels, so that it is ordered with the other calls."""
 
     name: str

@@ -43,11 +43,11 @@ from wal.write.operations import (
     ConditionalAppend,
     ConditionalKeyedAppend,
     Drop,
-    ForgetProducer,
     KeyedAppend,
     KeyedCommit,
     OrderedAppend,
     ProducerAppend,
+    RemoveProducer,
     Rollback,
     ScheduledAppend,
     Settles,
@@ -373,7 +373,7 @@ class VChannel(Member):
     def _cancel(self, operation: CancelScheduled) -> None:
         self.pchannel.schedule.cancel(self, operation)
 
-    def _forget(self, operation: ForgetProducer) -> None:
+    def _forget(self, operation: RemoveProducer) -> None:
         name, table = operation.name, self.pchannel.keyed.table
 
         def settled(error: BaseException | None) -> None:
@@ -424,7 +424,7 @@ _HANDLERS: dict[type, Callable[[VChannel, Any], None]] = {
     Rollback: VChannel._rollback,
     Drop: VChannel._drop,
     KeyedCommit: VChannel._keyed_commit,
-    ForgetProducer: VChannel._forget,
+    RemoveProducer: VChannel._forget,
     ScheduledAppend: VChannel._schedule,
     CancelScheduled: VChannel._cancel,
 }

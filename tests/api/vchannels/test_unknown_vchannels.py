@@ -123,7 +123,7 @@ def test_listing_takes_no_time_that_a_loop_would_notice() -> None:
 
 
 def test_names_that_were_warned_of_are_bounded(warnings: pytest.LogCaptureFixture) -> None:
-    unknown = UnknownVChannels("memory:")
+    unknown = UnknownVChannels("memory:", monotonic=time.monotonic)
     assert unknown.note((f"v{number}" for number in range(2 * NOTED_MAX)), ())
     assert not unknown.note(["one more"], ())
     assert warnings.messages == []

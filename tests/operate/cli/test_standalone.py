@@ -21,8 +21,9 @@ from wal.errors import InvalidArgumentError, StorageError
 from wal.network import TlsFiles
 from wal.operate.cli.main import main
 from wal.operate.cli.options import access_from, add_options, settings_from
+from wal.requests.rights import Right
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
-from wal.rpc.auth import Right, Token
+from wal.rpc.auth import Token
 from wal.rpc.methods import NODE_STATES
 from wal.runtime.secret import Secret
 from wal.settings import MEANINGS, Settings

@@ -17,11 +17,12 @@ from tests.serve.test_produce import append, opened
 from wal import Message, WALAccesser, open_wal
 from wal.errors import WALError
 from wal.message import AppendResult
+from wal.requests.pchannels import LatestTick
 from wal.rpc.api import append_pb2, frames_pb2, pchannel_calls_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import FOLLOW_TAIL, GET_LATEST_TICK, GET_MOMENT
+from wal.rpc.methods import FOLLOW_TAIL, GET_MOMENT
 from wal.timestamp import compose
 
 
@@ -56,11 +57,11 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
             begin = append_pb2.BeginTxn(request_id=2, vchannels=[self._vchannel])
             await self._stream.write(append_pb2.ProducerRequest(begin_txn=begin))
-            of_vchannel = pchannel_calls_pb2.VChannelRequest(pchannel=self._info, vchannel=self._vchannel)
             of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
+            tick = LatestTick(self._vchannel)
             # Once: nobody else answers it.
             self._asking = [
-                asyncio.ensure_future(self._connection.write(GET_LATEST_TICK, of_vchannel, "asking", timeout_s=patient_s)),
+                asyncio.ensure_future(self._connection.submit(tick, self._info.name, term=self._info.term, timeout_s=patient_s)),
                 asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=patient_s)),
             ]
 

@@ -14,10 +14,13 @@ from wal.message.wire_pb2 import BeginTxnHeader, ResourceKey, TxnContext
 from wal.message.wire_pb2 import Message as Wire
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.network import Method
+from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
+from wal.requests.request import Request
 from wal.rpc import methods as m
 from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
 from wal.rpc.appends import columns_of, request_of
+from wal.rpc.converter import request_to_proto
 from wal.rpc.converters import event_to_proto, position_to_proto
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
@@ -186,6 +189,15 @@ def _broadcast(_world: World, tag: bytes, chance: Random) -> Any:
 
 Make = Callable[[World, bytes, Random], Any]
 _CALLS = pchannel_calls_pb2
+
+
+def _submitted(world: World, _tag: bytes, chance: Random) -> Any:
+    requests: tuple[Request[Any], ...] = (
+        LatestTick("fuzz-a"), LastEvent("fuzz-a"), Truncate(world.old), Retention(), Statistics(), ListProducers(), ForgetProducer("fuzz"),
+    )  # fmt: skip
+    return request_to_proto(chance.choice(requests), world.info)
+
+
 _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.COORDINATOR_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
@@ -208,12 +220,6 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.LIST_BROADCASTS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
     m.ABORT_BROADCAST: lambda w, t, c: cluster_pb2.AbortBroadcastRequest(broadcast_id=c.randint(1, 50), reason="fuzz"),
     m.GET_BROADCAST_STATISTICS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
-    m.GET_LATEST_TICK: lambda w, t, c: _CALLS.VChannelRequest(pchannel=w.info, vchannel="fuzz-a"),
-    m.TRUNCATE: lambda w, t, c: _CALLS.TruncateRequest(pchannel=w.info, up_to=WireID(id=bytes(w.old))),
-    m.GET_RETENTION: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
-    m.GET_STATISTICS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
-    m.LIST_PRODUCERS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
-    m.FORGET_PRODUCER: lambda w, t, c: _CALLS.ForgetProducerRequest(pchannel=w.info, name="fuzz"),
     m.SCHEDULE: lambda w, t, c: _CALLS.ScheduleRequest(
         pchannel=w.info, vchannel="fuzz-a", payload=t, due_ms=c.choice((0, 1 << 45)), key=t.decode(), keyed=c.random() < 0.5
     ),
@@ -223,6 +229,7 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.SAVE_CURSOR: lambda w, t, c: _CALLS.SaveCursorRequest(pchannel=w.info, cursor=_cursor(w), waited_s=0.01),
     m.LIST_CURSORS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.DELETE_CURSORS: lambda w, t, c: _CALLS.DeleteCursorsRequest(pchannel=w.info, name="fuzz"),
+    m.SUBMIT: _submitted,
     m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),
     m.WEIGH_FRAMES: lambda w, t, c: _CALLS.WeighFramesRequest(

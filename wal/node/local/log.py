@@ -25,10 +25,10 @@ from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannel_map import MapPlace, load_map
 from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
-from wal.engine import LogStatistics, PChannelRetention
+from wal.engine import LogStatistics
 from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
 from wal.location import Location
-from wal.message import MessageID, ScheduledMessage
+from wal.message import ScheduledMessage
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
@@ -36,10 +36,12 @@ from wal.node.cursor_claims import LocalCursorHome
 from wal.node.cursors import NodeCursors
 from wal.node.local.storage import Storage, Undo, open_storage
 from wal.node.node import StreamingNode
+from wal.node.submit import NodeRequests
 from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.pins import AsyncPins, PinFiles, PinFilesInThreads, PinKeys
 from wal.read.lease import OWN, Lease
 from wal.read.options import Selection
+from wal.requests.request import Answer, Request
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend, LogState
@@ -62,6 +64,7 @@ class LocalLog:
         """Whether the log holds nothing any more: it was closed or abandoned, or its opening failed."""
         self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self.node: StreamingNode = StreamingNode(settings, self.system, place=str(location))
+        self._requests = NodeRequests(self.node)
         self.coordinator: Coordinator
         self.backend: LogBackend
         self.frame_bytes_max: int
@@ -253,21 +256,13 @@ class LocalLog:
         """Returns these channels, or (None) all."""
         return self.coordinator.vchannels.describe_channels(names)
 
-    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
-        """Returns the promised tick of the vchannel's pchannel, or of all pchannels if the vchannel does not exist yet."""
-        return await self.node.latest_tick(vchannel)
-
-    async def last_event(self, vchannel: str) -> MessageID | None:
-        """Returns the id of the vchannel's last durable event, or None."""
-        return await self.node.last_event(vchannel)
+    async def submit(self, request: Request[Answer]) -> Answer:
+        """Returns the answer to a request."""
+        return await self._requests.submit(request)
 
     async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
         """Returns the messages of this vchannel that wait for their time, the earliest first."""
         return await self.node.scheduled(vchannel)
-
-    async def retention_report(self) -> list[PChannelRetention]:
-        """Returns what each pchannel holds, and who holds it."""
-        return await self.node.retention.report()
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened."""
@@ -296,10 +291,6 @@ class LocalLog:
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, naming it if it has none."""
         return await self.node.cursor_home(key, pchannel=pchannel)
-
-    async def truncate(self, up_to: MessageID) -> None:
-        """Truncates the pchannel of this event up to it, inclusive."""
-        await self.node.truncate(up_to)
 
     async def allocate_time_tick(self) -> int:
         """Returns a tick above every tick allocated before."""

@@ -12,17 +12,17 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Never, TypeVar
+from typing import Any, Final, Never, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from wal.channels.channels import ChannelDescription, describe_channels
 from wal.channels.vchannels import VChannelInfo
-from wal.engine import LogStatistics, PChannelRetention
+from wal.engine import LogStatistics
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, caused, closed_log
 from wal.location import Location
-from wal.message import MessageID, ScheduledMessage
+from wal.message import ScheduledMessage
 from wal.message.matching import Matching
 from wal.node.retention.policy import RetentionBounds, pins_of
 from wal.node.retention.report import report_of
@@ -32,6 +32,8 @@ from wal.read.options import Selection, unmatched
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
+from wal.requests.pchannels import LastEvent, LatestTick, PChannelRetention, Retention
+from wal.requests.request import Answer, Request
 from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
@@ -136,16 +138,26 @@ class ReadOnlyLog:
         await self.refresh(newest=True)
         return describe_channels(self.core.view.records, names)
 
-    async def latest_tick(self, vchannel: str, *, local_only: bool = False) -> int:
-        """Raises NotLocalError: only the process that writes knows this tick."""
-        raise NotLocalError(
-            f"vchannel {vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it is "
-            "written, and hand the tick over"
-        )
-
-    async def last_event(self, vchannel: str) -> MessageID | None:
-        """Returns the id of the vchannel's last durable event, or None."""
-        return await self._in_thread(partial(self.core.last_event, vchannel))
+    async def submit(self, request: Request[Answer]) -> Answer:
+        """Returns the answer to a request. Raises NotLocalError for one that only the process can answer which writes the log."""
+        answer: Any
+        match request:
+            case LastEvent():
+                answer = await self._in_thread(partial(self.core.last_event, request.vchannel))
+            case Retention():
+                answer = await self._retention()
+            case LatestTick():
+                raise NotLocalError(
+                    f"vchannel {request.vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it "
+                    "is written, and hand the tick over"
+                )
+            case _:
+                raise NotLocalError(
+                    f"{type(request).__name__} is answered by the process that writes the log alone, and this one opened it with "
+                    "read_only=True: ask the writer, or its server (wal://…)"
+                )
+        answered: Answer = answer
+        return answered
 
     async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
         """Raises NotLocalError: only the process that writes knows what waits for its time."""
@@ -159,15 +171,15 @@ class ReadOnlyLog:
         pchannels = tuple(pchannel.statistics() for pchannel in self.pchannels.values())
         return LogStatistics(self.name, len(self.core.view.records), 0, 0, pchannels, role="reader")
 
-    async def retention_report(self) -> list[PChannelRetention]:
+    async def _retention(self) -> tuple[PChannelRetention, ...]:
         """Returns what each pchannel's log holds, as a reader sees it: only the writer knows the bounds."""
         cursors = await self.cursors.load_all()
         await self.refresh()
         await self._refresh_logs()
-        view = self._cursor_view()
-        return [
-            await report_of(pchannel, pins_of(cursors, view, pchannel=name), RetentionBounds()) for name, pchannel in self.pchannels.items()
-        ]
+        view, bounds = self._cursor_view(), RetentionBounds()
+        return tuple(
+            [await report_of(pchannel, pins_of(cursors, view, pchannel=name), bounds) for name, pchannel in self.pchannels.items()]
+        )
 
     async def attach(self, names: tuple[str, ...]) -> tuple[ReadOnlyPChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are known now, and what starts an actor."""

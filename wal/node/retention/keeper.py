@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from actors import Clock
-from wal.engine import PChannelRetention
 from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import LogPosition, MessageID
 from wal.node.cursors import NodeCursors
@@ -27,6 +26,7 @@ from wal.node.retention.wall_time import WallTime
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
+from wal.requests.pchannels import PChannelRetention
 from wal.runtime.tasks import end_tasks
 from wal.storage.base import Extent
 from wal.write.pchannel import PChannel

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from wal.engine import PChannelRetention, RetentionHolder
 from wal.errors import TruncatedError
 from wal.message import MessageID
 from wal.node.retention.policy import LogPin, RetentionBounds
 from wal.read.pchannel import ReadablePChannel
+from wal.requests.pchannels import PChannelRetention, RetentionHolder
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import to_datetime
 

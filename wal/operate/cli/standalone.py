@@ -74,7 +74,7 @@ async def _page(location: Location, served: ServedLog, access: Access) -> AsyncI
     """
     from wal.api.accesser import WALAccesser
     from wal.api.opening import LogOpening
-    from wal.rpc.auth import ALL_RIGHTS
+    from wal.requests.rights import ALL_RIGHTS
 
     async def engine() -> ReadableEngine:
         return cast("ReadableEngine", _OpenLog(served.log))

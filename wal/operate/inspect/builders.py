@@ -16,7 +16,7 @@ import msgspec
 
 from wal._version import __version__
 from wal.channels.vchannels import VChannelInfo
-from wal.engine import LogStatistics, PChannelRetention
+from wal.engine import LogStatistics
 from wal.message import MessageID
 from wal.operate.inspect.rows import (
     BroadcastRow,
@@ -33,6 +33,7 @@ from wal.operate.inspect.rows import (
     row_of,
 )
 from wal.read.cursors.cursor import CursorInfo
+from wal.requests.pchannels import PChannelRetention
 from wal.settings import MEANINGS, Settings
 from wal.timestamp.oracle import AHEAD_MAX_S
 from wal.timestamp.timestamp import to_datetime

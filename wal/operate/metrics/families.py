@@ -21,9 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from broadcaster.message import BroadcasterStatistics
 from wal._version import __version__
 from wal.consumers.consumer import ConsumerStatistics
-from wal.engine import InboxStatistics, LogStatistics, PChannelRetention
+from wal.engine import InboxStatistics, LogStatistics
 from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, MetricsSnapshot
 from wal.read.figures import Histogram, PChannelStatistics, figures_of
+from wal.requests.pchannels import PChannelRetention
 
 CURSORS_MAX: Final = 200
 """The most names of cursors that are shown one by one."""

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from broadcaster.message import BroadcasterStatistics
-from wal.engine import LogStatistics, PChannelRetention
+from wal.engine import LogStatistics
 from wal.errors import ClosedError, WALError
 from wal.read.cursors.cursor import CursorInfo
 from wal.read.figures import gauge
+from wal.requests.pchannels import PChannelRetention
 from wal.timestamp.timestamp import parse
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class MeasuredLog(Protocol):
 
     def statistics(self) -> LogStatistics: ...
     async def cursors(self) -> list[CursorInfo]: ...
-    async def retention(self) -> list[PChannelRetention]: ...
+    async def retention(self) -> Sequence[PChannelRetention]: ...
     def consumers(self) -> list[ConsumerStatistics]: ...
 
 
@@ -99,14 +100,14 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
 class _Look(Generic[_T]):
     """What is read by `read`, which takes a while: callers within `FRESH_S` share one reading. `value` is what was read last."""
 
-    def __init__(self, name: str, read: Callable[[], Awaitable[list[_T]]]) -> None:
-        self.value: list[_T] = []
+    def __init__(self, name: str, read: Callable[[], Awaitable[Sequence[_T]]]) -> None:
+        self.value: Sequence[_T] = []
         self._name = name
         self._read = read
         self._read_at_s = -FRESH_S
         self._reading: asyncio.Task[None] | None = None
 
-    async def fresh(self) -> list[_T]:
+    async def fresh(self) -> Sequence[_T]:
         """Returns what is not older than `FRESH_S`. Raises what reading it raises."""
         if time.monotonic() - self._read_at_s >= FRESH_S:
             if self._reading is None or self._reading.done():
@@ -125,8 +126,8 @@ class Snapshots:
     def __init__(
         self,
         statistics: Callable[[], LogStatistics],
-        cursors: Callable[[], Awaitable[list[CursorInfo]]],
-        retention: Callable[[], Awaitable[list[PChannelRetention]]],
+        cursors: Callable[[], Awaitable[Sequence[CursorInfo]]],
+        retention: Callable[[], Awaitable[Sequence[PChannelRetention]]],
         consumers: Callable[[], list[ConsumerStatistics]] = list,
     ) -> None:
         self._statistics = statistics
@@ -160,7 +161,7 @@ class Snapshots:
         cursors = [_lag(info, promised_ms, now_s) for info in self._cursors.value]
         return MetricsSnapshot(now_s, counts, cursors, self._consumers(), self._retention.value)
 
-    async def retention(self) -> list[PChannelRetention]:
+    async def retention(self) -> Sequence[PChannelRetention]:
         """Returns what the pchannels answer about their retention, at most `FRESH_S` old. Raises the errors of the log."""
         return await self._retention.fresh()
 

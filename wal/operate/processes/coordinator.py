@@ -27,6 +27,8 @@ from wal.operate.metrics.snapshot import CoordinatorStatistics, MetricsSnapshot,
 from wal.operate.processes.leading import Leading
 from wal.operate.processes.opening import check_format, check_log, connected, open_log, open_root, saved_settings, settings_for
 from wal.operate.processes.readiness import Readiness
+from wal.requests.request import Request
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CLUSTER_METHODS, LOG_METHODS, PCHANNEL_METHODS
 from wal.rpc.serving import Draining, Handler, handed_on
 from wal.runtime.backoff import Backoff
@@ -35,6 +37,7 @@ from wal.runtime.tasks import end_tasks
 from wal.serve.access import Access
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.server import Server, States
+from wal.serve.submit import SubmitService
 from wal.settings import Settings
 from wal.storage.kv.etcd import EtcdElection, EtcdKV, EtcdSession, Leadership
 
@@ -123,12 +126,18 @@ class ClusterCoordinator:
         states = States(0)
         await states.ready("it is not known yet where the pchannels are")
         draining = Draining()
-        interceptors = (self._check, CallFence())
+        fence = CallFence()
+        interceptors = (self._check, fence)
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=1)
 
         def handlers(_address: str) -> Mapping[Method[Any, Any], Handler]:
             served = (ASSIGNMENT_DISCOVER, *LOG_METHODS, *CLUSTER_METHODS)
-            return {**states.handlers(), **handed_on(served, self._handler), **handed_on(PCHANNEL_METHODS, self._elsewhere)}
+            return {
+                **states.handlers(),
+                **handed_on(served, self._handler),
+                **handed_on(PCHANNEL_METHODS, self._elsewhere),
+                **SubmitService(fence, node=self._on_no_node, coordinator=self._submit).handlers(),
+            }
 
         await self.server.listen(handlers)
         await states.leads(False)
@@ -237,14 +246,24 @@ class ClusterCoordinator:
 
     def _handler(self, method: Method[Any, Any]) -> Handler:
         """Returns the leader's handler of a method. Raises NotLeaderError if this is a standby."""
+        return self._leader_here().handlers[method]
+
+    async def _submit(self, request: Request[Any]) -> Any:
+        """Returns the leader's answer to a request. Raises NotLeaderError if this is a standby."""
+        return await self._leader_here().submit(request)
+
+    def _leader_here(self) -> Leading:
         if self._leading is None:
             leader = "" if self._leader == self.server.advertised else self._leader
             said = f"ask {leader}" if leader else "none leads at the moment: ask again"
             raise NotLeaderError(f"this coordinator does not lead: {said}", leader=leader)
-        return self._leading.handlers[method]
+        return self._leading
 
     def _elsewhere(self, method: Method[Any, Any]) -> Handler:
         """Raises UnavailableError: a client asks a coordinator for a pchannel while that is on no node."""
+        raise UnavailableError("the pchannel is on no node at the moment: wait for AssignmentDiscover to show it, and ask there")
+
+    async def _on_no_node(self, _request: Request[Any], _pchannel: PChannelInfo) -> Any:
         raise UnavailableError("the pchannel is on no node at the moment: wait for AssignmentDiscover to show it, and ask there")
 
 

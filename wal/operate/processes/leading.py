@@ -30,12 +30,13 @@ from wal.coordinator.copies import CopiesOnNodes
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
-from wal.errors import ChannelFencedError, ClosedError, NotLeaderError, UnavailableError, WALError
+from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, NotLeaderError, UnavailableError, WALError
 from wal.message import FORM_PULSAR
 from wal.network import Method
 from wal.node.local.storage import Undo
 from wal.operate.metrics.snapshot import CoordinatorStatistics
 from wal.operate.processes.opening import open_log
+from wal.requests.request import Request
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
@@ -125,6 +126,10 @@ class Leading:
     def version_count(self) -> int:
         """The count of the newest version of the assignments that clients may have been told."""
         return max(self._version_count, self._assigner.assignments.version.count if hasattr(self, "_assigner") else 0)
+
+    async def submit(self, request: Request[Any]) -> Any:
+        """Returns the answer to a request that concerns the log as a whole."""
+        raise InvalidArgumentError(f"{type(request).__name__} is not asked of a coordinator: send it to a node")
 
     def statistics(self) -> CoordinatorStatistics:
         """Returns how many nodes and pchannels there are, by state, and the counts of the broadcaster once it runs."""

@@ -27,7 +27,7 @@ from wal.channels.cluster import FORMAT, LEADER, MOVING_CURSORS, NODES, NodeReco
 from wal.channels.metadata import CURSOR_ROOT
 from wal.channels.pchannels import load_pchannels
 from wal.channels.vchannels import VChannelInfo
-from wal.errors import ChannelExistError, UnavailableError, WALError, closed_log
+from wal.errors import ChannelExistError, InvalidArgumentError, UnavailableError, WALError, closed_log
 from wal.network import Method
 from wal.node.directory_view import DirectoryView
 from wal.node.local.storage import Storage, Undo
@@ -36,6 +36,7 @@ from wal.node.session import TTL_S, NodeSession
 from wal.operate.processes.opening import connected, open_log, open_root, settings_for
 from wal.operate.processes.readiness import Readiness
 from wal.read.cursors.pins import PinKeys
+from wal.requests.request import Request
 from wal.rpc.api.cluster_pb2 import CreateVChannelRequest
 from wal.rpc.methods import CREATE_VCHANNEL
 from wal.rpc.serving import Draining, Handler
@@ -52,6 +53,7 @@ from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import Server, States
+from wal.serve.submit import SubmitService, hosted_calls
 from wal.serve.tail import AllTickRounds, TailService
 from wal.settings import Settings
 from wal.storage.kv import KVBase
@@ -206,7 +208,7 @@ class ClusterNode:
             await kv.close()
 
     async def _serve(self, storage: Storage, view: DirectoryView, settings: Settings, *, log_id: int, pchannels: int) -> None:
-        node, hosted, draining = self.node, Hosted(self.node.pchannels), Draining()
+        node, hosted, draining, fence = self.node, Hosted(self.node.pchannels), Draining(), CallFence()
         check = CallCheck(self.server_id, self.session, partial(_leading_token, storage))
         self._manager = manager = NodeManager(node, view, storage.kv, check, wall=time.time)
         copies = CopiesService(node, view, hosted, check)
@@ -223,9 +225,10 @@ class ClusterNode:
                 **ConsumeService(node, hosted, draining, rounds).handlers(),
                 **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
                 **PChannelService(node, hosted, draining).handlers(),
+                **SubmitService(fence, node=hosted_calls(node, hosted), coordinator=_of_the_leader).handlers(),
             }
 
-        interceptors = (LogCheck(log_id, node.pchannels), CallFence())
+        interceptors = (LogCheck(log_id, node.pchannels), fence)
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels)
         await self.server.listen(handlers)
         self._undo.add(self.server.close)
@@ -258,6 +261,10 @@ class ClusterNode:
             await self.node.routes.delete_cursors(info)
         except WALError as error:  # they are useless now, and are deleted at the next opportunity
             _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error)
+
+
+async def _of_the_leader(request: Request[Any]) -> Any:
+    raise InvalidArgumentError(f"{type(request).__name__} concerns the log as a whole: ask a coordinator of the cluster")
 
 
 async def _leading_token(storage: Storage) -> int:

@@ -17,7 +17,7 @@ from wal.errors import FormatError, InvalidArgumentError
 from wal.location import parse_location, parse_root
 from wal.network import TlsFiles
 from wal.node.local.storage import Storage, Undo, open_storage
-from wal.rpc.auth import Right
+from wal.requests.rights import Right
 from wal.rpc.connection import Connection
 from wal.rpc.converters import LOG_SETTINGS
 from wal.runtime.secret import Secret

@@ -13,6 +13,7 @@ from wal.errors import ChannelFencedError, ClosedError, WALError
 from wal.location import Location
 from wal.network import Method
 from wal.node.local.log import LocalLog
+from wal.requests.pchannels import Retention
 from wal.rpc.serving import Draining, Handler
 from wal.serve.access import Access
 from wal.serve.discovery import Discovery
@@ -24,6 +25,7 @@ from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import DRAIN_S, Server, States
+from wal.serve.submit import SubmitService, hosted_calls
 from wal.serve.tail import AllTickRounds, TailService
 from wal.settings import ServerBounds, Settings
 
@@ -36,12 +38,12 @@ _SERVER_ID: Final = 1
 
 
 def all_handlers(
-    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str, bounds: ServerBounds
+    log: LocalLog, hosted: Hosted, draining: Draining, states: States, fence: CallFence, *, address: str, bounds: ServerBounds
 ) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
     `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
-    stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`.
+    stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`; `fence` is the server's.
     """
     rounds = AllTickRounds()
     return {
@@ -61,6 +63,7 @@ def all_handlers(
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
         **PChannelService(log.node, hosted, draining).handlers(),
+        **SubmitService(fence, node=hosted_calls(log.node, hosted), coordinator=log.submit).handlers(),
     }
 
 
@@ -73,7 +76,8 @@ class LogServer(Server):
 
         A pchannel that another server has taken over is no such reason: opening the log again would take it back."""
         self._failing: asyncio.Task[None] | None = None
-        interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels), CallFence())
+        self.fence: CallFence = CallFence()
+        interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels), self.fence)
         pchannels = len(log.coordinator.pchannels)
         super().__init__(access, States(_SERVER_ID), Draining(), interceptors=interceptors, settings=log.settings, pchannels=pchannels)
 
@@ -82,7 +86,7 @@ class LogServer(Server):
         """Serves an open log. Raises what `Server.listen` raises."""
         server, hosted = cls(log, access), Hosted(log.node.pchannels)
         await server.listen(
-            lambda address: all_handlers(log, hosted, server.draining, server.states, address=address, bounds=access.bounds)
+            lambda address: all_handlers(log, hosted, server.draining, server.states, server.fence, address=address, bounds=access.bounds)
         )
         for pchannel in log.node.pchannels.values():
             pchannel.tail.on_failure = server._look_at
@@ -132,7 +136,7 @@ class ServedLog:
         from wal.operate.metrics.snapshot import Snapshots  # only where it is asked for
 
         log = self.log
-        return Snapshots(log.statistics, log.cursors.infos, log.retention_report)
+        return Snapshots(log.statistics, log.cursors.infos, lambda: log.submit(Retention()))
 
     async def close(self) -> None:
         """Ends the server, and closes the log."""

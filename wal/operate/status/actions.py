@@ -55,7 +55,7 @@ class AbortBroadcast(msgspec.Struct, forbid_unknown_fields=True):
     confirm: str
 
 
-class Truncate(msgspec.Struct, forbid_unknown_fields=True):
+class TruncateAction(msgspec.Struct, forbid_unknown_fields=True):
     """`up_to` is an id, inclusive."""
 
     up_to: str
@@ -114,7 +114,7 @@ async def _abort(log: Any, call: AbortBroadcast) -> dict[str, Any]:
     return {"broadcast_id": broadcast_id}
 
 
-async def _truncate(log: Any, call: Truncate) -> dict[str, Any]:
+async def _truncate(log: Any, call: TruncateAction) -> dict[str, Any]:
     _confirmed(call.confirm, call.up_to)
     await log.truncate(up_to=MessageID.parse(call.up_to))
     return {"up_to": call.up_to}
@@ -140,5 +140,5 @@ _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, An
     "cursor-set": (SetCursor, _set_cursor),
     "cursor-rm": (RemoveCursor, _remove_cursor),
     "broadcast-abort": (AbortBroadcast, _abort),
-    "truncate": (Truncate, _truncate),
+    "truncate": (TruncateAction, _truncate),
 }

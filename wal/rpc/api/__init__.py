@@ -10,4 +10,5 @@
 * cluster    LogService and PChannelService: the calls that Milvus' protocol does not have, and the messages of LogService
 * nodes      NodeService and ClusterService: what the servers of a cluster, and its operator, ask of one another
 * pchannel_calls  the messages of PChannelService
+* requests   the messages of Submit: what is asked of a log, and the answers
 """

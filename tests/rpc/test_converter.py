@@ -1,0 +1,146 @@
+"""The converter: every request and every answer arrives as it was sent, and what this side does not know is refused by name."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from tests.rpc.test_contract import SCALARS
+from tests.rpc.test_converters import events, frames, ids, names
+from wal.errors import InvalidArgumentError, UnknownError
+from wal.node.submit import _HANDLERS
+from wal.requests.pchannels import LatestTick, ListProducers, PChannelRetention, Truncate
+from wal.requests.request import Request, Where
+from wal.rpc.api import requests_pb2 as proto
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, request_from_proto, request_to_proto
+from wal.serve.submit import _encoded
+
+KINDS = st.sampled_from(REQUESTS)
+TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
+POSITIONS = {"wal.rpc.Position": frames, "wal.rpc.EventPosition": events}
+
+
+def values(hint: Any, field: Any) -> st.SearchStrategy[Any]:
+    """Returns any values of a type that this field of a message can carry."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return st.none() | values(next(one for one in arguments if one is not NoneType), field)
+    if origin is Mapping:
+        entry = field.message_type.fields_by_name
+        return st.dictionaries(values(arguments[0], entry["key"]), values(arguments[1], entry["value"]), max_size=2)
+    if (origin is tuple and arguments[1:] == (...,)) or origin is frozenset:
+        item = field if field.is_repeated else field.message_type.fields[0]
+        return st.lists(single(arguments[0], item), max_size=3).map(origin)
+    return single(hint, field)
+
+
+def single(hint: Any, field: Any) -> st.SearchStrategy[Any]:
+    message = field.message_type
+    if message is not None:
+        return POSITIONS[message.full_name] if message.full_name in POSITIONS else structs(hint, message)
+    if hint is datetime:
+        return TIMES
+    if hint.__name__ == "MessageID":
+        return ids
+    if issubclass(hint, enum.Enum):
+        return st.sampled_from(list(hint))
+    return names if hint is str else SCALARS[field.type]
+
+
+def structs(kind: Any, message: Any) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind)
+    return st.fixed_dictionaries({name: values(hints[name], message.fields_by_name[name]) for name in kind.__struct_fields__}).map(
+        lambda fields: kind(**fields)
+    )
+
+
+def message_of(envelope: Any, kind: type[Request[Any]]) -> Any:
+    """Returns the type of the message of a request, or of its answer, in an envelope."""
+    fields = envelope.DESCRIPTOR.fields
+    return next(field.message_type for field in fields if field.message_type.name.removesuffix("Answer") == kind.__name__)
+
+
+def drawn(data: st.DataObject, kind: type[Request[Any]]) -> Any:
+    """Returns a request of this type whose checks hold."""
+    hints, message = get_type_hints(kind), message_of(proto.SubmitRequest, kind)
+    fields = {name: data.draw(values(hints[name], message.fields_by_name[name])) for name in kind.__struct_fields__}
+    try:
+        return kind(**fields)
+    except InvalidArgumentError:
+        reject()
+
+
+@given(st.data(), KINDS)
+def test_every_request_arrives_as_it_was_sent(data: st.DataObject, kind: type[Request[Any]]) -> None:
+    request = drawn(data, kind)
+    sent = request_to_proto(request, PChannelInfo(name="p0", term=3)).SerializeToString()
+    envelope = proto.SubmitRequest.FromString(sent)
+    assert request_from_proto(envelope) == request
+    assert (envelope.pchannel.name, envelope.pchannel.term) == ("p0", 3)
+    assert not request_to_proto(request, None).HasField("pchannel")
+
+
+@given(st.data(), KINDS)
+def test_every_answer_arrives_as_it_was_sent(data: st.DataObject, kind: type[Request[Any]]) -> None:
+    hint, fields = kind.answer(), message_of(proto.SubmitResponse, kind).fields_by_name
+    answer = data.draw(values(hint, fields["value"])) if "value" in fields else None
+    envelope = proto.SubmitResponse.FromString(answer_to_proto(kind, answer).SerializeToString())
+    assert answer_from_proto(kind, envelope) == answer
+
+
+async def test_long_list_is_encoded_in_slices() -> None:
+    listed = tuple(PChannelRetention(f"p{number}", None, None, number, None, None, (), None) for number in range(1000))
+    kind = next(kind for kind in REQUESTS if kind.__name__ == "Retention")
+    assert answer_from_proto(kind, proto.SubmitResponse.FromString(await _encoded(kind, listed))) == listed
+
+
+def test_every_request_has_its_message_and_its_handler() -> None:
+    envelope: Any = proto.SubmitRequest.DESCRIPTOR
+    assert {kind.__name__ for kind in REQUESTS} == {field.message_type.name for field in envelope.oneofs_by_name["request"].fields}
+    assert {kind for kind in REQUESTS if kind.where is not Where.COORDINATOR} == set(_HANDLERS)
+
+
+def test_every_request_says_what_it_does_in_errors() -> None:
+    assert [kind.__name__ for kind in REQUESTS if kind.doing is Request.doing] == []
+
+
+def test_unknown_request_is_refused() -> None:
+    other = bytes((0xFA, 0x7F, 0))  # field 2047, empty
+    with pytest.raises(InvalidArgumentError, match="field 2047 of SubmitRequest is unknown here"):
+        request_from_proto(proto.SubmitRequest.FromString(other))
+    with pytest.raises(InvalidArgumentError, match="the call has no request"):
+        request_from_proto(proto.SubmitRequest())
+
+
+def test_unknown_field_of_a_request_is_refused() -> None:
+    message_id = bytes.fromhex("00")
+    later = proto.SubmitRequest(latest_tick=proto.LatestTick.FromString(b"\x0a\x01a" + b"\xf8\x7f\x01"))
+    with pytest.raises(InvalidArgumentError, match="field 2047 of LatestTick is unknown here, and nothing was done"):
+        request_from_proto(proto.SubmitRequest.FromString(later.SerializeToString()))
+    with pytest.raises(InvalidArgumentError, match="up_to: "):
+        request_from_proto(proto.SubmitRequest(truncate=proto.Truncate(up_to=message_id)))
+
+
+def test_unknown_field_of_an_answer_is_ignored() -> None:
+    later = proto.SubmitResponse(latest_tick=proto.LatestTickAnswer.FromString(b"\x08\x05" + b"\xf8\x7f\x01"))
+    assert answer_from_proto(LatestTick, proto.SubmitResponse.FromString(later.SerializeToString())) == 5
+
+
+def test_answer_to_another_request_is_an_error() -> None:
+    with pytest.raises(UnknownError, match="the server answered latest_tick to list_producers"):
+        answer_from_proto(ListProducers, answer_to_proto(LatestTick, 5))
+    with pytest.raises(UnknownError, match="nothing to truncate"):
+        answer_from_proto(Truncate, proto.SubmitResponse())
+
+
+def test_value_that_no_message_can_carry_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be sent"):
+        answer_to_proto(LatestTick, -1)

@@ -1,0 +1,87 @@
+"""Request: the base class of everything that can be asked of a log.
+
+A request is a frozen value. Its checks run when it is made, so every request that exists is valid by itself; what it means for the log as
+it is then, the node decides. Whoever hands requests on (a client, a server, a proxy) judges them by these class attributes alone:
+
+    where        which server answers it       right     which right a token needs for it
+    changes      the fence executes no late one      waits     it may wait for others before it begins
+    writes       without an answer its outcome is unknown      repeatable   it is sent again until it is answered
+    visible      readers of the client see what it changed
+
+A new request is a struct in a file of this room, a message of the same name and fields in wal/rpc/api/requests.proto, and an entry in the
+table of the node or of the coordinator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+import msgspec
+
+from wal.errors import InvalidArgumentError, WALError
+from wal.requests.rights import Right
+
+Answer = TypeVar("Answer")
+
+
+class Where(enum.Enum):
+    """Which server answers a request."""
+
+    COORDINATOR = "coordinator"
+    VCHANNEL = "vchannel"
+    """The node that has the pchannel of the vchannel `target`, or of the one that `target` would be created on."""
+    PCHANNEL = "pchannel"
+    """The node that has the pchannel `target`."""
+    EACH_PCHANNEL = "each pchannel"
+    """The node of each pchannel; `join` makes one answer of theirs."""
+
+
+class Request(msgspec.Struct, Generic[Answer], frozen=True):
+    """A request whose answer has the type of its parameter: `class LatestTick(Request[int], frozen=True)`."""
+
+    where: ClassVar[Where]
+    right: ClassVar[Right] = Right.READ
+    changes: ClassVar[bool] = False
+    """Whether one that its client has given up must not be executed any more once a later call of the client was answered."""
+    waits: ClassVar[bool] = False
+    """Whether such a change may wait for other callers before it begins: later calls of its client do not wait for it then."""
+    writes: ClassVar[bool] = False
+    """Whether something may be left of one without an answer: that is an UnknownOutcomeError, otherwise an UnavailableError."""
+    repeatable: ClassVar[bool] = True
+    """Whether executing it twice does no harm: it is sent until it is answered. Otherwise it is executed at most once."""
+    visible: ClassVar[bool] = False
+    """Whether the readers of the client see what it changed in its pchannel once it is answered."""
+
+    @classmethod
+    def answer(cls) -> Any:
+        """Returns the type of the answer."""
+        return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]  # every generic class has them
+
+    @property
+    def target(self) -> str:
+        """The name of the vchannel or the pchannel that `where` is about; empty if it is about none."""
+        return ""
+
+    @property
+    def doing(self) -> str:
+        """What a client does with the request, for errors: "truncating up to …"."""
+        raise NotImplementedError
+
+    @property
+    def local_only(self) -> bool:
+        """Whether a client must not ask another process for the answer."""
+        return False
+
+    def elsewhere(self, pchannels: Iterable[str]) -> WALError:
+        """Returns the error for a request whose pchannel `target` is not among those of the log."""
+        return InvalidArgumentError(f"pchannel {self.target!r} does not exist: this log has {', '.join(pchannels)}")
+
+    def join(self, outcomes: Sequence[Any]) -> Any:
+        """Returns the answer of a log from the answers of its pchannels, some of which may be errors; raises the error of the log."""
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return tuple(chain.from_iterable(outcomes))

@@ -1,0 +1,46 @@
+"""Rights: what the token of a call allows, and the check that code makes which serves the call.
+
+Code that no server has called, such as a log that is used in its own process, has all rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Final
+
+
+class Right(enum.Enum):
+    """What a token allows. None of them includes another one."""
+
+    READ = "read"
+    """Everything that changes no event: reads, cursors of readers, lists, statistics."""
+    WRITE = "write"
+    """Appends, transactions, consumers and their cursors, broadcasts and their acks, scheduled messages, and the creation of vchannels."""
+    ADMIN = "admin"
+    """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
+    SERVER = "server"
+    """What the servers of a cluster ask of each other: it is for the one token that they share."""
+
+
+ALL_RIGHTS: Final = frozenset(Right)
+
+_demand: ContextVar[Callable[[Right, str], None] | None] = ContextVar("check of the caller's rights", default=None)
+
+
+@contextlib.contextmanager
+def calling_with(demand: Callable[[Right, str], None]) -> Iterator[None]:
+    """A block that serves a call. `demand` is called by `check_right`, and raises AuthenticationError for a right that is missing."""
+    before = _demand.set(demand)
+    try:
+        yield
+    finally:
+        _demand.reset(before)
+
+
+def check_right(right: Right, what: str) -> None:
+    """Raises AuthenticationError unless the token of the call that is being served has this right. `what` is what needs it."""
+    if (demand := _demand.get()) is not None:
+        demand(right, what)
