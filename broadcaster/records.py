@@ -243,8 +243,8 @@ def rebuild(
     for broadcast_id in sorted(stored.tasks.keys() | listed.keys()):
         if broadcast_id not in stored.done:
             recovered.tasks.append(_recovered_task(broadcast_id, stored, listed.get(broadcast_id, ()), located))
-    known = {task.broadcast_id for task, _ in recovered.tasks}
-    recovered.garbage = [key for broadcast_id, keys in stored.keys.items() if broadcast_id not in known for key in keys]
+    task_ids = {task.broadcast_id for task, _ in recovered.tasks}
+    recovered.garbage = [key for broadcast_id, keys in stored.keys.items() if broadcast_id not in task_ids for key in keys]
     return recovered
 
 

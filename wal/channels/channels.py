@@ -1,8 +1,8 @@
-"""The channel service: channels, which are vchannels with a generated name and an owner, made and destroyed several at once.
+"""The channel service: channels, which are vchannels with a generated name and an owner, created and destroyed several at once.
 
-It has the checks of the calls, and what they mean for the records of a `VChannelDirectory`; it never waits and saves nothing, so any
-writer of a directory can use it. A channel's owner is a part of its vchannel's record. So the two are created, dropped and lost together,
-and a crash leaves nothing to clean up. All records of one call are saved in one operation.
+It has the checks of the calls, and their meaning for the records of a `VChannelDirectory`; it never waits and saves nothing, so any writer
+of a directory can use it. A channel's owner is a part of its vchannel's record. So the two are created, dropped and lost together, and a
+crash leaves nothing to clean up. All records of one call are saved in one operation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChannelDescription(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_channel_count(count: object) -> int:
-    """Returns how many channels to create. Raises TypeError unless it is an int, InvalidArgumentError unless it is 1 … 60."""
+    """Returns the number of channels to create. Raises TypeError unless it is an int, InvalidArgumentError unless it is 1 … 60."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"count must be an int, not {count!r:.80}")
     if not 1 <= count <= CHANNELS_MAX:
@@ -45,19 +45,19 @@ def check_channel_count(count: object) -> int:
 def check_channel_names(channels: object, *, names_max: int | None = None) -> tuple[str, ...]:
     """Returns the names of channels that a caller passed.
 
-    Raises TypeError unless they are an iterable of str (one str is none), InvalidArgumentError for a bad name, a duplicate, or more than
-    `names_max`.
+    Raises TypeError unless they are an iterable of str (a single str is refused), InvalidArgumentError for a bad name, a duplicate, or more
+    than `names_max`.
     """
     if isinstance(channels, str | bytes | bytearray | memoryview) or not isinstance(channels, Iterable):
         raise TypeError(f"names must be a list of names of channels, such as ['channel-1'], not {channels!r:.80}")
     names = tuple(check_vchannel(name) for name in channels)
     if names_max is not None and len(names) > names_max:
         raise InvalidArgumentError(f"names has {len(names)} channels, and one call takes at most {names_max}: make several calls")
-    seen: set[str] = set()
+    unique: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in unique:
             raise InvalidArgumentError(f"names has {name!r} more than once: name each channel once")
-        seen.add(name)
+        unique.add(name)
     return names
 
 
@@ -66,8 +66,8 @@ def admit_channels(
 ) -> list[VChannelInfo]:
     """Returns new channels, each on the pchannel that `pchannel_for` chooses. Their records must still be saved, by one `RecordChange`.
 
-    A name has the vchannel's incarnation, which a log never gives twice, so no name of a destroyed channel comes back. A name that a caller
-    gave to a vchannel is skipped.
+    A name contains the vchannel's incarnation, which a log never assigns twice, so no name of a destroyed channel comes back. A name that a
+    caller has given to a vchannel is skipped.
     """
     infos: list[VChannelInfo] = []
     while len(infos) < count:
@@ -80,7 +80,7 @@ def admit_channels(
 
 
 def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) -> list[VChannelInfo]:
-    """Returns the channels of these names, in their order. Raises ChannelNotExistError if one of them is not a channel."""
+    """Returns the channels of these names, in their order. Raises ChannelNotExistError if a name is not that of a channel."""
     infos: list[VChannelInfo] = []
     for name in names:
         info = records.get(name)
@@ -97,7 +97,7 @@ def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) ->
 def describe_channels(records: Mapping[str, VChannelInfo], names: tuple[str, ...] | None = None) -> list[ChannelDescription]:
     """Returns the channels of these names, in their order, or (None) all, in the order of their creation.
 
-    Raises ChannelNotExistError if one of the names is not that of a channel.
+    Raises ChannelNotExistError if a name is not that of a channel.
     """
     if names is None:
         owned = sorted((info for info in records.values() if info.owner), key=lambda info: info.incarnation)

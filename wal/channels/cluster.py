@@ -1,4 +1,4 @@
-"""The records of a cluster in etcd: which log it serves with which settings, its nodes, and what its operator has ordered.
+"""The records of a cluster in etcd: its log and settings, its nodes, and the orders of its operator.
 
     cluster/log             the log and its settings, saved by the first coordinator; later ones may leave them out. It is kept bare, with a
                             checksum of its own, since earlier versions read the format there (`wal.storage.kv.records`)
@@ -9,7 +9,7 @@
     cluster/evicted/…       the nodes whose lease a leader revokes, by the same number, each with the lifetime of its lease in s
     cluster/paused          exists while the balancer moves nothing
 
-A record that is there is also what keeps other writers away: a log that belongs to a cluster is opened by no embedded writer.
+The record of a cluster also excludes other writers: no embedded writer opens a log that belongs to a cluster.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ MOVING_CURSORS: Final = 2
 CHECKED_RECORDS: Final = 3
 """The format from which on the records in etcd have checksums: the leader adds them when no earlier node lives."""
 FORMAT: Final = CHECKED_RECORDS
-"""What this version writes, and the newest that it reads. A change opens once no live node is older."""
+"""The format that this version writes, and the newest that it reads. A format is used once no live node is older."""
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The log of a cluster: its location on Pulsar, the settings that belong to the log, and its largest frame.
 
-    `format` is that of everything written. `crc32c` is that of the record without this field, from CHECKED_RECORDS on.
+    `format` is that of all records and frames. `crc32c` is that of the record without this field, from CHECKED_RECORDS on.
     """
 
     log: str
@@ -53,7 +53,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """A live node: where it is reached, its version for people, the newest format that it writes, and whether it gives its pchannels up."""
+    """A live node: its address, its version for people, the newest format that it writes, and whether it gives its pchannels up."""
 
     server_id: Natural
     address: str
@@ -63,7 +63,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 async def load_cluster(kv: KVBase) -> ClusterRecord | None:
-    """Returns what the cluster at this root serves, or None if there is no cluster. Raises CorruptionError if it cannot be read."""
+    """Returns the record of the cluster at this root, or None without a cluster. Raises CorruptionError if it cannot be read."""
     if (text := await kv.find(LOG_KEY)) is None:
         return None
     with corruption("the record of the cluster cannot be read", expected=LOG_KEY):
@@ -74,7 +74,7 @@ async def load_cluster(kv: KVBase) -> ClusterRecord | None:
 
 
 async def create_cluster(kv: KVBase, record: ClusterRecord) -> bool:
-    """Saves what the cluster serves, unless there is a record already; returns whether it was saved."""
+    """Saves the record of a cluster, unless there is a record already; returns whether it was saved."""
     return await kv.compare_and_swap(LOG_KEY, None, encode(record))
 
 

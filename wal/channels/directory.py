@@ -5,8 +5,8 @@ durable before its first frame is written. The changes of a turn are saved toget
 is one operation, whose records are all saved or none; changes are independent of each other. No record is saved before a counter above its
 incarnation. An incarnation is never reused, even after a drop, so that a recreated vchannel shows nothing of its former incarnation.
 
-The counter's record also counts the turns that removed records, if maps of the vchannels are written. So the map of a pchannel that has
-both numbers of the metadata shows what these have, and each lack in them is damage.
+The counter's record also counts the turns that removed records, if maps of the vchannels are written. So the map of a pchannel with both
+numbers of the metadata shows the same vchannels, and a vchannel that the metadata lack is damage.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 PREFIX: Final = "vchannels/"
 NEXT_KEY: Final = "vchannel-incarnations"
 BOTH: Final = "vchannel"
-"""What the keys of the records and of the counter begin with: one query reads both at one moment."""
+"""The beginning of the keys of the records and of the counter: one query reads both at one moment."""
 _CHANGES_A_TURN: Final = 512
-"""How many changes are saved and answered before other tasks get their turn: about 20 ms."""
+"""The number of changes that are saved and answered before other tasks get their turn: about 20 ms."""
 
 
 class RecordCounter(msgspec.Struct, frozen=True):
-    """What the counter's record says: the next incarnation, and how many turns have removed records; None if those are not counted."""
+    """The content of the counter's record: the next incarnation, and the number of turns that have removed records; None if not counted."""
 
     next_incarnation: int
     removals: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> RecordCounter:
-        """Returns the counter in this text. Raises ValueError if it is none."""
+        """Returns the counter in this text. Raises ValueError for any other text."""
         following, counted, removals = text.partition(" ")
         return cls(int(following), int(removals) if counted else None)
 
@@ -53,7 +53,7 @@ class RecordCounter(msgspec.Struct, frozen=True):
 
 
 class SavedVChannels(msgspec.Struct, frozen=True):
-    """What the KV has of vchannels at one moment: those that exist, by name, where they begin as far as that is known, and the counter."""
+    """The vchannels in the KV at one moment: the existing ones by name, their known beginnings, and the counter."""
 
     records: dict[str, VChannelInfo] = {}
     begins: dict[str, VChannelBegin] = {}
@@ -61,7 +61,7 @@ class SavedVChannels(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, keys: Iterable[str], values: Iterable[str]) -> SavedVChannels:
-        """Returns what these entries of the KV are, which begin with BOTH. Raises CorruptionError if they cannot be read."""
+        """Returns the content of these entries of the KV, which begin with BOTH. Raises CorruptionError if they cannot be read."""
         saved, counter = cls(), cls().counter
         for key, value in zip(keys, values, strict=True):
             if key == NEXT_KEY:
@@ -96,17 +96,19 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PChannelCounts:
-    """How many vchannels each pchannel has. The one with the fewest is found without a look at all of them."""
+    """Counts vchannels per pchannel and finds the least loaded one in O(log n)."""
 
     def __init__(self, pchannels: Iterable[str] = ()) -> None:
-        """`pchannels` are those of the vchannels that exist, each as often as it has one."""
+        """`pchannels` are those of the existing vchannels, each as often as it has one."""
         self._counts = Counter(pchannels)
         self._order: dict[str, int] = {}
         self._heap: list[tuple[int, int, str]] = []
-        """Counts with the number and the name of their pchannel. A pchannel is here with its count; what it is with others is outdated."""
+        """Counts with the number and the name of their pchannel. Invariant: every pchannel is here with its current count; its entries with
+        other counts are outdated.
+        """
 
     def add(self, pchannel: str, count: int) -> None:
-        """Notes that a pchannel has so many vchannels more."""
+        """Adds this number of vchannels to a pchannel."""
         self._counts[pchannel] += count
         if pchannel in self._order:
             heapq.heappush(self._heap, (self._counts[pchannel], self._order[pchannel], pchannel))
@@ -131,9 +133,9 @@ class VChannelDirectory(Actor):
         self.next_incarnation: int = 1
         self.records: dict[str, VChannelInfo] = {}
         self.begins: dict[str, VChannelBegin] = {}
-        """Where those in `records` begin, as far as that is known."""
+        """The known beginnings of the vchannels in `records`."""
         self.counts: PChannelCounts = PChannelCounts()
-        """How many vchannels are in `records`, by pchannel."""
+        """The number of vchannels in `records`, by pchannel."""
         self.counts_removals: bool = False
         """Whether the removals are counted, for the maps."""
         self.saved_next: int = 0
@@ -147,7 +149,7 @@ class VChannelDirectory(Actor):
         self.watchers: dict[Callable[[list[tuple[VChannelInfo, bool]]], None], None] = {}
         """Each is called after each save with the vchannels that changed, and whether they exist now. A caller may add and remove one."""
         self.end_of: Callable[[str], VChannelBegin | None] = lambda pchannel: None
-        """Returns the incarnation of a pchannel and where its log ends, for a vchannel that begins there; None if that is not known."""
+        """Returns the incarnation of a pchannel and the end of its log, for a vchannel that begins there; None if unknown."""
         self._counter: int = 0
         """The counter in the KV; it is above `saved_next` while a turn's records are being saved in parts."""
         self._removals: int = 0
@@ -158,7 +160,7 @@ class VChannelDirectory(Actor):
         saved = SavedVChannels.of(*await self._kv.load_with_prefix(BOTH))
         self.records, self.begins, counter = saved.records, saved.begins, saved.counter
         self._counter = self.saved_next = self.next_incarnation = counter.next_incarnation
-        # Where none were counted, a map may be older than removals: it gets the count 1 below, which no such map has.
+        # Without a count, a map may be older than removals: it gets the count 1 below, which no such map has.
         self._removals = self.saved_removals = 1 if counter.removals is None else counter.removals
         newest = max((info.incarnation for info in self.records.values()), default=0)
         with corruption("the vchannel records in the KV cannot be read", expected=PREFIX):
@@ -185,7 +187,7 @@ class VChannelDirectory(Actor):
             self.counts.add(info.pchannel, -1)
 
     def restore(self, info: VChannelInfo) -> None:
-        """Takes a record back into memory that is still saved, unless another incarnation of the name has replaced it."""
+        """Adds a record that is still saved to memory again, unless another incarnation of the name has replaced it."""
         if info.name not in self.records and self.saved.get(info.name) == info:
             self.records[info.name] = info
             self.counts.add(info.pchannel, 1)
@@ -322,7 +324,7 @@ def record_from(key: str, value: str) -> VChannelInfo:
 
 
 def record_text(info: VChannelInfo) -> str:
-    """Returns the record of a vchannel of which no more is known."""
+    """Returns the record of a vchannel without any further fields."""
     return _encoder.encode(_Record(info.pchannel, info.incarnation, info.owner)).decode()
 
 

@@ -1,7 +1,7 @@
 """VChannelMapKeeper: writes the maps, the copies of the vchannel records that other processes read.
 
-A pchannel's map is written when the log is opened, when it is closed, and in between soon after records are saved. One write runs at a
-time, with a much longer pause after it, so that creating many vchannels uses only a small part of a thread. A map that cannot be written
+A pchannel's map is written when the log is opened, when it is closed, and in between soon after records are saved. Only one write is under
+way, with a much longer pause after it, so that creating many vchannels uses only a small part of a thread. A map that cannot be written
 only lags: the keeper logs that, and retries.
 
 A map may lack new vchannels, since a reader recognises those by their incarnation. It must not list an ended one, whose messages a reader
@@ -71,7 +71,7 @@ class VChannelMapKeeper:
         return not self._failing
 
     def changed(self, pchannels: Iterable[str], ended: Iterable[str] = ()) -> None:
-        """Tells the keeper that records of these pchannels were saved, and that a former incarnation of each name in `ended` has ended."""
+        """Reports that records of these pchannels were saved, and that a former incarnation of each name in `ended` has ended."""
         self._dirty.update(pchannels)
         self._lagging.update(ended)
         if self._running is None and not self._closing:
@@ -151,12 +151,12 @@ class VChannelMapKeeper:
             self._dirty |= names
             self._lagging |= self._being_shown
             if not self._failing:
-                known = isinstance(error, OSError | StorageError)
+                is_known = isinstance(error, OSError | StorageError)
                 _log.log(
-                    logging.WARNING if known else logging.ERROR,
+                    logging.WARNING if is_known else logging.ERROR,
                     "the vchannel maps for other processes could not be written, and lag until they can: %s",
                     error,
-                    exc_info=None if known else error,
+                    exc_info=None if is_known else error,
                 )
             self._failing = True
         except BaseException as error:

@@ -1,7 +1,7 @@
 """The servers that the settings name: the KV of the metadata (a sqlite file, or a root path in etcd), and the address of Pulsar.
 
-Owns: opening a KV from its location, reading the password file, and which part owns which root path of the metadata. It
-imports etcd's client only when an `etcd://` location is opened. The caller closes the KV.
+Owns: opening a KV from its location, reading the password file, and the assignment of the metadata's root paths to their owners. It imports
+etcd's client only when an `etcd://` location is opened. The caller closes the KV.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pulsar_address(location: PulsarLocation, settings: Settings) -> PulsarAddres
 
 
 async def check_requirements(location: Location, settings: Settings) -> None:
-    """Raises for a package or a file that opening this log needs and does not find: ImportError or InvalidArgumentError.
+    """Raises ImportError for a missing package, or InvalidArgumentError for a missing file, that opening this log needs.
 
     It comes before anything is created, so that no part of a log is left by an opening that cannot succeed.
     """
@@ -73,7 +73,7 @@ async def check_requirements(location: Location, settings: Settings) -> None:
 
 
 async def open_metadata(kv: str | Secret) -> KVBase:
-    """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and what the KV raises."""
+    """Opens the KV at `kv`, a path or `etcd://…`. Raises InvalidArgumentError for an unknown form, and the errors of the KV."""
     chosen = parse_kv(kv)
     return await SqliteKV.open(chosen) if isinstance(chosen, Path) else await open_etcd(chosen)
 
@@ -95,14 +95,14 @@ def broadcasts_in(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 async def save_metadata(kv: KVBase, records: Mapping[str, str]) -> None:
-    """Saves these records, some at a time: before all of them are there, the log is none."""
+    """Saves these records in several operations: before the last of them, the log is incomplete."""
     pairs, count = list(records.items()), 500 if isinstance(kv, SqliteKV) else OPERATIONS_MAX // 2
     for first in range(0, len(pairs), count):
         await kv.multi_save(dict(pairs[first : first + count]))
 
 
 async def open_etcd(chosen: EtcdLocation) -> EtcdKV:
-    """Opens the KV at a root path in etcd; raises what the KV raises."""
+    """Opens the KV at a root path in etcd; raises the errors of the KV."""
     await import_late("wal.storage.kv.etcd")
     from wal.network import TlsFiles
     from wal.storage.kv.etcd import EtcdKV
@@ -129,5 +129,5 @@ def _user(location: EtcdLocation) -> tuple[str, Secret] | None:
         raise InvalidArgumentError(f"the password_file of {location} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} of {str(location.password_file)!r} is not UTF-8"
-    # Raised outside the handler: the codec's error holds the whole file.
+    # Raised outside the handler: the codec's error contains the whole file.
     raise InvalidArgumentError(f"the password_file of {location} cannot be read: {wrong}")

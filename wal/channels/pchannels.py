@@ -1,8 +1,8 @@
-"""The records of pchannels in the KV: their names, the incarnation of each, the term of its last writer, and where its recovery begins;
-and whether the frames of the log are compressed.
+"""The records of pchannels in the KV: their names, the incarnation of each, the term of its last writer, and where its recovery begins; and
+whether the frames of the log are compressed.
 
 A writer takes over a pchannel by raising its term with compare-and-swap; the backend fences the terms below. A checkpoint record is small:
-the backend stores the state itself. The record is saved only if the term is still the writer's own; a writer that gives the pchannel away
+the backend stores the state itself. The record is saved only if the term is still the writer's own. A writer that gives the pchannel away
 may still replace the record that it saved last. So a fenced writer never moves the checkpoint of its successor.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "pchannels/"
 CHECKPOINT_PREFIX: Final = "checkpoints/"
 COMPRESSION_KEY: Final = "compression"
-"""What the setting `compression` of the log was set to last; without the key it is "none"."""
+"""The last value of the log's setting `compression`; a missing key means "none"."""
 FORMAT_KEY: Final = PREFIX + "format"
 """Exists once the log has cursors that move with transactions. Earlier versions take it for the record of a pchannel and refuse the log."""
 _FORMAT: Final = 2
@@ -85,14 +85,14 @@ async def load_pchannels(kv: KVBase) -> dict[str, PChannelMeta]:
 
 
 async def load_pchannel(kv: KVBase, name: str) -> PChannelMeta:
-    """Returns the record of one pchannel as it is now. Raises CorruptionError if there is none that can be read."""
+    """Returns the current record of one pchannel. Raises CorruptionError if it is missing or cannot be read."""
     with corruption("the record of a pchannel cannot be read", expected=PREFIX + name):
         text = await kv.load(PREFIX + name)
     return decode(name, text)
 
 
 async def raise_format(kv: KVBase) -> None:
-    """Notes that the log has cursors that move with transactions; versions that do not know these refuse it from then on. Idempotent."""
+    """Records that the log has cursors that move with transactions; versions without that feature refuse it from then on. Idempotent."""
     await kv.save(FORMAT_KEY, str(_FORMAT))
 
 
@@ -167,17 +167,18 @@ async def save_checkpoint(kv: KVBase, meta: PChannelMeta, record: CheckpointReco
 
 
 async def hand_over_checkpoint(kv: KVBase, pchannel: str, saved: CheckpointRecord, record: CheckpointRecord) -> bool:
-    """Saves where recovery begins in place of `saved`, the record that the caller loaded or saved last; returns whether it was still there.
+    """Saves where recovery begins in place of `saved`, the record that the caller loaded or saved last; returns whether that was still
+    there.
 
     For a writer whose successor has the term already, but has not saved a checkpoint of its own yet. The state is that of a position of the
-    one log, so the successor may begin there or, if it has read `saved` already, at the earlier position.
+    same log, so the successor may begin there or, if it has read `saved` already, at the earlier position.
     """
     text = _encoder.encode(record).decode()
     return await kv.compare_and_swap(CHECKPOINT_PREFIX + pchannel, _encoder.encode(saved).decode(), text)
 
 
 async def load_compression(kv: KVBase) -> bool:
-    """Returns whether new frames of the log are compressed. Raises FormatError for a codec that this version does not know."""
+    """Returns whether new frames of the log are compressed. Raises FormatError for a codec that this version lacks."""
     if (saved := await kv.find(COMPRESSION_KEY)) is None:
         return False
     if saved not in ("none", "zstd"):
@@ -186,7 +187,7 @@ async def load_compression(kv: KVBase) -> bool:
 
 
 async def save_compression(kv: KVBase, compression: str) -> None:
-    """Saves the setting with the log, for whoever opens a pchannel of it from now on."""
+    """Saves the setting with the log, for every later opening of a pchannel."""
     await kv.save(COMPRESSION_KEY, compression)
 
 

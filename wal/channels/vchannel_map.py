@@ -6,9 +6,9 @@
                 in version 3: {"removals": number, "owners": the owners by name}, JSON
                 crc32c u32 of everything before it
 
-A map without owners has version 1, and one of a log in which vchannels were removed version 3. The KV is the only source of truth about
-vchannels. A map may lag behind it, and is brought up to date whenever the log is opened for writing or closed. A rename replaces the file,
-so a reader that opens it sees the whole map of one moment. A map that does not lag proves what the KV must have.
+A map without owners has version 1, and the map of a log in which vchannels were removed version 3. The KV is the only source of truth about
+vchannels. A map may lag, and is brought up to date whenever the log is opened for writing or closed. A rename replaces the file, so a
+reader that opens it sees the whole map of one moment. A map that does not lag proves what the KV must have.
 
 The file's inode and time do not distinguish two versions: the next version but one may get the first one's freed inode, and the same time
 where file times are coarse (milliseconds on many systems, seconds on some). So `MapMark` also has the CRC.
@@ -44,7 +44,7 @@ _CRC: Final = struct.Struct("<I")
 
 class VChannelMap(msgspec.Struct, frozen=True):
     """`incarnation` is the pchannel's own; `records` has the incarnation of each vchannel on this pchannel, by name, and `owners` the owner
-    of each that is a channel.
+    of each channel among them.
 
     A vchannel that was created after this moment, on any pchannel, has at least the incarnation `next_incarnation`. `removals` counts the
     removals of records before it, see `wal.channels.directory.Counter`.
@@ -57,10 +57,11 @@ class VChannelMap(msgspec.Struct, frozen=True):
     removals: int = 0
 
     def lost_by(self, incarnations: Mapping[str, int], next_incarnation: int, removals: int | None) -> str | None:
-        """Returns what the metadata have lost that this map shows, None for nothing. The other arguments are those of the metadata.
+        """Returns a description of the loss if the metadata lack a vchannel of this map, else None. The arguments are those of the
+        metadata.
 
-        `incarnations` are those of this pchannel's vchannels, `removals` None if they do not count removals: then a vchannel may have
-        been removed after the map was written, and so it may if the counts differ.
+        `incarnations` are those of this pchannel's vchannels, `removals` None if they do not count removals. Then, or if the counts differ,
+        a vchannel may have been removed after the map was written.
         """
         if self.next_incarnation > next_incarnation or (removals is not None and self.removals > removals):
             return "they are older than the map of the vchannels beside its log"
@@ -143,12 +144,12 @@ class MapMark(msgspec.Struct, frozen=True):
 
 
 class MapPlace(msgspec.Struct, frozen=True):
-    """The folder of a pchannel's map, and the incarnation of the pchannel, with those that it had before its restores."""
+    """The folder of a pchannel's map, and the incarnation of the pchannel, with its incarnations before its restores."""
 
     folder: Path
     incarnation: int
     parents: frozenset[int] = frozenset()
-    """Until the first opening after a restore has written the map anew, it is that of the copy, of the same vchannels."""
+    """Until the first opening after a restore has written the map again, it is that of the copy, with the same vchannels."""
 
 
 def read_changed_map(folder: Path, seen: MapMark | None) -> tuple[MapMark, VChannelMap] | None:
@@ -217,27 +218,27 @@ class VChannelView(msgspec.Struct, frozen=True):
         return None if info is None else info.incarnation
 
     def on(self, pchannel: str) -> dict[str, int]:
-        """Returns the vchannels of this pchannel that are known to exist, with their incarnations."""
+        """Returns the known existing vchannels of this pchannel, with their incarnations."""
         return {name: info.incarnation for name, info in self.records.items() if info.pchannel == pchannel}
 
     def floor(self, pchannel: str) -> int:
         """Returns the smallest incarnation that an unknown vchannel of this pchannel can have."""
-        known = self.maps.get(pchannel)
-        return 0 if known is None else known.next_incarnation
+        pchannel_map = self.maps.get(pchannel)
+        return 0 if pchannel_map is None else pchannel_map.next_incarnation
 
     def is_over(self, pchannel: str, name: str, incarnation: int) -> bool:
         """Returns whether this incarnation of a vchannel on this pchannel is known to have ended."""
-        known = self.maps.get(pchannel)
-        return known is not None and known.records.get(name) != incarnation and incarnation < known.next_incarnation
+        pchannel_map = self.maps.get(pchannel)
+        return pchannel_map is not None and pchannel_map.records.get(name) != incarnation and incarnation < pchannel_map.next_incarnation
 
 
 class VChannelMaps:
-    """The maps of a log's pchannels. `view` is the result of the last `look`. Only one thread at a time may call `look`."""
+    """The maps of a log's pchannels. `view` is the result of the last `look`, which only a single thread may call."""
 
     def __init__(self) -> None:
         self.view: VChannelView = VChannelView({}, {})
         self.missing: set[str] = set()
-        """The pchannels that had no map at the last look: new ones, those of an old version, and damaged ones."""
+        """The pchannels without a map at the last look: new ones, those of an old version, and damaged ones."""
         self.foreign: set[str] = set()
         """The pchannels that had the map of another log then."""
         self._seen: dict[str, MapMark] = {}
@@ -245,12 +246,12 @@ class VChannelMaps:
     def look(self, places: Mapping[str, MapPlace]) -> VChannelView:
         """Reads the maps that changed since the last look. Raises CorruptionError for a damaged map, StorageError for an unreadable one."""
         maps = dict(self.view.maps)
-        seen = dict(self._seen)
+        marks = dict(self._seen)
         self.missing.clear()
         self.foreign.clear()
         for pchannel, place in places.items():
             try:
-                changed = read_changed_map(place.folder, seen.get(pchannel))
+                changed = read_changed_map(place.folder, marks.get(pchannel))
             except FileNotFoundError:
                 self.missing.add(pchannel)
                 continue
@@ -262,9 +263,9 @@ class VChannelMaps:
             if vchannels.incarnation != place.incarnation and vchannels.incarnation not in place.parents:
                 self.foreign.add(pchannel)
                 continue
-            seen[pchannel], maps[pchannel] = mark, vchannels
-        if seen != self._seen:
-            self._seen = seen
+            marks[pchannel], maps[pchannel] = mark, vchannels
+        if marks != self._seen:
+            self._seen = marks
             self.view = VChannelView(_records(maps), maps)
         return self.view
 
@@ -284,11 +285,11 @@ def _more(version: int, data: bytes, records: Mapping[str, int], path: Path) -> 
 def _records(maps: Mapping[str, VChannelMap]) -> dict[str, VChannelInfo]:
     """Returns all vchannels. If two maps have the same name, because one lags, the later incarnation counts."""
     records: dict[str, VChannelInfo] = {}
-    for pchannel, known in maps.items():
-        for name, incarnation in known.records.items():
+    for pchannel, pchannel_map in maps.items():
+        for name, incarnation in pchannel_map.records.items():
             other = records.get(name)
             if other is None or other.incarnation < incarnation:
-                records[name] = VChannelInfo(name, pchannel, incarnation, known.owners.get(name))
+                records[name] = VChannelInfo(name, pchannel, incarnation, pchannel_map.owners.get(name))
     return records
 
 

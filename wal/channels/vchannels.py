@@ -1,8 +1,8 @@
-"""Vchannels: their valid names, the pchannel of each, and the warning for a reader of one that does not exist.
+"""Vchannels: their valid names, the pchannel of each, and the warning for a reader of an unknown name.
 
-A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read
-of a name that nothing creates within seconds logs a warning that lists existing vchannels. Nothing here blocks, and only a bounded
-number of names is compared for that list.
+A vchannel that does not exist is read as an empty log, since it may be created later; a misspelt name would look the same. So a read of a
+name that no append creates within seconds logs a warning that lists existing vchannels. This module never blocks, and compares only a
+bounded number of names for that list.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ OWNERS_MAX: Final = 60
 
 
 class OwnerDescription(msgspec.Struct, frozen=True, gc=False):
-    """Who a channel belongs to. The texts are the caller's own; the log stores them and never interprets them.
+    """The owner of a channel: its role (not empty), its address, and a description for people.
 
-    The owner of a channel: its role (not empty), its address, and a description for people.
-
-    Raises TypeError for a text that is not a str, InvalidArgumentError for one that is too long or that UTF-8 cannot encode.
+    The texts are the caller's own; the log stores them and never interprets them. Raises TypeError for a text that is not a str,
+    InvalidArgumentError for a text that is too long or that UTF-8 cannot encode.
     """
 
     role: str
@@ -134,13 +133,13 @@ def check_vchannels(vchannels: object, call: str) -> tuple[str, ...]:
 
 
 VChannelBegin = tuple[int, int]
-"""Where the log of the pchannel ended when a vchannel was created, as (incarnation of the pchannel, position): no event of it is below."""
+"""The end of the pchannel's log when a vchannel was created, as (incarnation of the pchannel, position): its events are at or above it."""
 
 
 def first_position(begins: Iterable[VChannelBegin | None], lineage: Lineage, end: int) -> int:
-    """Returns a position below which the log has no event of the vchannels with these begins; 0 if one of them is not known.
+    """Returns a position below which the log has no event of the vchannels with these begins; 0 if one of them is unknown.
 
-    `lineage` and the durable `end` are those of the log. What a restore from a copy has lost does not count, nor does the record of a
+    `lineage` and the durable `end` are those of the log. Events that a restore from a copy has lost do not count, nor does the record of a
     vchannel that is ahead of the log.
     """
     first: int | None = None
@@ -160,7 +159,7 @@ def place(name: str, pchannels: list[str]) -> str:
 
 
 def common_place(names: Iterable[str], records: Mapping[str, VChannelInfo], pchannels: list[str], *, create_vchannels: bool) -> str:
-    """Returns the one pchannel of these vchannels, or the one that they would get.
+    """Returns the one pchannel of these vchannels, or the pchannel that they would get.
 
     Raises ChannelNotExistError if one does not exist and must not be created, InvalidArgumentError if they are on several.
     """
@@ -186,18 +185,18 @@ def common_place(names: Iterable[str], records: Mapping[str, VChannelInfo], pcha
 class UnknownVChannels:
     """The unknown names that were read in one log, called `location` in the warnings.
 
-    A name that was misspelt stays unknown; one that is read before its first append does not. So a name is noted when it is read, and
-    warned of if nothing has created it UNKNOWN_S later, or when the log closes before that.
+    A misspelt name stays unknown; a name that is read before its first append does not. So a name is recorded when it is read. The warning
+    follows if the name is still unknown UNKNOWN_S later, or when the log closes before that.
     """
 
     def __init__(self, location: str, *, monotonic: Callable[[], float]) -> None:
         self._location = location
         self._monotonic = monotonic
         self._noted: dict[str, float] = {}
-        """When each name was noted; infinity once that led to a warning, or turned out to be needless."""
+        """The time at which each name was recorded; infinity after its warning, or once it is known."""
 
     def note(self, names: Iterable[str], known: Collection[str]) -> bool:
-        """Notes each of these names that is not among the known ones, once; returns whether there was a new one."""
+        """Records each new unknown name among these; returns whether there was one."""
         before = len(self._noted)
         for name in names:
             if name not in known and len(self._noted) < NOTED_MAX:
@@ -205,7 +204,7 @@ class UnknownVChannels:
         return len(self._noted) > before
 
     def warn(self, known: Collection[str], *, at_close: bool = False) -> None:
-        """Logs a warning for each noted name that is still not among the known ones after UNKNOWN_S, or now at the close."""
+        """Logs a warning for each recorded name that is still unknown after UNKNOWN_S, or now at the close."""
         due = math.inf if at_close else self._monotonic() - UNKNOWN_S
         for name, noted in self._noted.items():
             if noted == math.inf or (noted > due and name not in known):
@@ -225,8 +224,8 @@ def existing_vchannels(name: str, known: Collection[str]) -> str:
     """Returns a phrase that lists up to ten of the known names, those most similar to `name` first."""
     if not known:
         return "there are no vchannels yet"
-    shown = ", ".join(map(repr, _nearest(name, known)))
-    return f"there are {shown}" if len(known) <= SHOWN_MAX else f"there are {len(known)}, among them {shown}"
+    names = ", ".join(map(repr, _nearest(name, known)))
+    return f"there are {names}" if len(known) <= SHOWN_MAX else f"there are {len(known)}, among them {names}"
 
 
 def _nearest(name: str, known: Collection[str]) -> list[str]:
@@ -240,6 +239,6 @@ def _nearest(name: str, known: Collection[str]) -> list[str]:
 
 
 def _alike(name: str, known: Collection[str]) -> list[str]:
-    """Returns names that begin as `name` does, or any names if none does."""
+    """Returns names that begin as `name` does, or any names without such a one."""
     candidates = list(islice((one for one in known if one.startswith(name[:_PREFIX])), COMPARED_MAX))
     return candidates or list(islice(known, COMPARED_MAX))

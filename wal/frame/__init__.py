@@ -1,7 +1,7 @@
 """Frames: draft, encode, decode and check. Pure functions over bytes; this room imports only errors, and zstd when a frame needs it.
 
-Records are gathered in a `FrameDraft`; `encode_frame` makes the bytes of one group commit of it, as `layout.py` says. A `FrameView` reads
-them back: the header and the tables first, under one CRC, and of the body only the blocks that are wanted, each under its own.
+Records are gathered in a `FrameDraft`; `encode_frame` turns a draft into the bytes of one group commit, in the form of `layout.py`. A
+`FrameView` reads them back: the header and the tables first, under one CRC, and of the body only the wanted blocks, each under its own.
 """
 
 from wal.frame.codec import Compressor

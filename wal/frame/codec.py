@@ -1,7 +1,7 @@
 """The codec of a frame's blocks: zstd at level 1, from the standard library (Python 3.14) or the package `backports.zstd`.
 
-Owns the import of the package, which happens when the first compressed frame is written or read, and the errors without it. A block is
-compressed by itself, so that a reader still fetches only the blocks that it needs; one that does not shrink is stored as it is.
+Owns the import of the package, which happens when the first compressed frame is written or read, and the errors without it. Each block is
+compressed separately, so that a reader still fetches only the blocks that it needs. A block that does not shrink is stored unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BODY_BYTES_MIN: Final = 512
 
 @cache
 def load_zstd() -> Any:
-    """Returns the module of zstd; raises an ImportError that says how to install it."""
+    """Returns the module of zstd; raises an ImportError with the command that installs it."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     with Needed("compression needs the package", "zstd"):
         return importlib.import_module(name)
@@ -42,15 +42,15 @@ class Compressor:
 
 
 def decompress(stored: bytes, size: int) -> bytes:
-    """Returns the `size` bytes of a block from what is stored of it. Raises CorruptionError, and FormatError without the package.
+    """Returns the `size` bytes of a stored block. Raises CorruptionError, and FormatError without the package.
 
-    Whatever the stored bytes claim, no more than `size` bytes are made of them.
+    Whatever the stored bytes claim, they are expanded to no more than `size` bytes.
     """
     return stored if len(stored) == size else expand(_required("the frame is compressed"), stored, size)
 
 
 def expand(zstd: Any, stored: bytes, size: int) -> bytes:
-    """Returns the `size` bytes that `zstd`, the module, makes of what is stored, and never more. Raises CorruptionError."""
+    """Returns the `size` bytes to which `zstd`, the module, expands stored bytes, and never more. Raises CorruptionError."""
     try:
         decompressor = zstd.ZstdDecompressor()
         data: bytes = decompressor.decompress(stored, size)

@@ -1,8 +1,8 @@
 """Decode: turns the bytes of a frame into runs and columns, checked before anything of them is used.
 
 `FrameView.decode` checks the header, the CRC of header and tables, and that all tables agree with each other (`tables`). The body is
-fetched and checked block by block, only where needed. No input crashes it or makes it loop: it raises CorruptionError or
-FormatError, or it returns what was written.
+fetched and checked block by block, only where needed. No input crashes it or makes it loop: it raises CorruptionError or FormatError, or it
+returns what was written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wal.frame.tables import LazyRunTable, RecordColumns, Rows, RunRow, RunTable
 __all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "StoredColumns", "TermStart"]
 
 BodySource = Callable[[int, int], bytes]
-"""Returns the bytes [start, end) of the body as it is stored; it is asked for whole blocks only. Too few bytes are treated as damage."""
+"""Returns the bytes [start, end) of the stored body; only whole blocks are requested. Too few bytes are treated as damage."""
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +50,7 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredColumns(msgspec.Struct, frozen=True, gc=False):
-    """The records of one run as they are stored: their tables, and the checked bytes that hold them from `start` on."""
+    """The stored form of the records of one run: their tables, and the checked bytes that contain them from `start` on."""
 
     rows: Rows
     body: bytes
@@ -93,7 +93,7 @@ class FrameView:
     runs: RunTable
     """The runs in their order. A row is created when it is accessed, so prefer `find` to a loop over all of them."""
     memo: dict[int, Any]
-    """A cache for the readers of this view, by the ordinal of a run: all of them share what one has built from the run."""
+    """A cache for the readers of this view, by the ordinal of a run: all of them share the objects built from the run."""
     _body: BodySource
     _head: tuple[bytes, int]
     """Bytes that contain the header and the tables, and where they begin."""
@@ -108,9 +108,9 @@ class FrameView:
         """Returns the frame whose header and tables are in `head` at `offset`.
 
         Raises CorruptionError for a wrong CRC, tables that contradict each other, or a `head` that is too short; FormatError for a newer
-        format. `lazy` is the largest number of vchannels that the reader wants, or 0 for all: if these are few of many runs, each
-        run is checked when it is accessed (see `LazyRunTable`). `header` is the header if it was unpacked before. `own` is for a frame that
-        this process has just encoded: no CRC is computed again.
+        format. `lazy` is the largest number of vchannels that the reader wants, or 0 for all: if these are few of many runs, each run is
+        checked when it is accessed (see `LazyRunTable`). `header` is the header if it was unpacked before. `own` is for a frame that this
+        process has just encoded: no CRC is computed again.
         """
         header = header or FrameHeader.unpack(head, offset)
         tables_end = offset + header.head_bytes
@@ -144,7 +144,7 @@ class FrameView:
         return head[offset : offset + self.header.head_bytes]
 
     def stored(self, start: int, end: int) -> bytes:
-        """Returns the bytes [start, end) of the stored body, whole blocks. It fetches what is missing, and checks nothing."""
+        """Returns the bytes [start, end) of the stored body, whole blocks. It fetches missing blocks, and checks nothing."""
         ends = self.runs.stored_ends
         data = self._checked.get((bisect_right(ends, start), bisect_left(ends, end)))
         if data is not None:
@@ -179,7 +179,7 @@ class FrameView:
     def exts(self) -> list[tuple[str, int, int, int, bytes]]:
         """Returns (name, incarnation, index, flags, ext) of each record of a vchannel that has an ext, run after run.
 
-        For a caller that needs nothing else of many runs, this is several times faster than `runs` and `columns`.
+        This is several times faster than `runs` and `columns` for a caller that needs nothing else of many runs.
         """
         if self.runs.ext_lens is None:
             return []
@@ -274,7 +274,7 @@ class FrameView:
 
 
 class CompressedView(FrameView):
-    """A frame with compressed blocks. `fetch` and `check_body` check what is stored; a block is decompressed when its records are read.
+    """A frame with compressed blocks. `fetch` and `check_body` check the stored bytes; a block is decompressed when its records are read.
 
     So a server that only passes frames on decompresses nothing.
     """
@@ -282,7 +282,7 @@ class CompressedView(FrameView):
     __slots__ = ("_sound",)
 
     _sound: set[int]
-    """The blocks that were fetched and checked, as they are stored; the source has their bytes."""
+    """The blocks that were fetched and checked in their stored form; the source has their bytes."""
 
     def stored(self, start: int, end: int) -> bytes:
         """Returns the bytes [start, end) of the stored body, whole blocks."""
@@ -308,7 +308,7 @@ class CompressedView(FrameView):
         return memoryview(self._fetch(0, self.runs.body_bytes)[0])
 
     def _check_stored(self, first: int, last: int) -> bytes:
-        """Returns these blocks as they are stored, checked."""
+        """Returns the stored form of these blocks, checked."""
         ends = self.runs.stored_ends
         base = ends[first - 1] if first else 0
         data = self._read(base, ends[last])

@@ -1,10 +1,10 @@
 """Encode: turns a draft into the bytes of a frame.
 
-Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload is handed to the operating system
-without a copy and only small ones are joined.
+Pure functions. The result is a list of buffers (the head, then the blocks), so that a large payload reaches the operating system without a
+copy and only small ones are joined.
 
 Any draft can be encoded column by column (`_many`). Two kinds of frames have a shorter way: a message alone (`_one`) in half of the time,
-and nothing but plain transactions (`_only_txns`) in a fifth to a half of it.
+and a frame of plain transactions alone (`_only_txns`) in a fifth to a half of it.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def frame_tables(draft: FrameDraft) -> Tables:
 
 
 def compressed(tables: Tables, compressor: Compressor) -> Tables:
-    """Returns the tables with compressed blocks, or as they are if no block shrinks. Any thread may call it."""
+    """Returns the tables with compressed blocks, or the same tables if no block shrinks. Any thread may call it."""
     if tables.body_len < BODY_BYTES_MIN:
         return tables
     blocks = list(map(compressor.compress, tables.blocks))

@@ -1,8 +1,8 @@
 """Events: the rules of indices and flags, over the columns of a frame.
 
 Every index below the header's count belongs to exactly one event: a record of a vchannel or of the pchannel, a copy of a broadcast, or a
-commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a body or by
-its commit. Pure functions; a frame that breaks a rule is damaged, even if its CRC is right.
+commit, whose rows share one index over the runs of its transaction. Within a run indices ascend, and a body is followed by a body or by its
+commit. Pure functions; a frame that breaks a rule is damaged, even if its CRC is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def check_events(
     """Checks the rules and returns the index of each COPY run, by ordinal.
 
     `counts` are as stored (for a COPY run, the ordinal of its SHARED run); the rows of run i are [starts[i], starts[i + 1]). Raises
-    CorruptionError for a broken rule, FormatError for a flag that this version does not know.
+    CorruptionError for a broken rule, FormatError for a flag that is unknown to this version.
     """
     numbers = range(starts[-1]) if indices is None else indices
     if flags is None and not kinds.strip(_VCHANNEL):
@@ -114,8 +114,8 @@ def _check_mixed(
         elif kind != RunKind.SHARED:
             single += numbers[start:end]
     _check_ascending(numbers, unordered)
-    taken = commits.union(single)
-    if not len(taken) == events == len(commits) + len(single) or max(taken, default=-1) >= events:
+    used = commits.union(single)
+    if not len(used) == events == len(commits) + len(single) or max(used, default=-1) >= events:
         raise inconsistent("two events share an index, or an index has no event", f"each below {events} once")
 
 

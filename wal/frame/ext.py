@@ -41,12 +41,12 @@ _KNOWN: Final = {int(tag): tag for tag in ExtTag}
 
 
 def encode_ext(fields: Mapping[ExtTag, bytes]) -> bytes:
-    """Returns the bytes of these fields; empty if there are none."""
+    """Returns the bytes of these fields; empty without fields."""
     return b"".join(part for tag in sorted(fields) for part in (_TAG.pack(tag, len(fields[tag])), fields[tag]))
 
 
 def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
-    """Returns the fields that this version knows. Raises CorruptionError for damage, FormatError for an unknown even tag."""
+    """Returns the known fields. Raises CorruptionError for damage, FormatError for an unknown even tag."""
     fields: dict[ExtTag, bytes] = {}
     at = 0
     previous = -1
@@ -57,8 +57,8 @@ def decode_ext(data: bytes) -> dict[ExtTag, bytes]:
         at += _TAG.size
         if at + length > len(data) or tag <= previous:
             raise CorruptionError(f"the ext of a record is malformed at tag {tag}", expected="ascending tags within the ext")
-        if (known := _KNOWN.get(tag)) is not None:
-            fields[known] = data[at : at + length]
+        if (field := _KNOWN.get(tag)) is not None:
+            fields[field] = data[at : at + length]
         elif tag % 2 == 0:
             raise FormatError(f"a record has the field {tag}, which this version must understand and does not: upgrade to read it")
         previous = tag

@@ -6,13 +6,13 @@ A frame is the unit of everything: one group commit, one backend write, one sync
     TABLES one column after the other, for the whole frame
       run     kind u8 | name_len u16 | incarnation u32 | records u32 | body_offset u32
       record  [index u32] payload_len u32 [type u16] [flags u8] [properties_len u32] [ext_len u32]   ([…] where the header says so)
-      block   end u32 | crc32c u32 [| stored_end u32]   (with a codec: where the block ends as it is stored)
+      block   end u32 | crc32c u32 [| stored_end u32]   (with a codec: where the stored block ends)
       names   UTF-8, joined, one a run (empty for the runs of kind PCHANNEL, SHARED and SYSTEM)
     BODY    run after run, each: payloads together | properties together | ext together
 
-The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties or of
-an ext: a reader fetches and checks only the blocks that it needs, and no field spans two blocks. With a codec each block is compressed by
-itself unless it would not shrink; its CRC is that of the stored bytes, and `body_len` counts these.
+The body is cut into blocks of at least `BLOCK_BYTES_MIN` (the last may be shorter), always at the end of a payload, of properties or of an
+ext: a reader fetches and checks only the blocks that it needs, and no field spans two blocks. With a codec each block is compressed
+separately unless it would not shrink; its CRC is that of the stored bytes, and `body_len` counts these.
 
 This module only packs and checks the header; `encode` and `decode` do the rest.
 """
@@ -43,16 +43,16 @@ CODEC_ZSTD: Final = 1
 """The codec of a body that has compressed blocks; see `codec`."""
 _CODEC_MASK: Final = 0xFF
 _KNOWN_INCOMPATIBLE: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_FLAGS | COLUMN_PROPERTIES | COLUMN_EXT | CODEC_ZSTD
-"""The only codec is one bit, so a bit that is not known here may belong to a codec as well."""
+"""The only codec is one bit, so an unknown bit may belong to a codec as well."""
 
 KEYED: Final = 1
-"""A compatible flag: the frame holds keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
+"""A compatible flag: the frame has keyed events (records or commits with an idempotency key, or a PRODUCER_FORGOTTEN record)."""
 BROADCAST: Final = 2
-"""A compatible flag: the frame holds copies of broadcasts (SHARED and COPY runs)."""
+"""A compatible flag: the frame has copies of broadcasts (SHARED and COPY runs)."""
 CURSORS: Final = 4
-"""A compatible flag: the frame holds CURSOR records, the state of cursors whose home is this log."""
+"""A compatible flag: the frame has CURSOR records, the state of cursors whose home is this log."""
 SCHEDULES: Final = 8
-"""A compatible flag: the frame holds SCHEDULED or UNSCHEDULED records, of messages that wait for their time."""
+"""A compatible flag: the frame has SCHEDULED or UNSCHEDULED records, of messages that wait for their delivery time."""
 RECOVERED: Final = KEYED | BROADCAST | CURSORS | SCHEDULES
 """The flags that recovery looks for: a frame without any of them changes nothing that recovery restores."""
 
@@ -69,11 +69,11 @@ FLAGS_KNOWN: Final = FLAG_BODY | FLAG_COMMIT | FLAG_COPY
 
 
 class RunKind(enum.IntEnum):
-    """The kind of a run, which says what its records are for.
+    """The kind of a run, which is the kind of its records.
 
-    VCHANNEL: the records of one vchannel. PCHANNEL: messages for every reader of the pchannel (its name is ""). SHARED: the payload of
-    one broadcast. COPY: one copy of it for a vchannel. It has no record rows: `records` is the ordinal of the SHARED run, and the k-th
-    COPY run of a SHARED run has the index of its record plus k. SYSTEM: the log's own records, which take no index.
+    VCHANNEL: the records of one vchannel. PCHANNEL: messages for every reader of the pchannel (its name is ""). SHARED: the payload of one
+    broadcast. COPY: one copy of it for a vchannel. It has no record rows: `records` is the ordinal of the SHARED run, and the k-th COPY run
+    of a SHARED run has the index of its record plus k. SYSTEM: the log's own records, which take no index.
     """
 
     VCHANNEL = 0
@@ -109,9 +109,9 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
         term u64 | sequence u64 | first_tick u64 | promised_tick u64 | indices u32 | records u32 | runs u32 | blocks u32 |
         tables_len u32 | body_len u32 | names_len u32 | reserved 8 B, zero | crc32c u32 (of the header before it, then the tables)
 
-    `sequence` is dense within a term; 0 is the term-start frame. The event with index i, for i below `indices`, has the tick
-    `first_tick + i`. Everything up to `promised_tick` is in the log up to and including this frame. `tables_len` includes the names, and
-    `body_len` is that of the body as it is stored.
+    `sequence` is dense within a term; 0 is the term-start frame. The event with index i, for i below `indices`, has the tick `first_tick +
+    i`. Everything up to `promised_tick` is in the log up to and including this frame. `tables_len` includes the names, and `body_len` is
+    that of the stored body.
     """
 
     incompatible: int
@@ -170,7 +170,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     def unpack(cls, data: bytes, offset: int = 0) -> FrameHeader:
         """Returns the header at this offset; its CRC is checked with the tables, by `decode`, and then its version, by `check_known`.
 
-        Raises CorruptionError for bytes that are no frame.
+        Raises CorruptionError for bytes that are not a frame.
         """
         if len(data) - offset < HEADER_BYTES:
             raise CorruptionError(f"a frame of {len(data) - offset} bytes is cut short", expected=f"{HEADER_BYTES} bytes of header")

@@ -1,12 +1,12 @@
 """RowsHead: the head of a frame of plain messages, checked without a Python object for each record.
 
 It is for frames whose runs are all of vchannels and long, without transactions, without a codec: the frames of group commits. Record i of
-such a frame is a message, and every column of the records is taken as the bytes in which it is stored.
+such a frame is a message, and every column of the records is taken as its stored bytes.
 
-`rows_head` checks what `FrameView.decode` checks, except for the sums over the records: that the fields of each run are as long together
-as its part of the body, and that the indices are each below the number of events once, ascending in a run. A reader of many frames checks
-these for all of them at once (`wal.api.row_pages`). It never raises: whatever does not fit, or is not in order, is None and belongs to
-`FrameView`, which also says what is wrong.
+`rows_head` makes the checks of `FrameView.decode`, except for the sums over the records: that the fields of each run are as long together
+as its part of the body, and that each index is below the number of events, appears once and ascends in its run. A reader of many frames
+checks these for all of them at once (`wal.api.row_pages`). It never raises: a head that does not fit, or is not in order, gives None and is
+left to `FrameView`, which also raises the error.
 """
 
 from __future__ import annotations
@@ -141,8 +141,7 @@ def _spans(columns: bytes, runs: int, records: int, body_len: int, names: bytes)
 _HEADER: Final = struct.Struct("<4sHHIIQQQQQIIIIIII8xI")
 _RUN_BYTES: Final = 15
 _LONG_RUN: Final = 8
-"""A frame has at least about this many records a run: what is done for each run would otherwise cost more than what is done for each
-record of it."""
+"""The least average number of records a run: below it, the work for each run would cost more than the work for each record."""
 _COLUMNS: Final = COLUMN_INDEX | COLUMN_TYPE | COLUMN_PROPERTIES | COLUMN_EXT
 _AFTER_LENGTHS: Final = COLUMN_TYPE | COLUMN_PROPERTIES | COLUMN_EXT
 _NAMES_BYTES_MAX: Final = 4096

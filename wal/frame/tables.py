@@ -61,7 +61,7 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordColumns(msgspec.Struct, frozen=True, gc=False):
-    """The records of a whole frame as stored in its tables, without a Python object for each; a `RunRow` says which are its own.
+    """The stored records of a whole frame, without a Python object for each; a `RunRow` has the range of its own.
 
     Little-endian, 4 bytes an entry, except 2 for types and 1 for flags; None if the frame has no such column.
     """
@@ -94,12 +94,12 @@ class RunTable(Sequence[RunRow]):
     block_ends: tuple[int, ...]
     """Where the blocks end in the body before it was compressed; so all offsets of runs count."""
     block_crcs: tuple[int, ...]
-    """The CRCs of the blocks as they are stored."""
+    """The CRCs of the stored blocks."""
     stored_ends: tuple[int, ...]
-    """Where the blocks end in the body as it is stored."""
+    """Where the blocks end in the stored body."""
 
     def __init__(self, header: FrameHeader, head: bytes, at: int) -> None:
-        """Parses and checks the tables at `at` of `head`, which holds all of them. Raises CorruptionError or FormatError."""
+        """Parses and checks the tables at `at` of `head`, which contains all of them. Raises CorruptionError or FormatError."""
         self._read_runs(header, head, at)
         records, blocks, mask, at = header.records, header.blocks, self._mask, self._columns_at
         self.indices = self.types = self.flags = self.properties_lens = self.ext_lens = None
@@ -181,7 +181,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def columns(self) -> RecordColumns:
-        """Returns the columns of all records as stored. They are checked (in a lazy table, only those of the runs accessed so far)."""
+        """Returns the stored columns of all records. They are checked (in a lazy table, only those of the runs accessed so far)."""
         at, records, mask, head = self._columns_at, self._records, self._mask, self._head
         columns: list[Any] = []
         for column, _, width in RECORD_COLUMNS:
@@ -205,7 +205,7 @@ class RunTable(Sequence[RunRow]):
         )
 
     def find(self, names: Container[str]) -> list[RunRow]:
-        """Returns the runs of these vchannels (of any incarnation), and those that every reader sees (PCHANNEL)."""
+        """Returns the runs of these vchannels (of any incarnation), and the runs for every reader (PCHANNEL)."""
         kinds = self._kinds
         if len(kinds) >= _SEARCHED_RUNS_MIN and is_few(names) and (places := self._ordinals()) is not None:
             return [self[ordinal] for ordinal in sorted([places[name] for name in names if name in places])]
@@ -225,7 +225,7 @@ class RunTable(Sequence[RunRow]):
         ]
 
     def _ordinals(self) -> Mapping[str, int] | None:
-        """Returns the ordinal of each vchannel's run, or None if one has several, or if there are runs that every reader sees."""
+        """Returns the ordinal of each vchannel's run; None if a vchannel has several runs, or if a run is for every reader."""
         ordinals = self._by_name
         if ordinals is None:
             names = self._names
@@ -392,7 +392,7 @@ class LazyRunTable(RunTable):
 
     Each run that it returns is checked as `RunTable` checks it: its rows are where its counts say, it has as many bytes as its records, its
     indices ascend below the header's count, and no body is without its commit. Checking that no two runs share an index needs all runs, and
-    is left to those that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is
+    is left to readers that decode the whole frame: the writer's own readers, and recovery. The CRC finds random damage in any case. It is
     only for frames of vchannel runs: other runs refer to each other.
 
     A `RunTable` that at first checks only the extents of the runs and the blocks.

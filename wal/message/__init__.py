@@ -1,7 +1,7 @@
 """Messages: their types, ids and properties, before and after an append. This room imports no other room.
 
-A user appends a `Message`, and reads `ImmutableMessage`s, each with a `MessageID`: pchannel, position of its frame, index in the frame.
-The table in `types.py` says what each type means to the log. A `Lineage` tells which ids of an earlier incarnation are still this log's.
+A user appends a `Message`, and reads `ImmutableMessage`s, each with a `MessageID`: pchannel, position of its frame, index in the frame. The
+table in `types.py` has the meaning of each type to the log. A `Lineage` decides which ids of an earlier incarnation are still valid.
 `codec.py` has the form in which messages travel on a wire.
 """
 

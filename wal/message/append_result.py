@@ -61,10 +61,10 @@ it.
 class ScheduledResult(msgspec.Struct, frozen=True, gc=False):
     """The answer to an append with `deliver_at`: the message is durable, and is appended at that time.
 
-    `key` names it for `schedule.cancel`: the idempotency key of the call, or one that was generated. `deliver_at` is exact to the
-    millisecond, rounded up, in UTC. `duplicate` is True if a message with this key had been scheduled, or appended: nothing new was; while
-    that one waits, `deliver_at` is its time. `appended` is the result of a message that is in the log, such as one whose time had passed;
-    None while it waits.
+    `key` names it for `schedule.cancel`: the idempotency key of the call, or a generated one. `deliver_at` is exact to the millisecond,
+    rounded up, in UTC. `duplicate` is True if a message with this key had been scheduled, or appended: nothing new was written. While the
+    earlier message waits, `deliver_at` is its time. `appended` is the result of a message that is in the log, such as one whose time had
+    passed; None while it waits.
     """
 
     key: str
@@ -74,7 +74,7 @@ class ScheduledResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that waits for its time. `size` is that of its payload and its stored properties, in bytes."""
+    """A message that waits for its delivery time. `size` is that of its payload and its stored properties, in bytes."""
 
     key: str
     deliver_at: datetime
@@ -86,4 +86,4 @@ class CopyOutcomes(Collection[AppendResult | WALError], Protocol):
 
     @property
     def all_in(self) -> bool:
-        """Whether all of them are results, so that no caller has to search thousands for an error."""
+        """Whether all of them are results, so that a caller need not search thousands for an error."""

@@ -47,7 +47,8 @@ class BroadcastHeader(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Returns the stored form: a MessagePack array in the order of the fields.
 
         The names of `copies`, vchannels of the broadcast in its order, are in the frame already and are left out. Then a bitmap
-        (little-endian, the first vchannel lowest) says where the other names belong; its highest bit is the one after the last vchannel.
+        (little-endian, the first vchannel lowest) has a bit for the position of each other name; its highest bit is the one after the last
+        vchannel.
         """
         if not copies:
             return _encoder.encode(self)

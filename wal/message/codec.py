@@ -1,19 +1,18 @@
 """Codec: messages as they travel on a wire, and back.
 
-Owns the wire form, which is that of Milvus: the payload and the user's properties unchanged, and the system's fields in
-properties with the reserved keys of `Reserved`:
+Owns the wire form, which is that of Milvus: the payload and the user's properties unchanged, and the system's fields in properties with the
+reserved keys of `Reserved`:
 
     _v   "2"                  version; a message without it was not written by this codec
     _t   base 10              type
     _vc  text                 vchannel; absent for a message of the whole pchannel
     _tt  base 36              time tick                          (delivered messages only, as are those below)
-    _lcs ""                   last confirmed is the message's own id; `_lc` may say the same with the text of the id
+    _lcs ""                   last confirmed is the message's own id; `_lc` may have the same meaning with the text of the id
     _tx  base64 of TxnContext     _bh  base64 of BroadcastHeader     _h  base64 of CommitTxnHeader, on a commit
 
-A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). An unknown field
-is refused, never dropped: any key, number or encoding that this module would not have written raises an InvalidArgumentError
-that names the key. Ids travel next to the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import
-it.
+A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). An unknown field is refused,
+never dropped: any key, number or encoding that this module would not have written raises an InvalidArgumentError that names the key. Ids
+travel next to the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import it.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
     """Returns the parts of a transaction, to be sent one after the other: begin, bodies, commit.
 
     All carry the commit's tick and context. The begin has no log position of its own: its id is that of the transaction's first body (of
-    the commit if there is no body), even if this reader sees only some of the bodies.
+    the commit without bodies), even if this reader sees only some of the bodies.
     """
     context = txn.txn_context
     if context is None:
@@ -178,14 +177,16 @@ def _immutable(message_id: MessageID | None, wire: wire_pb2.Message, keys: froze
         broadcast = broadcast_from_proto(from_base64(stored, Reserved.BROADCAST_HEADER, wire_pb2.BroadcastHeader))
     tick = integer(fields, Reserved.TIME_TICK)
     vchannel = fields.get(Reserved.VCHANNEL, "")
-    kept = encode_properties(properties) if properties else b""
+    stored_properties = encode_properties(properties) if properties else b""
     origin, index = _NOWHERE, 0
     if message_id is not None:
         origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
         index = message_id.index
     if number == MessageType.TIME_TICK:
-        return TimeTickMessage(origin, index, tick, vchannel, wire.payload, number, kept, context, broadcast, message_id is not None)
-    return ImmutableMessage(origin, index, tick, vchannel, wire.payload, number, kept, context, broadcast)
+        return TimeTickMessage(
+            origin, index, tick, vchannel, wire.payload, number, stored_properties, context, broadcast, message_id is not None
+        )
+    return ImmutableMessage(origin, index, tick, vchannel, wire.payload, number, stored_properties, context, broadcast)
 
 
 def _split(wire: wire_pb2.Message, keys: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Instead: a name that people bring from other logs, whose error says what stands for it here. Pure."""
+"""Instead: a name that users of other logs expect, whose error names the equivalent here. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Instead:
-    """An attribute that a class does not have. Only its own access costs anything, where `__getattr__` slows every access down.
+    """An attribute that a class lacks. Only its own access costs time, while a `__getattr__` would slow every access down.
 
     Type checkers must not see it, or they would take it for an attribute.
     """

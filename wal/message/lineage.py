@@ -1,8 +1,8 @@
 """Lineage: the incarnations of a pchannel's log, one for each time that a copy of it was restored, and which ids are valid in all of them.
 
-A restore gives the log a new incarnation, and notes the one before, the parent, and the fork: the end of the copy. What lies below the fork
-is the same in both; what the parent had above it is lost. So an id of the parent below the fork names the same event under the new
-incarnation, which is the one that readers are shown. An id of the parent above the fork is refused, even if the log has grown past it.
+A restore gives the log a new incarnation, and records the one before, the parent, and the fork: the end of the copy. Events below the fork
+are the same in both; the parent's events above it are lost. So an id of the parent below the fork names the same event under the new
+incarnation, which readers see. An id of the parent above the fork is refused, even if the log has grown past it.
 
     parent      0 ───────── fork ─ ─ ─ ─ lost
                                 └──────────── incarnation
@@ -17,7 +17,7 @@ from wal.message.message_id import FORM_JOURNAL, LogPosition, MessageID, note_fo
 
 
 class Restore(msgspec.Struct, frozen=True, gc=False):
-    """A restore: the incarnation of the log before it, the end of the copy, and the newest event below that, None if there is none."""
+    """A restore: the incarnation of the log before it, the end of the copy, and the newest event below that, None without one."""
 
     parent: int
     fork: int
@@ -25,13 +25,15 @@ class Restore(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lineage(msgspec.Struct, frozen=True):
-    """The incarnation that a log has now, and its restores, the oldest first. Each restore's child is the parent of the next one."""
+    """The present incarnation of a log, and its restores, the oldest first. Each restore's child is the parent of the next one."""
 
     incarnation: int
     restores: tuple[Restore, ...] = ()
 
     def since(self, incarnation: int) -> Restore | None:
-        """Returns the restore with the lowest fork since the log had this incarnation; None if it has it now, or never had it."""
+        """Returns the restore with the lowest fork since the log had this incarnation; None for the present incarnation and for
+        unknown ones.
+        """
         lowest = None
         for restore in reversed(self.restores):
             if lowest is None or restore.fork < lowest.fork:
@@ -41,7 +43,7 @@ class Lineage(msgspec.Struct, frozen=True):
         return None
 
     def covers(self, incarnation: int, position: int) -> bool:
-        """Returns whether what an incarnation had at this position is in the log now."""
+        """Returns whether the content of an incarnation at this position is in the log now."""
         restore = self.since(incarnation)
         return incarnation == self.incarnation or (restore is not None and position < restore.fork)
 
@@ -54,7 +56,7 @@ class Lineage(msgspec.Struct, frozen=True):
         )
 
     def current(self, message_id: MessageID) -> MessageID:
-        """Returns the id under the incarnation that the log has now; an id that was never of this log is returned as it is.
+        """Returns the id under the present incarnation; an id of another log is returned unchanged.
 
         Raises LogWentBackError for an id whose event was lost by a restore.
         """

@@ -1,11 +1,11 @@
-"""PayloadType: the type of the values in payloads, with its codec, its version, and what brings older versions forward.
+"""PayloadType: the type of the values in payloads, with its codec, its version, and the conversion of older versions.
 
 Owns: encoding a value to bytes and properties, and decoding a message to a value. The version travels in the property `payload_version`; a
 message without it has version 1, so a vchannel can become typed after messages were written. Decoding either returns a value of the type or
-raises a PayloadError that has the message: it never skips one, and never guesses. Pure.
+raises a PayloadError that has the message: it never skips a message, and never guesses. Pure.
 
 A value of an older version is decoded without a type, goes through `upcast[version]`, then that of the next version, up to this one, and is
-then checked against the type. A version above this one, or one without an upcast, is an error.
+then checked against the type. A version above this one, or a version without an upcast, is an error.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Upcast = Callable[[Any], Any]
 
 
 class Codec(Protocol[T]):
-    """What turns values into payloads and back. It may raise any exception for a payload that it cannot decode."""
+    """A codec turns values into payloads and back. It may raise any exception for a payload that it cannot decode."""
 
     def encode(self, value: T) -> bytes: ...
 
     def decode(self, payload: bytes) -> T: ...
 
     def decode_raw(self, payload: bytes) -> Any:
-        """Returns what an older payload holds, for the first upcast: lists and dicts, or the bytes themselves."""
+        """Returns the content of an older payload, for the first upcast: lists and dicts, or the bytes themselves."""
 
     def convert(self, raw: Any) -> T:
-        """Returns the value of what the last upcast returned."""
+        """Turns the result of the last upcast into a value."""
 
 
 CodecOption = Literal["json", "msgpack"] | Codec[T] | tuple[Callable[[T], bytes], Callable[[bytes], T]]
@@ -51,7 +51,7 @@ class PayloadType(Generic[T]):
     def __init__(
         self, kind: type[T], *, codec: CodecOption[T] | None = None, version: int = 1, upcast: Mapping[int, Upcast] | None = None
     ) -> None:
-        """Raises TypeError for a type that no codec knows, and InvalidArgumentError for a gap in `upcast`."""
+        """Raises TypeError for a type without a codec, and InvalidArgumentError for a gap in `upcast`."""
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError(f"version must be an int, not {version!r}")
         if version < 1:
@@ -72,7 +72,7 @@ class PayloadType(Generic[T]):
         return payload, dict(self._properties)
 
     def decode(self, message: ImmutableMessage) -> T:
-        """Returns the value of a plain message or a body. Raises PayloadError, with the message, if it has none of this type."""
+        """Returns the value of a plain message or a body. Raises PayloadError, with the message, if its payload is not of this type."""
         version = self._version_of(message)
         try:
             if version == self.version:
@@ -93,9 +93,9 @@ class PayloadType(Generic[T]):
         version = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
         if version == self.version or version in self._upcasts:
             return version
-        known = ", ".join(map(str, (*self._upcasts, self.version)))
+        names = ", ".join(map(str, (*self._upcasts, self.version)))
         raise PayloadError(
-            f"message {message.message_id} of {message.vchannel!r} has version {text!r} of {self}, and known here are {known}: update this "
+            f"message {message.message_id} of {message.vchannel!r} has version {text!r} of {self}, and known here are {names}: update this "
             "process if the version is newer, else give upcast= a function for it",
             message=message,
         )

@@ -51,7 +51,9 @@ class Reserved:
 
 
 def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns a copy of the user's properties. Raises TypeError for a value that is no `str`, InvalidArgumentError for a reserved key."""
+    """Returns a copy of the user's properties. Raises TypeError for a value that is not a `str`, InvalidArgumentError for a reserved
+    key.
+    """
     if properties.__class__ is not dict and not isinstance(properties, Mapping):
         raise TypeError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
     try:
@@ -96,7 +98,7 @@ def decode_properties(stored: bytes) -> dict[str, str]:
 
 
 def properties_count(stored: bytes) -> int:
-    """Returns how many properties a stored record says it has, without decoding them: 0 for bytes that are no map."""
+    """Returns the number of properties that a stored record claims, without decoding them: 0 for bytes that are not a map."""
     if not stored:
         return 0
     match stored[0]:

@@ -1,7 +1,7 @@
-"""Message types and what each of them means to the log.
+"""Message types and the meaning of each to the log.
 
-Owns: the numbers (those of Milvus, so that a message keeps its type on any wire) and one table of attributes. Code that
-refuses or accepts a type reads its row here; no other module has a list of types.
+Owns: the numbers (those of Milvus, so that a message keeps its type on any wire) and one table of attributes. Code that refuses or accepts
+a type reads its row here; no other module has a list of types.
 """
 
 from __future__ import annotations
@@ -66,11 +66,10 @@ class MessageType(enum.IntEnum):
 class TypeProperties(msgspec.Struct, frozen=True, gc=False):
     """The attributes of a type.
 
-    `system`: only the WAL writes it; a client's append of it is refused, and a type filter can neither name nor drop it.
-    `self_controlled`: the system writes it for its own bookkeeping; a replica does not copy it.
-    `exclusive`: it is ordered against everything on its vchannel, and fails the transactions that are open there.
-    `dml`: it is data, the only kind that a transaction may hold.
-    `broadcaster`: only the broadcaster writes it; a client's append of it is refused too, but a type filter can name and drop it.
+    `system`: only the WAL writes it; a client's append of it is refused, and a type filter can neither name nor drop it. `self_controlled`:
+    the system writes it for its own bookkeeping; a replica does not copy it. `exclusive`: it is ordered against everything on its vchannel,
+    and fails the transactions that are open there. `dml`: it is data, the only kind that a transaction may contain. `broadcaster`: only the
+    broadcaster writes it; a client's append of it is refused too, but a type filter can name and drop it.
     """
 
     system: bool = False
@@ -116,5 +115,5 @@ _TABLE: Final[dict[int, TypeProperties]] = {int(t): _PROPERTIES.get(t, _ORDINARY
 
 
 def type_properties(message_type: MessageType | int) -> TypeProperties:
-    """Returns the attributes of a type; for a number that is no type those of `UNKNOWN`, which is refused as a system type."""
+    """Returns the attributes of a type; for an unknown number those of `UNKNOWN`, which is refused as a system type."""
     return _TABLE.get(message_type, _PROPERTIES[MessageType.UNKNOWN])

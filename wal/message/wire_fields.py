@@ -21,7 +21,7 @@ from wal.message.properties import Reserved
 
 
 def type_number(fields: dict[str, str]) -> int:
-    """Returns the number of the type; this version may not know the type."""
+    """Returns the number of the type, which may be unknown to this version."""
     text = fields.get(Reserved.TYPE, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and str(int(text)) == text and int(text) <= _TYPE_MAX):
         raise refused(Reserved.TYPE, text, f"a number of a type in base 10, at most {_TYPE_MAX}")
@@ -117,8 +117,8 @@ def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
 
 def refused(key: str, value: str, expected: str) -> InvalidArgumentError:
     """Returns the error for a property that is not as expected."""
-    shown = value if len(value) <= 100 else value[:100] + "…"
-    return InvalidArgumentError(f"property {key!r} of a message on the wire is {shown!r}: expected {expected}")
+    text = value if len(value) <= 100 else value[:100] + "…"
+    return InvalidArgumentError(f"property {key!r} of a message on the wire is {text!r}: expected {expected}")
 
 
 _TYPE_MAX: Final = 0xFFFF

@@ -42,15 +42,15 @@ class CheckpointLedger:
 
     Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
 
-    * the keyed events since the last one, or the bytes of the frames that hold them, have grown so much that replaying them would make
-      the next opening slow;
+    * the keyed events since the last one, or the bytes of their frames, have grown so much that replaying them would make the next opening
+      slow;
     * enough bytes of log were written since the last one;
     * enough truncated space waits for it to be worth its cost;
-    * the log is closed cleanly and anything keyed happened.
+    * the log is closed cleanly and any keyed event happened.
 
-    Except for the first rule, its state is at most an eighth of the frames that it replaces. If nothing keyed happened since the last
+    Except for the first rule, its state is at most an eighth of the frames that it replaces. If no keyed event happened since the last
     checkpoint, the state stored for that one is still valid and only the position moves, which costs a record in the KV. After a failure
-    the next attempt waits, each time longer. One checkpoint is under way at a time. The ledger reads no clock.
+    the next attempt waits, each time longer. Only one checkpoint is under way. The ledger reads no clock.
 
         (idle) --begin--> under way --done--> (idle)        under way --failed--> (idle, not before a later time)
 
@@ -73,8 +73,8 @@ class CheckpointLedger:
         """Returns whether a checkpoint should begin now.
 
         The log ends at `end`; since the last one `keyed` events happened, in frames of `keyed_bytes`; `held_bytes` of truncated space wait
-        for it. `log_bytes` is the log since the last one, where positions do not count bytes. `moved` says that events were added, so that
-        the state has to be stored again.
+        for it. `log_bytes` is the log since the last one, where positions do not count bytes. `moved`: events were added, so that the state
+        has to be stored again.
         """
         if self._next is not None or end <= self.last.position or now_s < self._retry_at_s:
             return False
@@ -115,7 +115,7 @@ class CheckpointLedger:
         self._retry_at_s = 0.0
 
     def failed(self, now_s: float) -> float:
-        """The checkpoint may not be stored. Returns the seconds after which the next attempt may begin."""
+        """Ends a checkpoint that may not be stored. Returns the seconds after which the next attempt may begin."""
         self._next = None
         wait_s = self._backoff.next()
         self.failures += 1

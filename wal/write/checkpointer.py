@@ -27,8 +27,8 @@ class Checkpointer:
 
     Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces
     a turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then frees the space that recovery
-    no longer needs. After a crash between any two steps, recovery has all that it needs. A failed checkpoint is logged and retried later;
-    it never fails an append.
+    no longer needs. A crash between any two steps loses nothing that recovery needs. A failed checkpoint is logged and retried later; it
+    never fails an append.
 
     `look` is cheap: call it while `moved`. Call `close` before the log is closed.
     """
@@ -47,8 +47,8 @@ class Checkpointer:
     ) -> None:
         """The state was recovered from the checkpoint `last` and frames of `replayed_bytes`.
 
-        `end` returns the position up to which the state knows the log. `save` stores the record, or raises ChannelFencedError when the
-        record is another writer's.
+        `end` returns the end of the log in the state. `save` stores the record, or raises ChannelFencedError when the record belongs to
+        another writer.
         """
         self.ledger: CheckpointLedger = CheckpointLedger(last, rule=rule or CheckpointRule())
         self._log = log
@@ -61,16 +61,17 @@ class Checkpointer:
         self._requested = False
         self._ended = False
         self.moved: bool = True
-        """Whether something happened since the last `look` that can make a checkpoint due: a durable frame, an attempt that ended. A
-        retry after a failure becomes due with time alone."""
+        """Whether an event since the last `look` can make a checkpoint due: a durable frame, an attempt that ended. A retry after a failure
+        becomes due with time alone.
+        """
         self._room_for = 0
         """The number of changes since the last checkpoint for which the log keeps room."""
         self._marks: list[Callable[[WALError | None], None]] = []
-        """Who waits for a checkpoint with a state that has what they have changed."""
+        """The callers that wait for a checkpoint whose state has their changes."""
         self.on_forgotten: Callable[[frozenset[int]], None] | None = None
         """Called with the broadcasts that a durable checkpoint no longer lists."""
         self._taken_at_s = monotonic()
-        self._keep_room()  # before the first append, which may be the one that fills the disk
+        self._keep_room()  # before the first append, which may fill the disk
 
     @property
     def age_s(self) -> float:
@@ -96,12 +97,12 @@ class Checkpointer:
             self._begin()
 
     def request(self) -> None:
-        """Requests a checkpoint soon, however little happened; it follows the one under way, if there is one."""
+        """Requests a checkpoint soon, however few events there were; it follows the one under way, if there is one."""
         self._requested = True
         self.look()
 
     def mark(self, settled: Callable[[WALError | None], None]) -> None:
-        """Requests a checkpoint of what was changed until now, and calls back when it is durable, or with the reason why it is not."""
+        """Requests a checkpoint of all changes until now, and calls back when it is durable, or with the reason of a failure."""
         if self._ended:
             settled(closed_log())
             return
@@ -109,7 +110,9 @@ class Checkpointer:
         self.request()
 
     async def make_room(self) -> None:
-        """After a truncation, frees the space that only the last checkpoint held, if that is worth a new one. A failure is only logged."""
+        """After a truncation, frees the space that only the last checkpoint needed, if that is worth a new one. A failure is only
+        logged.
+        """
         if self._running is not None:
             await asyncio.wait((self._running,))
         self.look()
@@ -126,7 +129,7 @@ class Checkpointer:
         self._answer(self._marks, closed_log())
 
     def _keep_room(self) -> None:
-        """Has the log keep room for the next checkpoint, if it does not."""
+        """Makes the log keep room for the next checkpoint, unless it already does."""
         state = self._state
         if (changes := state.changes + state.lasts.added + state.schedule.grown // _CHANGE_BYTES) >= self._room_for:
             # Room for twice as many, so that this is rare and comes before the disk is full.
@@ -134,7 +137,7 @@ class Checkpointer:
             self._log.keep_room(self._room_for * _CHANGE_BYTES)
 
     def _begin(self) -> asyncio.Task[None]:
-        # The state is that of this turn: nothing may happen between reading the end of the log and the snapshot.
+        # The state is that of this turn: no other code may run between reading the end of the log and the snapshot.
         self._requested = False
         changes = self._state.take_changes()
         stored = sum(changes.counts)

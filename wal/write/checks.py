@@ -17,11 +17,11 @@ from wal.write.idempotency.keys import Key, key_ext
 from wal.write.txn_table import BODY_OVERHEAD
 
 LETTER_BYTES: Final = 4096
-"""What a dead letter, or a message that is redriven, may have beyond `message_bytes_max`: the properties that a consumer adds."""
+"""The bytes that a dead letter, or a redriven message, may have beyond `message_bytes_max`: the properties that a consumer adds."""
 
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
-    """Returns the stored form of a message. Raises TypeError if it is no Message, InvalidArgumentError over `message_bytes_max`."""
+    """Returns the stored form of a message. Raises TypeError for any other object, InvalidArgumentError above `message_bytes_max`."""
     if not isinstance(message, Message):
         raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
     check_size(message, bytes_max=bytes_max)
@@ -30,7 +30,7 @@ def record_of(message: Message, *, bytes_max: int) -> Record:
 
 
 def check_size(message: Message, *, bytes_max: int) -> None:
-    """Raises InvalidArgumentError if the message is over the setting `message_bytes_max`."""
+    """Raises InvalidArgumentError if the message exceeds the setting `message_bytes_max`."""
     size = message.estimate_size()
     if size > bytes_max:
         raise InvalidArgumentError(
@@ -64,7 +64,7 @@ def check_body_type(message: Message) -> None:
 def kept_key_ext(key: Key, settings: Settings) -> bytes:
     """Returns an idempotency key as records carry it.
 
-    Raises TypeError or InvalidArgumentError if it is not one, and InvalidArgumentError if the settings would forget it at once.
+    Raises TypeError or InvalidArgumentError for an invalid key, and InvalidArgumentError if the settings would forget it at once.
     """
     ext = key_ext(key)
     if isinstance(key, str) and (settings.idempotency_window_count == 0 or settings.idempotency_window_s == 0):
@@ -97,7 +97,7 @@ def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:
 class Bodies(msgspec.Struct, gc=False):
     """The messages of a transaction that are known at once, checked and in their stored form.
 
-    Every engine checks them before it sends anything: one bad message, and none of them is taken.
+    Every engine checks them before it sends anything: one bad message refuses all of them.
 
     `counted` are their bytes as the bounds of transactions count them, `stored` as they take space in the frame.
     """
@@ -148,7 +148,7 @@ def as_messages(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> l
 
 
 def check_body(message: object, names: Collection[str]) -> Message:
-    """Returns a body of a transaction over these vchannels as a message. Raises TypeError or InvalidArgumentError if it is none."""
+    """Returns a body of a transaction over these vchannels as a message. Raises TypeError or InvalidArgumentError for any other object."""
     if isinstance(message, bytes):
         if len(names) != 1:
             raise InvalidArgumentError(

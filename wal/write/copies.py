@@ -1,23 +1,22 @@
-"""CopyTable: the broadcasts with copies in a pchannel's log, and where the copies are, until the broadcasts are over. Pure.
+"""CopyTable: the unfinished broadcasts with copies in a pchannel's log, and the positions of the copies. Pure.
 
-Its caller reports durable copies and ended broadcasts, and asks where a vchannel's copy is. It has no window: a broadcast
-stays until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and
-retention keeps the copies of broadcasts that are not over.
+Its caller reports durable copies and ended broadcasts, and asks for the position of a vchannel's copy. It has no window: a broadcast stays
+until it is forgotten, and survives restarts in the checkpoint and the frames written after it. So no copy is appended twice, and retention
+keeps the copies of unfinished broadcasts.
 
     (unknown) --durable--> listed --forget--> (unknown)       a checkpoint taken after `forget` does not list it
 
-A vchannel that was dropped keeps its entry: one that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
+A dropped vchannel keeps its entry: a vchannel that is recreated under its name gets no copy of a broadcast to the earlier incarnation.
 `forgotten` are the broadcasts that ended since the last checkpoint.
 
-A recovery checkpoint holds the rows of the table in pieces of this form (see `wal/storage/pieces.py`):
+A recovery checkpoint has the rows of the table in pieces of this form (see `wal/storage/pieces.py`):
 
     3 copies    [3, sets of vchannels, sets of copies, rows]
     row         [broadcast id, number of its set of vchannels, resource keys, needs_ack, parts]
     part        [position, index, tick, number of its set of copies, 1 for aborts else 0]
 
 A set of vchannels is a list of names; a set of copies is a list of names and one of incarnations; each is in the order of the broadcast.
-Most broadcasts go to the same vchannels, so a piece holds only the sets that no earlier piece has held; sets are numbered in the order
-they appear.
+Most broadcasts go to the same vchannels, so a piece has only the sets of no earlier piece; sets are numbered in the order they appear.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class CopiesPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListedBroadcast(msgspec.Struct, frozen=True, gc=False):
-    """A broadcast that is not over, and the parts of it in this log, in their order."""
+    """An unfinished broadcast, and the parts of it in this log, in their order."""
 
     header: BroadcastHeader
     parts: tuple[CopiesPart, ...]
@@ -120,9 +119,9 @@ class _CopiesPiece(msgspec.Struct, array_like=True):
 class NamePool:
     """One object for equal names and equal tuples of them, while a table of broadcasts is recovered.
 
-    Every frame and every checkpoint is decoded separately, so the same thousand names recur with each broadcast. Without the pool they
-    take a hundred KB per broadcast, with it eight bytes per name for each different set. It forgets nothing, so it exists only during
-    the recovery, when everything it holds is in use.
+    Every frame and every checkpoint is decoded separately, so the same thousand names recur with each broadcast. Without the pool they take
+    a hundred KB per broadcast, with it eight bytes per name for each different set. It forgets nothing, so it exists only during the
+    recovery, when all of its objects are in use.
     """
 
     __slots__ = ("_copies", "_runs", "_texts", "_vchannels")
@@ -135,27 +134,27 @@ class NamePool:
 
     def vchannels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the pooled tuple of these names."""
-        held = self._vchannels.get(names)
-        if held is None:
-            held = tuple(map(self._texts.setdefault, names, names))
-            self._vchannels[held] = held
-        return held
+        pooled = self._vchannels.get(names)
+        if pooled is None:
+            pooled = tuple(map(self._texts.setdefault, names, names))
+            self._vchannels[pooled] = pooled
+        return pooled
 
     def copies(self, names: tuple[RunName, ...]) -> tuple[RunName, ...]:
         """Returns the pooled tuple of these names with their incarnations."""
-        held = self._copies.get(names)
-        if held is None:
-            held = tuple(map(self._run, names))
-            self._copies[held] = held
-        return held
+        pooled = self._copies.get(names)
+        if pooled is None:
+            pooled = tuple(map(self._run, names))
+            self._copies[pooled] = pooled
+        return pooled
 
     def _run(self, name: RunName) -> RunName:
-        held = self._runs.get(name)
-        if held is None:
+        pooled = self._runs.get(name)
+        if pooled is None:
             text, incarnation = name
-            held = (self._texts.setdefault(text, text), incarnation)
-            self._runs[held] = held
-        return held
+            pooled = (self._texts.setdefault(text, text), incarnation)
+            self._runs[pooled] = pooled
+        return pooled
 
 
 class CopyPosition(msgspec.Struct, frozen=True, gc=False):
@@ -179,13 +178,13 @@ class CopyTable(StateTable):
         self.forgotten: set[int] = set()
         self._broadcasts: dict[int, ListedBroadcast] = {}
         self._pool: NamePool | None = None
-        """Holds equal names once; only during recovery."""
+        """Stores equal names once; only during recovery."""
 
     def __len__(self) -> int:
         return len(self._broadcasts)
 
     def find(self, broadcast_id: int, vchannels: Iterable[str], *, aborts: bool) -> dict[str, CopyPosition]:
-        """Returns where the copies are, for those of these vchannels that have one (with `aborts`: the message about the abort)."""
+        """Returns the positions of these vchannels' copies, for each that has one (with `aborts`: of the message about the abort)."""
         listed = self._broadcasts.get(broadcast_id)
         if listed is None:
             return {}
@@ -197,11 +196,11 @@ class CopyTable(StateTable):
         return {name: positions[name] for name in vchannels if name in positions}
 
     def get(self, broadcast_id: int) -> ListedBroadcast | None:
-        """Returns the broadcast's copies in this log; None if there are none, or the broadcast is over."""
+        """Returns the broadcast's copies in this log; None without copies, or after the end of the broadcast."""
         return self._broadcasts.get(broadcast_id)
 
     def listed(self) -> list[ListedBroadcast]:
-        """Returns the broadcasts that are not over, in the order of their first copies."""
+        """Returns the unfinished broadcasts, in the order of their first copies."""
         return list(self._broadcasts.values())
 
     def pins(self) -> list[tuple[tuple[int, int], int]]:
@@ -219,7 +218,7 @@ class CopyTable(StateTable):
         self._broadcasts[header.broadcast_id] = ListedBroadcast(header if listed is None else listed.header, parts)
 
     def forget(self, broadcast_id: int) -> None:
-        """Forgets a broadcast that is over; it may be unknown."""
+        """Forgets a broadcast that has ended; it may be unknown."""
         self._broadcasts.pop(broadcast_id, None)
         self.forgotten.add(broadcast_id)
         self.changed()
@@ -256,7 +255,7 @@ class CopyTable(StateTable):
                 self._broadcasts[row.broadcast_id] = ListedBroadcast(header, tuple(parts))
 
     def recovered(self) -> None:
-        """Releases what was only needed for recovery."""
+        """Releases objects that only recovery needed."""
         self._pool = None
 
     def _names(self) -> NamePool:
@@ -266,7 +265,7 @@ class CopyTable(StateTable):
 
 
 def names_of(parts: Sequence[CopiesPart], *, aborts: bool) -> Iterator[RunName]:
-    """Yields the vchannels of the parts that are copies, or with `aborts` of those that are messages about an abort."""
+    """Yields the vchannels of the copies in these parts, or with `aborts` of the messages about an abort."""
     for part in parts:
         if part.aborts == aborts:
             yield from part.names

@@ -1,9 +1,8 @@
 """CopyWrites: writes the copies of broadcasts into the log of a pchannel, and keeps the table of existing copies up to date.
 
-It is a member of the pchannel's group, so copies are ordered with the other calls. Guarantees: for a vchannel that has its copy, that copy
-is the answer, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an
-exclusive type fails the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and
-for how long.
+It is a member of the pchannel's group, so copies are ordered with the other calls. Guarantees: the answer for a vchannel with a copy is
+that copy, even while it is being written; the other vchannels of a call share one frame and one payload; a copy of an exclusive type fails
+the transactions on its vchannel as any other message of the type does. `CopyTable` decides what is remembered, and for how long.
 """
 
 from __future__ import annotations
@@ -37,15 +36,13 @@ class CopyTargets(msgspec.Struct, frozen=True, eq=False):
 
 
 class AppendCopies(Submission):
-    """Copies of a broadcast, from the call to the outcome: what `CopyWrites` is told, and their entry in a frame.
+    """Copies of a broadcast for vchannels of one pchannel, from the call to the outcome: an operation of `CopyWrites`, and their entry in a
+    frame.
 
-    `PlacedCopies` and `MixedCopies` are the outcomes that a caller gets.
-
-    Copies of a broadcast for vchannels of one pchannel, in the order of the header: one payload, one header, a COPY run for each.
-
-    With `aborts` they say that the broadcast was aborted. The future gets the outcomes in the order of `targets`. `taken` says that the
-    operation was submitted or answered: its room is given back from there. `settled` is called before the caller gets the outcome of a
-    frame: with the part of the log that holds the copies, or with None.
+    They are in the order of the header: one payload, one header, a COPY run for each. With `aborts` they are messages about the abort of
+    the broadcast. The future gets the outcomes in the order of `targets`, as `PlacedCopies` or `MixedCopies`. `taken`: the operation was
+    submitted or answered, and its room is given back from there. `settled` is called before the caller gets the outcome of a frame: with
+    the part of the log that has the copies, or with None.
     """
 
     __slots__ = ("_outcomes", "_settled", "_stored", "aborts", "future", "header", "names", "record", "taken", "targets")
@@ -166,7 +163,7 @@ class MixedCopies(list[AppendResult | WALError]):
 class CopyWrites(StateWrites):
     """The copies of broadcasts on one pchannel. Its operations are `AppendCopies`.
 
-    `endings` returns how many vchannels of the pchannel have ended, `origin` the frame at a position.
+    `endings` returns the number of vchannels of the pchannel that have ended, `origin` the frame at a position.
     """
 
     ended = "takes no copies of broadcasts any more"
@@ -192,12 +189,12 @@ class CopyWrites(StateWrites):
         """The calls that are carried out now, after they waited for a frame."""
 
     def stop(self, error: WALError) -> None:
-        """Fails the calls that wait for a frame under way: nothing would answer them."""
+        """Fails the calls that wait for a frame under way: no frame would answer them."""
         for operations in (self._returning, *self._under_way.values()):
             self.refuse(operations, error)
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Fails operations that were not submitted, and gives back their room. Their frame settles the submitted ones."""
+        """Fails operations that were not submitted, and gives their room back. Their frame settles the submitted ones."""
         for operation in operations:
             if not operation.taken:
                 operation.taken = True
@@ -255,7 +252,7 @@ class CopyWrites(StateWrites):
         return outcomes, members
 
     def _settled(self, operation: AppendCopies, part: CopiesPart | None) -> None:
-        """Remembers copies whose frame is durable (None: it was not written), and continues the calls that waited for it."""
+        """Adds copies whose frame is durable to the table (None: it was not written), and continues the calls that waited for it."""
         broadcast = (operation.header.broadcast_id, operation.aborts)
         if part is not None:
             self.table.durable(operation.header, part)

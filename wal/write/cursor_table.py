@@ -1,13 +1,13 @@
 """CursorTable: the cursors whose home is one pchannel, which has their records (`wal/read/cursors/records.py`). Pure.
 
-Every change is judged in the turn that builds its frame, against the newest record that was submitted, and becomes visible when the frame
-is durable. If a frame is refused (a full disk), its records and the later ones of the same cursors that are not written yet fail together:
-otherwise a later save could pass messages whose output was never written.
+Every change is decided in the turn that builds its frame, against the newest record that was submitted, and becomes visible when the frame
+is durable. If a frame is refused (a full disk), its records and the later unwritten ones of the same cursors fail together: otherwise a
+later save could pass messages whose output was never written.
 
     (none) --save | claim--> record r1 --save, seek, claim, release, stale--> r2 … --delete--> tombstone --forget--> (none)
 
-A consumer has a number, `fence`, which each claim and each change by others raises; a commit with another number is refused. Its commits
-are numbered from 1 on for each claim, without gaps: a commit that is sent again is recognised, one after a failed one is refused.
+A consumer has a number, `fence`, which each claim and each change by another writer raises; a commit with another number is refused. Its
+commits are numbered from 1 on for each claim, without gaps: a repeated commit is recognised, and a commit after a failed one is refused.
 
 The floors are the largest revision and number of cursors that were forgotten after their deletion: a cursor that is created again continues
 above them.
@@ -30,16 +30,16 @@ FIRST: Final = 1
 
 
 class ConsumerLostError(SessionLostError):
-    """A consumer has lost its cursor: the pchannel is here and well, unlike after the loss of its own session."""
+    """A consumer has lost its cursor: the pchannel still works, unlike after the loss of its own session."""
 
 
 class CursorChange(msgspec.Struct, frozen=True, gc=False):
     """A save: of a transaction, of a scanner, or of a consumer's commit.
 
     `cursor` is the new position; None leaves it. `fence` is the number of the consumer whose commit this is, with the commit's `number` and
-    its `state`; None for a save by others, which ends the consumer if there is one. `forward_only` writes nothing unless the position is
-    later. `after` is the newest event that earlier saves of the same reader cover: unless the cursor has passed it, one of them was not
-    written. `moves` says that a transaction makes the save. `seen` is a revision of the cursor that the new record has to be above.
+    its `state`; None for any other save, which ends the consumer if there is one. `forward_only` writes nothing unless the position is
+    later. `after` is the newest event that earlier saves of the same reader cover: unless the cursor has passed it, an earlier save was not
+    written. `moves`: a transaction makes the save. `seen` is a revision of the cursor that the new record has to exceed.
     """
 
     key: CursorKey
@@ -63,10 +63,12 @@ class CursorTable(CursorRecords):
     def __init__(self) -> None:
         super().__init__()
         self._submitted: dict[CursorKey, CursorRecord] = {}
-        """The newest record of each cursor that has any that is not durable yet."""
+        """The newest record of each cursor with records that are not durable yet. Invariant: its revision is above that of the
+        durable record.
+        """
 
     def newest(self, key: CursorKey) -> CursorRecord:
-        """Returns the newest record that was submitted; a tombstone with the floors if there is none."""
+        """Returns the newest record that was submitted; a tombstone with the floors without one."""
         record = self._submitted.get(key) or self._records.get(key)
         if record is None:
             revision, fence = self.floors
@@ -76,18 +78,18 @@ class CursorTable(CursorRecords):
     # -- changes
 
     def save(self, change: CursorChange, *, first: LogPosition = (0, 0)) -> CursorRecord | None:
-        """Judges a save; see `CursorChange`. `first` is the first event of the log that the cursor reads.
+        """Decides about a save; see `CursorChange`. `first` is the first event of the log that the cursor reads.
 
-        Raises SessionLostError if the commit is of a consumer that has lost the cursor, InvalidRequestSeqError if it follows one that
-        was not written, TruncatedError if the cursor is stale or the position is below `first`, ChannelNotExistError if it was saved for a
-        later incarnation of a vchannel.
+        Raises SessionLostError for a commit of a consumer that has lost the cursor, InvalidRequestSeqError after a commit that was not
+        written, TruncatedError if the cursor is stale or the position is below `first`, ChannelNotExistError if it was saved for a later
+        incarnation of a vchannel.
         """
         before, cursor = self.newest(change.key), change.cursor
         at = before.cursor
         if change.fence is not None:
             self._check_fence(before, change.fence)
             if change.number <= before.number:
-                return None  # it was sent again
+                return None  # it is a repeated commit
             if change.number != before.number + 1:
                 raise InvalidRequestSeqError(
                     f"commit {change.number} of the consumer with {change.key} was not written, since commit {before.number + 1} was not: "
@@ -110,13 +112,13 @@ class CursorTable(CursorRecords):
         if cursor is None:
             cursor = at
         else:
-            # The clock may have been set back: what a process beside the writer has saved must not count as later than this.
+            # The clock may have been set back: the save of a process beside the writer must not count as later than this.
             saved_at = cursor.saved_at if at is None else max(cursor.saved_at, at.saved_at)
             moving = change.moves or change.fence is not None or before.is_moving
             moved_at = cursor.saved_at if moved or at is None else at.moved_at
             cursor = msgspec.structs.replace(cursor, saved_at=saved_at, moved_at=moved_at, moving=moving)
         if change.fence is None:
-            # The state of a consumer belongs to its position: whoever else moves the cursor ends the consumer.
+            # The state of a consumer belongs to its position: any other move of the cursor ends the consumer.
             fence = before.fence + 1 if before.fence else 0
             return self._submit(CursorRecord(change.key, max(before.revision, change.seen) + 1, cursor, fence))
         return self._submit(
@@ -135,7 +137,7 @@ class CursorTable(CursorRecords):
         return self._submit(CursorRecord(key, before.revision + 1, cursor, before.fence + 1, 0, before.state, holder, lease_ms))
 
     def release(self, key: CursorKey, fence: int) -> CursorRecord | None:
-        """Ends the lease of the consumer with this number; None if it has none any more."""
+        """Ends the lease of the consumer with this number; None if its lease has ended already."""
         before = self.newest(key)
         if before.fence != fence or not (before.lease_ms or before.holder):
             return None
@@ -151,7 +153,7 @@ class CursorTable(CursorRecords):
         return self._submit(CursorRecord(key, before.revision + 1, stale_cursor, fence))
 
     def delete(self, key: CursorKey) -> CursorRecord | None:
-        """Deletes the cursor, and ends its consumer; None if there is none."""
+        """Deletes the cursor, and ends its consumer; None without a cursor."""
         before = self.newest(key)
         if before.deleted or (key not in self._records and key not in self._submitted):
             return None
@@ -162,7 +164,7 @@ class CursorTable(CursorRecords):
         return self._submit(msgspec.structs.replace(record, revision=max(record.revision, self.newest(record.key).revision) + 1))
 
     def durable(self, record: CursorRecord) -> None:
-        """Notes that a record is in the log; records become durable in the order in which they were submitted."""
+        """Records that a record is in the log; records become durable in the order in which they were submitted."""
         key = record.key
         self._records[key] = record
         self.begin_use()
@@ -171,13 +173,13 @@ class CursorTable(CursorRecords):
             del self._submitted[key]
 
     def failed(self, record: CursorRecord) -> None:
-        """Notes that a record was not written: none after it that was submitted will be, see the top of the file."""
+        """Records that a record was not written: no later submitted record will be, see the top of the file."""
         newest = self._submitted.get(record.key)
         if newest is not None and newest.revision >= record.revision:
             del self._submitted[record.key]
 
     def forget(self, tombstone: CursorRecord) -> bool:
-        """Forgets a deleted cursor, of which nothing is left elsewhere; returns False if it was created again meanwhile."""
+        """Forgets a deleted cursor without a trace elsewhere; returns False if it was created again meanwhile."""
         if self._records.get(tombstone.key) is not tombstone or tombstone.key in self._submitted:
             return False
         del self._records[tombstone.key]
@@ -211,7 +213,7 @@ class CursorTable(CursorRecords):
 
 
 def has_saved(record: CursorRecord, change: CursorChange) -> bool:
-    """Returns whether this record has the commit of a consumer, or for other saves a position that is not before theirs."""
+    """Returns whether this record has the commit of a consumer, or for other saves a position at or after theirs."""
     if change.fence is not None:
         return record.fence == change.fence and record.number >= change.number
     at, cursor = record.cursor, change.cursor
@@ -221,7 +223,7 @@ def has_saved(record: CursorRecord, change: CursorChange) -> bool:
 
 
 def _is_gap(at: Cursor | None, change: CursorChange) -> bool:
-    """Returns whether a save follows one of its reader that was not written: the cursor is not after the event that this one covered."""
+    """Returns whether an earlier save of the reader was not written: the cursor is not after the event that this save's `after` names."""
     if change.after is None or change.cursor is None:
         return False
     if at is None:

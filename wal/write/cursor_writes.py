@@ -2,16 +2,16 @@
 
 It is a member of the pchannel's group, so changes of cursors are ordered with the other calls. How it works:
 
-* a transaction that saves a cursor (`TxnSubmission.change`) is judged by `admit` in the turn in which it joins a frame; other changes are
-  `CursorOperation`s, told to this member, and written as records alone;
-* a save below the first event of the log that the cursor reads is refused. A truncation that is under way counts as done: it has published
-  how far it goes before it looked at the cursors (`wal/node/retention/keeper.py`), so that no save comes between;
-* the save of a transaction whose key was seen before (`save_after`) waits until that first transaction is durable, and so do the later
-  saves of its cursor;
-* if a frame is refused, the later changes of its cursors that wait for a frame fail with it: a later save must not pass messages whose
+* `admit` decides about the save of a transaction (`TxnSubmission.change`) in the turn in which it joins a frame. Other changes are
+  `CursorOperation`s of this member, and are written as records alone.
+* A save below the first event of the log that the cursor reads is refused. A truncation under way counts as done: it publishes how far it
+  goes before it reads the cursors (`wal/node/retention/keeper.py`), so that no save comes between.
+* The save of a transaction with a repeated key (`save_after`) waits until the first transaction is durable, and so do the later saves of
+  its cursor.
+* If a frame is refused, the later changes of its cursors that wait for a frame fail with it: a later save must not pass messages whose
   output was never written.
 
-`CursorTable` decides what a change means. A record counts once its frame is durable.
+`CursorTable` decides the meaning of a change. A record counts once its frame is durable.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from wal.write.ticks import Holder, TickSupply
 class CursorOperation(msgspec.Struct, gc=False):
     """A change of a cursor without bodies. `change` is a save; otherwise `make` returns the record of another change, or None.
 
-    The future gets the record once it is durable, or None if there was nothing to write. `first` is the outcome of a transaction that has
-    to be durable before.
+    The future gets the record once it is durable, or None if nothing has to be written. `first` is the outcome of a transaction that has to
+    be durable before.
     """
 
     key: CursorKey
@@ -51,8 +51,9 @@ class CursorOperation(msgspec.Struct, gc=False):
 
 
 def save_after(change: CursorChange, first: asyncio.Future[Any], future: Settles[Any]) -> CursorOperation:
-    """Returns the save of a transaction whose key was seen before: once the `first` result is known it is made, if it moves the cursor
-    forward, and the caller's future gets that result."""
+    """Returns the save of a transaction with a repeated key. It is made once the `first` result is known, if it moves the cursor forward;
+    the caller's future gets that result.
+    """
     saved: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
 
     def done(saved: asyncio.Future[CursorRecord | None]) -> None:
@@ -66,7 +67,7 @@ def save_after(change: CursorChange, first: asyncio.Future[Any], future: Settles
 
 
 class Admits(Holder, Protocol):
-    """Has changes of cursors admitted: a vchannel those of transactions, `CursorWrites` others."""
+    """Submits changes of cursors to `admit`: a vchannel those of transactions, `CursorWrites` others."""
 
     def released(self, operation: Any) -> None:
         """Continues an operation that waited for an earlier save."""
@@ -84,17 +85,19 @@ class CursorWrites(StateWrites):
         super().__init__(group, frames, ticks, in_flight)
         self.table: CursorTable = table
         self.first_for: Callable[[Cursor], LogPosition] = lambda _: (0, 0)
-        """Returns the first event of the log that a cursor reads, as far as truncations under way leave one."""
+        """Returns the first event of the log that a cursor reads, after all truncations under way."""
         self.on_settled: Callable[[CursorKey], object] | None = None
         """Called with each cursor of which a record became durable or failed."""
         self._barriers = barriers
         self._waiting: dict[CursorKey, list[tuple[Admits, Any]]] = {}
-        """The saves of cursors that wait for a transaction before them, and those that came after them."""
+        """The saves of cursors that wait for an earlier transaction, and the later ones. Invariant: the first entry of a cursor waits for
+        its `first`; every later save of that cursor waits here after it, so that saves keep the order of their calls.
+        """
 
     # -- turns
 
     def released(self, operation: CursorOperation) -> None:
-        """Carries an operation out; a save waits for an earlier one that waits for its `first`, other changes do not."""
+        """Carries an operation out; a save waits after an earlier save that waits for its `first`, other changes do not."""
         change, first = operation.change, operation.first
         if change is not None and (waiting := self._waiting.get(operation.key)) is not None:
             waiting.append((self, operation))
@@ -122,9 +125,9 @@ class CursorWrites(StateWrites):
             self._answer_settled(operation.key, operation.future, None, change)
 
     def admit(self, holder: Admits, submission: TxnSubmission) -> bool:
-        """Judges the save of a transaction that joins a frame now; returns whether it may.
+        """Decides about the save of a transaction that joins a frame now; returns whether it joins.
 
-        Otherwise the transaction waits for an earlier save and comes back by `released`, or it is over: its caller has the error, or the
+        Otherwise the transaction waits for an earlier save and comes back by `released`, or it has ended: its caller has the error, or the
         success of the same commit that was sent before.
         """
         change = submission.change
@@ -137,7 +140,7 @@ class CursorWrites(StateWrites):
         except WALError as error:
             holder.refuse([submission], error)
             return False
-        if record is None and change.fence is not None:  # it was sent again: its bodies were written with it
+        if record is None and change.fence is not None:  # a repeated commit: its bodies were written with the first
             self._in_flight.release(submission.in_flight)
             self._answer_settled(change.key, submission.future, AppendResult(None, None, None, duplicate=True), change)
             return False
@@ -171,14 +174,14 @@ class CursorWrites(StateWrites):
 
     def take_out(self, chosen: Callable[[tuple[Admits, Any]], bool]) -> list[tuple[Admits, Any]]:
         """Removes and returns the chosen operations that wait for another save of their cursor."""
-        taken: list[tuple[Admits, Any]] = []
+        chosen_entries: list[tuple[Admits, Any]] = []
         for waiting in self._waiting.values():
-            taken += [entry for entry in waiting[1:] if chosen(entry)]
+            chosen_entries += [entry for entry in waiting[1:] if chosen(entry)]
             waiting[1:] = [entry for entry in waiting[1:] if not chosen(entry)]
-        return taken
+        return chosen_entries
 
     def stop(self, error: WALError) -> None:
-        """Fails what waits for another save: the pchannel writes nothing any more."""
+        """Fails the operations that wait for another save: the pchannel writes nothing any more."""
         stopped, self._waiting = self._waiting, {}
         for waiting in stopped.values():
             for holder, operation in waiting:
@@ -187,7 +190,7 @@ class CursorWrites(StateWrites):
     # -- outcomes
 
     def durable(self, record: CursorRecord) -> None:
-        """Notes that a record is in the log."""
+        """Records that a record is in the log."""
         self.table.durable(record)
         if record.deleted:
             self.table.forget(record)
@@ -195,7 +198,7 @@ class CursorWrites(StateWrites):
             self.on_settled(record.key)
 
     def failed(self, record: CursorRecord) -> None:
-        """Notes that a record was not written, and fails the later changes of the cursor that wait for a frame."""
+        """Records that a record was not written, and fails the later changes of the cursor that wait for a frame."""
         if self.table.is_pending(record.key):
             self.table.failed(record)
             if self._frames.fault is None:
@@ -217,8 +220,9 @@ class CursorWrites(StateWrites):
         )
 
     def _answer_settled(self, key: CursorKey, future: Answers[Any], result: Any, change: CursorChange | None) -> None:
-        """Answers a caller with nothing to write once what it relies on is durable: the newest record, or an earlier one if that is enough
-        for a `change`."""
+        """Answers a caller with nothing to write once the record that it relies on is durable: the newest one, or an earlier one if that is
+        enough for a `change`.
+        """
         newest = self.table.newest(key)
 
         def answer() -> None:

@@ -26,7 +26,7 @@ class InFlight:
         """The number of callers that had to wait for room."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.queued: bool = False
-        """Whether a new caller has to wait or is refused, however little it asks for."""
+        """Whether a new caller has to wait or is refused, however small its request."""
         self._cause: Callable[[], BaseException] | None = None
 
     @property
@@ -41,7 +41,7 @@ class InFlight:
         self.size += size
 
     def refusal(self, size: int) -> BaseException:
-        """Returns why there is no room for this many bytes: a WouldBlockError, or the cause given to `fail`."""
+        """Returns why this many bytes find no room: a WouldBlockError, or the cause given to `fail`."""
         if self._cause is not None:
             return self._cause()
         self.refused += 1
@@ -51,7 +51,7 @@ class InFlight:
         )
 
     def force(self, size: int) -> None:
-        """Takes room without asking, for a commit: its bodies were bounded when they were appended."""
+        """Takes room without a check, for a commit: its bodies were bounded when they were appended."""
         self.size += size
 
     def has_room(self, size: int) -> bool:
@@ -76,12 +76,12 @@ class InFlight:
             if waiter in self._waiters:  # the caller gave up waiting: the next one may fit
                 self._waiters.remove(waiter)
                 self._serve()
-            elif not future.cancelled() and future.exception() is None:  # it got room, but the caller never learns of it
+            elif not future.cancelled() and future.exception() is None:  # it got room, but the caller never sees it
                 self.release(size)
             raise
 
     async def sent(self, size: int, send: Callable[[], _T | None]) -> _T:
-        """Takes room, waiting for it in turn, and returns what `send` returns, which is not None; gives the room back if it raises."""
+        """Takes room, waiting for it in turn, and returns the result of `send`, which is not None; gives the room back if it raises."""
         await self.take(size)
         try:
             result = send()

@@ -1,8 +1,8 @@
 """KeyedWrites: the callers of keyed appends, and the table of keys of their pchannel.
 
 Owns the callers that wait for a key: the caller whose append is written, and the sharers, which called with the same key while it was in
-flight. Each of them gets one answer, the first result or its failure. `IdempotencyTable` decides what a key means. Every call
-happens in a turn of the group or when a frame is settled.
+flight. Each of them gets one answer, the first result or its failure. `IdempotencyTable` decides the meaning of a key. Every call happens
+in a turn of the group or when a frame is settled.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class KeyedWrites:
     """The keyed appends of one pchannel.
 
     `origin` returns the frame at a position, `now_ms` the milliseconds of the newest tick, `alive` whether the pchannel still writes.
-    `withdraw` fails the operations with these claims that were not handed over yet. `channel` is the pchannel, for warnings. The key of
-    a message in `schedule`, which waits for its time, is refused.
+    `withdraw` fails the operations with these claims that the backend does not have yet. `channel` is the pchannel, for warnings. The key
+    of a message in `schedule`, which waits for its delivery time, is refused.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class KeyedWrites:
     def claim_run(self, scope: tuple[RunName, ...], appends: list[KeyedAppend]) -> bool:
         """Claims the keys of these appends at once, if they are new, and no append waits for a barrier or is exclusive.
 
-        All keys must be of one kind. Returns False if none was claimed.
+        All keys must be of one kind. Returns False if no key was claimed.
         """
         keys = [append.key for append in appends if not append.barrier and not append.exclusive]
         if self._schedule and any(self._is_scheduled(scope, key) for key in keys):
@@ -175,7 +175,7 @@ class KeyedWrites:
             self._withdraw(frozenset(later))
 
     def give_up(self, claim: Claim, future: Settles[AppendResult]) -> list[Settles[Any]]:
-        """Does what `failed` does, but returns the callers, which get the error later."""
+        """Fails the operation as `failed` does, but returns the callers, which get the error later."""
         alive = self._alive()
         later = self.table.failed(claim, claim.key, final=not alive)
         callers: list[Settles[Any]] = [future, *claim.sharers_of(claim.key)]
@@ -210,28 +210,28 @@ def _out_of_order(claim: Claim) -> InvalidRequestSeqError:
 
 
 def is_abandoned(operation: Any, gone: frozenset[Any]) -> bool:
-    """Returns whether an operation that waits for its barrier has callers among these futures, and no other one who still waits.
+    """Returns whether an operation that waits for its barrier has callers among these futures, and no other waiting caller.
 
-    It has no tick yet, so what its callers are told is certain. One whose result others share goes on for them, and so does one with a
-    producer's key: the later sequences of its producer wait for it, and would fail with it. The futures of one that goes on, although its
-    callers are among these, get an UnknownOutcomeError.
+    It has no tick yet, so the error of its callers is certain. An operation whose result other callers share continues for them. So does an
+    operation with a producer's key: the later sequences of its producer wait for it, and would fail with it. If an operation continues
+    although its callers are among these, their futures get an UnknownOutcomeError.
     """
     claim: Claim | None = getattr(operation, "claim", None)
     if claim is None:
         return operation.future in gone
     callers = (operation.future, *claim.sharers_of(claim.key))
-    left = gone.intersection(callers)
-    if not left:
+    callers_left = gone.intersection(callers)
+    if not callers_left:
         return False
-    if not isinstance(claim.key, ProducerKey) and all(caller in left or caller.done() for caller in callers):
+    if not isinstance(claim.key, ProducerKey) and all(caller in callers_left or caller.done() for caller in callers):
         return True
-    for caller in left:
+    for caller in callers_left:
         fail_future(caller, _goes_on(claim.key))
     return False
 
 
 def withdrawn() -> IgnoredOperationError:
-    """Returns the error of an operation that was taken out: nothing of it is written."""
+    """Returns the error of an operation that was withdrawn: no part of it is written."""
     return IgnoredOperationError("the append was withdrawn while it waited for its barrier; nothing of it was written")
 
 

@@ -55,13 +55,13 @@ class RecoveryState:
         return self.keys.changes + self.copies.changes + self.cursors.changes + self.schedule.changes
 
     def take_changes(self) -> StateChanges:
-        """Returns the changes since the last checkpoint, for one that begins now; later changes count for the next."""
-        taken = StateChanges(tuple([table.changes for table in self.tables]), frozenset(self.copies.forgotten), self.schedule.grown)
+        """Returns the changes since the last checkpoint, for a checkpoint that begins now; later changes count for the next."""
+        changes = StateChanges(tuple([table.changes for table in self.tables]), frozenset(self.copies.forgotten), self.schedule.grown)
         for table in self.tables:
             table.changes = 0
         self.schedule.grown = 0
         self.copies.forgotten.clear()
-        return taken
+        return changes
 
     def give_back(self, changes: StateChanges) -> None:
         """Counts the changes again of a checkpoint that was not stored."""
@@ -71,7 +71,7 @@ class RecoveryState:
         self.copies.forgotten |= changes.forgotten
 
     def replay(self, position: int, view: FrameView, *, live: Live | None = None) -> int:
-        """Applies one durable frame written after the checkpoint; returns how many changes it holds."""
+        """Applies one durable frame written after the checkpoint; returns its number of changes."""
         return sum([table.replay(position, view, live=live) for table in self.tables])
 
     def snapshot(self) -> Iterator[bytes]:
@@ -84,7 +84,7 @@ class RecoveryState:
             table.restore(blob, live=live)
 
     def recovered(self) -> None:
-        """Releases what was only needed for recovery."""
+        """Releases objects that only recovery needed."""
         self.copies.recovered()
 
 
@@ -92,7 +92,7 @@ PAGE_BYTES: Final = 1 << 20
 
 
 async def recover(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint, *, live: Live | None = None) -> tuple[int, int]:
-    """Sets empty tables to their state at the end of the log; returns what `replay` returns.
+    """Sets empty tables to their state at the end of the log; returns the result of `replay`.
 
     `live` returns whether a vchannel still exists. The log must not be written meanwhile. Raises CorruptionError if the checkpoint's state
     is missing or damaged; the error names the file and the remedy.
@@ -107,7 +107,7 @@ async def recover(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint
         counts = await replay(log, state, checkpoint.position, live=None if live is None else functools.cache(live))
         state.recovered()
         lasts = state.lasts
-        # A state of version 0.1.0 has no last events: those are looked up once in all that the log holds.
+        # A state of version 0.1.0 has no last events: those are looked up once in all frames of the log.
         start = checkpoint.position if lasts.complete else log.extents()[0].start
         lasts.recovered(await log.last_events(start), live=live)
         return counts
@@ -117,9 +117,9 @@ async def recover(log: PChannelLog, state: RecoveryState, checkpoint: Checkpoint
 
 
 async def replay(log: PChannelLog, state: RecoveryState, start: int, *, live: Live | None = None) -> tuple[int, int]:
-    """Applies the frames at or after `start`; returns how many keyed events and broadcasts there were, and their `keyed_bytes`.
+    """Applies the frames at or after `start`; returns the number of keyed events and broadcasts, and their `keyed_bytes`.
 
-    Only frames that hold any are read, where an index of the log knows them.
+    An index of the log selects the frames that contain any; without one all frames are read.
     """
     count = size = 0
     reading = asyncio.ensure_future(log.read_keyed(start, bytes_max=PAGE_BYTES))

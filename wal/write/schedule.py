@@ -1,7 +1,7 @@
-"""ScheduleTable: the messages of one pchannel that wait for their time, and the bytes of their records. Pure.
+"""ScheduleTable: the messages of one pchannel that wait for their delivery time, and the bytes of their records. Pure.
 
-A scheduled message is state of the pchannel, not an event: it has no id and no tick until it is due. Then it is appended in one frame with
-the record that it waits no more, so it is in the log once, whatever crashes. Until then it is in a record of a frame, and in every
+A scheduled message is state of the pchannel, not an event: it has no id and no tick until it is due. Then one frame has both the message
+and the record that it waits no more, so it is in the log once, whatever crashes. Until then it is in a record of a frame, and in every
 checkpoint; the frame may be truncated.
 
     (none) --submit--> submitted --durable--> pending --take_due | withdraw--> leaving --removed--> (none)
@@ -39,12 +39,12 @@ from wal.storage.state_table import RECORD_VERSION, Decoders, Live, RecordTable,
 from wal.timestamp.timestamp import MILLISECONDS_MAX
 
 OVERHEAD: Final = 512
-"""What a message takes in memory beside its payload, properties, key and vchannel, rounded up."""
+"""The memory of a message beside its payload, properties, key and vchannel, rounded up."""
 GARBAGE_MIN: Final = 64
 
 
 class State(enum.Enum):
-    """The state of a scheduled message; GONE is the end of all ways."""
+    """The state of a scheduled message; GONE is the last state."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
@@ -76,7 +76,7 @@ class Scheduled(msgspec.Struct, gc=False, eq=False):
 
     @property
     def taken(self) -> int:
-        """The bytes that it takes, as the bound counts them."""
+        """The bytes of the message, as the bound counts them."""
         return self.size + 4 * len(self.key) + 4 * len(self.name[0]) + OVERHEAD
 
     def encoded(self) -> bytes:
@@ -121,7 +121,7 @@ def decode_numbers(payload: bytes) -> list[int]:
 class ScheduleTable(RecordTable):
     """The scheduled messages of one pchannel: at most `count_max`, of `bytes_max` bytes together. The floor is the next number.
 
-    `next_due_ms` is the smallest time of a pending message, infinity if none is pending.
+    `next_due_ms` is the smallest time of a pending message, infinity without one.
     """
 
     what = "scheduled messages"
@@ -131,7 +131,7 @@ class ScheduleTable(RecordTable):
     def __init__(self, *, count_max: int = 65_536, bytes_max: int = 32 << 20) -> None:
         super().__init__(floors=(1,))
         self.grown: int = 0
-        """The bytes of what was scheduled since the last checkpoint."""
+        """The bytes of the messages scheduled since the last checkpoint."""
         self.bytes: int = 0
         """The bytes of all messages, as the bound counts them."""
         self.next_due_ms: float = math.inf
@@ -140,14 +140,16 @@ class ScheduleTable(RecordTable):
         self._by_number: dict[int, Scheduled] = {}
         self._by_name: dict[RunName, dict[str, Scheduled]] = {}
         self._heap: list[tuple[int, int, int, Scheduled]] = []
-        """Time, number and a count that differs for each entry, with every pending message, and others that are pending no more."""
+        """Time, number and a count that differs for each entry. Invariant: it has every pending message, and may have others, which `_look`
+        removes.
+        """
         self._pushed = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
 
     def find(self, name: RunName, key: str) -> Scheduled | None:
-        """Returns the message with this key for a vchannel, in whichever state; None if there is none."""
+        """Returns the message with this key for a vchannel, in whichever state, or None."""
         messages = self._by_name.get(name)
         return None if messages is None else messages.get(key)
 
@@ -163,15 +165,15 @@ class ScheduleTable(RecordTable):
     def submit(
         self, name: RunName, key: str, due_ms: int, *, keyed: bool, message_type: int, properties: bytes, payload: bytes
     ) -> Scheduled:
-        """Takes a message whose record is written next; its key is not in use. The caller calls `durable` or `failed` with it.
+        """Accepts a message whose record is written next; its key is not in use. The caller calls `durable` or `failed` with it.
 
-        Raises WouldBlockError if there is no room for it, InvalidArgumentError if there never is.
+        Raises WouldBlockError without room for it, InvalidArgumentError if it never fits.
         """
         message = Scheduled(self.floors[0], name, key, keyed, due_ms, message_type, properties, payload, State.SUBMITTED)
-        taken = message.taken
-        if taken > self._bytes_max:
+        size = message.taken
+        if size > self._bytes_max:
             raise InvalidArgumentError(
-                f"a message of {taken} bytes (with what it takes in memory) is over scheduled_bytes_max={self._bytes_max}: store the "
+                f"a message of {size} bytes (with what it takes in memory) is over scheduled_bytes_max={self._bytes_max}: store the "
                 "payload in another place and schedule a reference, or raise the setting"
             )
         if len(self) >= self._count_max:
@@ -179,42 +181,42 @@ class ScheduleTable(RecordTable):
                 f"{len(self)} messages wait for their time on the pchannel of vchannel {name[0]!r}, which is all of scheduled_max="
                 f"{self._count_max}: cancel some of them, try again when some are delivered, or raise the setting"
             )
-        if self.bytes + taken > self._bytes_max:
+        if self.bytes + size > self._bytes_max:
             raise WouldBlockError(
-                f"messages of {self.bytes} bytes wait for their time on the pchannel of vchannel {name[0]!r}, and {taken} more would pass "
+                f"messages of {self.bytes} bytes wait for their time on the pchannel of vchannel {name[0]!r}, and {size} more would pass "
                 f"scheduled_bytes_max={self._bytes_max}: cancel some of them, try again when some are delivered, or raise the setting"
             )
         self._insert(message)
         return message
 
     def durable(self, message: Scheduled) -> None:
-        """Notes that the record of a submitted message is in the log."""
+        """Records that the record of a submitted message is in the log."""
         self.changed()
         self.grown += message.taken
         if message.state is State.SUBMITTED:
             self._wait(message)
 
     def failed(self, message: Scheduled) -> None:
-        """Notes that the record of a submitted message was not written."""
+        """Records that the record of a submitted message was not written."""
         self._forget(message)
 
     def take_due(self, now_ms: int, *, count_max: int, bytes_max: int) -> list[Scheduled]:
-        """Takes pending messages that are due, the earliest first: at least one if there is one, and no more than the bounds allow.
+        """Takes pending messages that are due, the earliest first: at least one if any is due, and no more than the bounds allow.
 
         The caller calls `removed` or `kept` with them.
         """
-        taken: list[Scheduled] = []
+        due: list[Scheduled] = []
         size = 0
-        while self.next_due_ms <= now_ms and len(taken) < count_max:
+        while self.next_due_ms <= now_ms and len(due) < count_max:
             message = self._heap[0][3]
             size += message.taken
-            if taken and size > bytes_max:
+            if due and size > bytes_max:
                 break
             heapq.heappop(self._heap)
             message.state = State.LEAVING
-            taken.append(message)
+            due.append(message)
             self._look()
-        return taken
+        return due
 
     def withdraw(self, message: Scheduled) -> None:
         """Takes a pending message before its time; the caller calls `removed` or `kept` with it."""
@@ -223,13 +225,13 @@ class ScheduleTable(RecordTable):
         self._look()
 
     def removed(self, messages: Sequence[Scheduled]) -> None:
-        """Notes that it is in the log that these leaving messages wait no more."""
+        """Records that the end of the wait of these leaving messages is in the log."""
         self.changed(len(messages))
         for message in messages:
             self._forget(message)
 
     def kept(self, messages: Sequence[Scheduled]) -> None:
-        """Notes that it was not written that these leaving messages wait no more: they are pending again."""
+        """Makes these leaving messages pending again: the end of their wait was not written."""
         for message in messages:
             if message.state is State.LEAVING:
                 self._wait(message)
@@ -297,7 +299,7 @@ class ScheduleTable(RecordTable):
         self._look()
 
     def _look(self) -> None:
-        """Removes what is pending no more from the front of the heap, or all of it if it is most of the heap."""
+        """Removes messages that are no longer pending from the front of the heap, or all of them if they are most of the heap."""
         heap = self._heap
         if len(heap) > 2 * len(self._by_number) + GARBAGE_MIN:
             heap[:] = [entry for entry in heap if entry[3].state is State.PENDING]

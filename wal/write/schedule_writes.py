@@ -1,16 +1,16 @@
-"""ScheduleWrites: writes the records of scheduled messages, and appends the messages when their time has come.
+"""ScheduleWrites: writes the records of scheduled messages, and appends the messages at their delivery time.
 
 All its calls are made in a turn of the pchannel's group, or when a frame is settled: an append with a time and a cancellation by the
-vchannel of the message, `deliver` by the timer of the pchannel (`time_tick_interval_s`) while something is due. Nothing is done while
-nothing is due, and nothing of it is on the way of an ordinary append.
+vchannel of the message, `deliver` by the timer of the pchannel (`time_tick_interval_s`) while a message is due. It costs nothing while no
+message is due, and ordinary appends do not pass through it.
 
-What is due is appended as ordinary messages, in one frame with the record that it waits no more, so each message is in the log once,
-whatever crashes. One such frame is under way at a time, with a bounded number of messages; the next one follows as soon as it is durable.
-If it is refused (a full disk), its messages wait for the next turn of the timer. A message is due once both the ticks and the trusted wall
-clock have passed its time: its tick is at or above its time, and neither ticks that are ahead of the clock nor a clock that jumps ahead
-and comes back make it early. A message with an idempotency key is remembered as any append with a key is.
+Due messages are appended as ordinary messages, in one frame with the record that they wait no more, so each message is in the log once,
+whatever crashes. Only one such frame is under way, with a bounded number of messages; the next one follows as soon as it is durable. If it
+is refused (a full disk), its messages wait for the next turn of the timer. A message is due once both the ticks and the trusted wall clock
+have passed its time. So its tick is at or above its time, and neither ticks ahead of the clock nor a clock that jumps ahead and comes back
+make it early. A message with an idempotency key is remembered as any append with a key is.
 
-The first scheduled message of a pchannel waits until a checkpoint says that there are any (`Checkpointer.mark`). An older version, which
+The first scheduled message of a pchannel waits until a checkpoint records that there are any (`Checkpointer.mark`). An older version, which
 would forget such messages, refuses the checkpoint.
 """
 
@@ -35,7 +35,7 @@ from wal.write.ticks import TickSupply
 
 BATCH_MESSAGES: Final = 256
 BATCH_BYTES: Final = 1 << 20
-"""A frame delivers at most so many messages, which take at most so many bytes, but at least one: building it takes about a millisecond."""
+"""The most bytes of messages that a frame delivers, but at least one message: building it takes about a millisecond."""
 RECORD_OVERHEAD: Final = 64
 """The bytes of a record of a scheduled message beside its fields, rounded up."""
 
@@ -78,8 +78,8 @@ class LeavingSubmission(Submission):
 class ScheduleWrites:
     """The scheduled messages of one pchannel.
 
-    `due_ms` returns the wall time up to which messages are due; `mark` has a checkpoint say that there are any, and calls back with its
-    outcome.
+    `due_ms` returns the wall time up to which messages are due. `mark` makes a checkpoint record that there are any, and calls back with
+    its outcome.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class ScheduleWrites:
         self._unmarked: list[tuple[VChannelMember, ScheduledAppend]] = []
         """The operations that wait for `mark`."""
         self._callers: dict[int, list[Answers[ScheduledResult]]] = {}
-        """By the number of a submitted message: who gets to know that it is durable, the first caller first."""
+        """By the number of a submitted message: the callers that get its result when it is durable, the first caller first."""
         self._cancels: dict[int, list[Answers[bool]]] = {}
-        """By the number of a message that is leaving, or is submitted: who wants to cancel it."""
+        """By the number of a leaving or submitted message: the callers that want to cancel it."""
         self._under_way: LeavingSubmission | None = None
-        """What is being delivered."""
+        """The messages that are being delivered."""
         self._delivering: frozenset[RunName] = frozenset()
-        """The vchannels that it is for."""
+        """The vchannels of these messages."""
 
     def pending(self, name: RunName) -> int:
-        """Returns the serial of the submission that delivers to this vchannel; 0 if there is none."""
+        """Returns the serial of the submission that delivers to this vchannel; 0 without one."""
         return self._under_way.serial if self._under_way is not None and name in self._delivering else 0
 
     # -- operations of the vchannels
@@ -137,7 +137,7 @@ class ScheduleWrites:
             self._ticks.hold(vchannel, [operation])
             return
         if operation.due_ms <= self._now_ms():
-            self.deliver()  # what was due before it comes before it
+            self.deliver()  # earlier messages that are due come first
             self._append_now(vchannel, operation)
             return
         if not self._marked:
@@ -161,7 +161,7 @@ class ScheduleWrites:
         self._frames.submit(RecordSubmission(lambda draft: draft.scheduled(message.encoded()), settled, size=record_size, in_flight=size))
 
     def cancel(self, vchannel: VChannelMember, operation: CancelScheduled) -> None:
-        """Cancels a message that waits for its time; the future gets False if there is none, or if it was delivered first."""
+        """Cancels a message that waits for its delivery time; the future gets False if it does not exist, or was delivered first."""
         message = self.table.find(vchannel.run_name, operation.key)
         if message is None:
             answer_future(operation.future, False)
@@ -201,7 +201,7 @@ class ScheduleWrites:
         return min(self._ticks.oracle.last >> LOGICAL_BITS, self._due_ms())
 
     def deliver(self) -> None:
-        """Appends what is due now, unless the messages before it are not durable yet."""
+        """Appends the due messages, unless earlier ones are not durable yet."""
         if self._under_way is not None or self._frames.fault is not None:
             return
         if messages := self.table.take_due(self._now_ms(), count_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES):
@@ -230,7 +230,7 @@ class ScheduleWrites:
                 self._answer_cancels(message, cancelled=True)  # its vchannel was dropped
 
     def delivered(self, submission: LeavingSubmission, origin: Origin, first_tick: int) -> None:
-        """Notes that messages are in the log, and delivers what is due after them."""
+        """Records that messages are in the log, and delivers the messages that are due after them."""
         for index, message in enumerate(submission.messages, submission.first):
             if message.keyed and message.state is not State.GONE:
                 message_id = origin.message_id(index)
@@ -242,13 +242,13 @@ class ScheduleWrites:
         self.deliver()
 
     def left(self, submission: LeavingSubmission) -> None:
-        """Notes that messages wait no more."""
+        """Records that messages wait no more."""
         self.table.removed(submission.messages)
         for message in submission.messages:
             self._answer_cancels(message, cancelled=not submission.delivers)
 
     def not_left(self, submission: LeavingSubmission, error: BaseException) -> None:
-        """Notes that nothing of a delivery or of a cancellation was written."""
+        """Records that no part of a delivery or of a cancellation was written."""
         if submission is self._under_way:
             self._under_way = None
         self.table.kept(submission.messages)

@@ -1,4 +1,4 @@
-"""StateWrites: what the members of a pchannel's group have in common that write changes of one of its tables.
+"""StateWrites: the common part of group members that write changes of one of a pchannel's tables.
 
 They take operations in the order of the calls; while there are no ticks, operations are held. A defect ends one member alone: it refuses
 every later operation, and the pchannel continues, including the frames under way.
@@ -18,7 +18,7 @@ from wal.write.ticks import TickSupply
 
 
 class StateWrites(Member, abc.ABC):
-    """The changes of one table of a pchannel. `ended` says in an error what it does no more after a defect."""
+    """The changes of one table of a pchannel. `ended` names, in an error, the work that ends after a defect."""
 
     ended: ClassVar[str]
 
@@ -73,4 +73,4 @@ class StateWrites(Member, abc.ABC):
 
     @abc.abstractmethod
     def stop(self, error: WALError) -> None:
-        """Fails the operations that wait in here: none of them is carried out any more."""
+        """Fails the operations that wait in here: they are not carried out any more."""

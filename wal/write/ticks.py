@@ -1,10 +1,10 @@
-"""The ticks of a pchannel: those that it takes from the oracle (`TickSupply`), and the one up to which it promises to be complete. Pure.
+"""The ticks of a pchannel: new ones from the oracle (`TickSupply`), and the promised tick, up to which it is complete. Pure.
 
-Taking a tick never waits: if the oracle has to save a new limit first, one request is sent for all callers that found no tick.
-Operations that need a tick are held meanwhile, together with every later operation, which must not overtake them.
+Taking a tick never waits: if the oracle has to save a new limit first, one request is sent for all callers without a tick. Operations that
+need a tick are held meanwhile, together with every later operation, which must not overtake them.
 
 Everything at or below the promised tick (others call it watermark or closed timestamp) is in the log, and nothing at or below it follows
-(D4). `PromisedTick` computes it, `BarrierHeap` holds the appends that wait until it passes their barrier, and `TickFrames` says when it
+(D4). `PromisedTick` computes it, `BarrierHeap` has the appends that wait until it passes their barrier, and `TickFrames` decides when it
 should be written to the log.
 """
 
@@ -79,16 +79,16 @@ class TickSupply:
             self.held += [(holder, operation) for operation in operations]
 
     def take_held(self) -> list[tuple[Holder, Any]]:
-        """Returns all held operations and holds them no longer, since the request was answered."""
+        """Returns and releases all held operations, since the request was answered."""
         self._requested = False
-        held, self.held = self.held, []
-        return held
+        operations, self.held = self.held, []
+        return operations
 
     def take_held_by(self, holder: Holder) -> list[Any]:
-        """Returns the held operations of one holder, which accepts no more, and holds them no longer."""
-        taken = [operation for owner, operation in self.held if owner is holder]
+        """Returns the held operations of one holder, which accepts no more, and releases them."""
+        operations = [operation for owner, operation in self.held if owner is holder]
         self.held = [waiting for waiting in self.held if waiting[0] is not holder]
-        return taken
+        return operations
 
     def stop(self, fault: WALError) -> None:
         """Refuses every operation that is held now or later: nothing is written any more."""
@@ -104,10 +104,10 @@ IDLE_S: Final = 10.0
 
 
 class PromisedTick:
-    """`tick` is the tick promised so far; `in_flight` are the first ticks of the frames that are handed over and not yet durable.
+    """`tick` is the tick promised so far; `in_flight` are the first ticks of the frames that were handed over and are not yet durable.
 
-    The promised tick is one less than the first tick of the oldest frame in flight. Without such a frame it is the last durable tick,
-    or a fresh tick that is taken only for this purpose. It never decreases.
+    The promised tick is one less than the first tick of the oldest frame in flight. Without such a frame it is the last durable tick, or a
+    fresh tick that is taken only for this purpose. It never decreases.
     """
 
     __slots__ = ("in_flight", "tick")
@@ -117,13 +117,13 @@ class PromisedTick:
         self.in_flight: deque[int] = deque()
 
     def submitted(self, first_tick: int) -> None:
-        """Notes that a frame with this first tick was handed over."""
+        """Records that a frame with this first tick was handed over."""
         self.in_flight.append(first_tick)
 
     def settled(self, last_tick: int, *, durable: bool) -> int:
-        """Notes that the oldest frame in flight is durable, or failed and is not in the log; returns the promised tick.
+        """Records that the oldest frame in flight is durable, or failed and is not in the log; returns the promised tick.
 
-        A failed frame does not raise it, since nobody looks then for the barriers that it would pass.
+        A failed frame does not raise it, since no caller then releases the barriers that it would pass.
         """
         self.in_flight.popleft()
         if durable:
@@ -160,7 +160,7 @@ class BarrierHeap(Generic[T]):
 
     @property
     def smallest(self) -> int | None:
-        """The smallest barrier, which is passed next; None if nothing waits."""
+        """The smallest barrier, which is passed next; None without a waiting item."""
         return self._heap[0][0] if self._heap else None
 
     def wait(self, barrier: int, item: T) -> None:
@@ -177,11 +177,11 @@ class BarrierHeap(Generic[T]):
 
     def take_out(self, is_meant: Callable[[T], bool]) -> list[T]:
         """Takes out the wanted items, in the order of arrival; visits all items."""
-        taken = [entry for entry in self._heap if is_meant(entry[2])]
-        if taken:
+        chosen = [entry for entry in self._heap if is_meant(entry[2])]
+        if chosen:
             self._heap = [entry for entry in self._heap if not is_meant(entry[2])]
             heapq.heapify(self._heap)
-        return [item for _, _, item in sorted(taken, key=lambda entry: entry[1])]
+        return [item for _, _, item in sorted(chosen, key=lambda entry: entry[1])]
 
     def drain(self) -> list[T]:
         """Takes out everything, in the order of arrival."""
@@ -189,10 +189,10 @@ class BarrierHeap(Generic[T]):
 
 
 class TickFrames:
-    """Says when a TimeTick frame is due in a log whose readers learn the promised tick only from the log.
+    """Decides when a TimeTick frame is due in a log whose readers get the promised tick only from the log.
 
-    A frame is due soon after data, so that a reader that waits for a tick above the last event need not wait for the next event; and from
-    time to time while nothing is written, so that readers see that the log is alive. `now_s` is monotonic time.
+    A frame is due soon after data, so that a reader that waits for a tick above the last event need not wait for the next event. It is also
+    due from time to time without data, so that readers see that the log is alive. `now_s` is monotonic time.
     """
 
     __slots__ = ("_data", "_last_s")
@@ -202,7 +202,7 @@ class TickFrames:
         self._data = False
 
     def written(self, now_s: float, *, data: bool) -> None:
-        """Notes that a frame is durable; `data` says whether it holds events."""
+        """Records that a frame is durable; `data`: it has events."""
         self._last_s = now_s
         self._data = data
 

@@ -25,7 +25,7 @@ BODY_OVERHEAD: Final = 32
 NAME_OVERHEAD: Final = 80
 """The bytes counted for each vchannel of a transaction in addition to its name: its run and its commit row."""
 OPEN_MAX: Final = 65_536
-"""The maximum number of open transactions on a pchannel. So many take about 64 MiB of memory before they have bodies."""
+"""The maximum number of open transactions on a pchannel. This many take about 64 MiB of memory before they have bodies."""
 _ENDED_MAX: Final = 4096
 """The number of ended transactions whose reason is remembered."""
 
@@ -41,7 +41,7 @@ class TxnLimits(msgspec.Struct, frozen=True):
 
 
 class TxnOwner(msgspec.Struct, frozen=True):
-    """A client over the network, known by its session, and how many transactions and bytes of bodies it may have open on a pchannel.
+    """A client over the network, identified by its session, and the bounds of its open transactions and their bytes on a pchannel.
 
     Milvus' clients name no session: they are one owner.
     """
@@ -83,7 +83,7 @@ class TxnTable:
         self.limits = limits
         self._open: dict[int, OpenTxn] = {}
         self._of_owners: dict[TxnOwner, tuple[int, int]] = {}
-        """How many transactions each owner has open, and the bytes of their bodies."""
+        """The number of open transactions of each owner, and the bytes of their bodies."""
         self._ended: OrderedDict[int, Callable[[], WALError]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -97,9 +97,9 @@ class TxnTable:
     ) -> TxnContext:
         """Opens a transaction on these vchannels.
 
-        Raises InvalidArgumentError if their names alone would not fit a frame, WouldBlockError if OPEN_MAX transactions are open, or as
-        many of the owner as it may have. The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of
-        the idempotency key in a commit row.
+        Raises InvalidArgumentError if their names alone would not fit a frame, WouldBlockError if OPEN_MAX transactions are open, or the
+        owner's bound is reached. The keepalive is rounded to whole milliseconds, as the log keeps it. `key_bytes` is the size of the
+        idempotency key in a commit row.
         """
         if len(self._open) >= OPEN_MAX:
             self.refused += 1
@@ -121,9 +121,9 @@ class TxnTable:
         return context
 
     def append(self, txn_id: int, added: Sequence[tuple[RunName, Record]], *, counted: int, stored: int, barrier: int, now: float) -> int:
-        """Adds bodies, all or none, and renews the keepalive; returns how many bodies the transaction has.
+        """Adds bodies, all or none, and renews the keepalive; returns the number of bodies in the transaction.
 
-        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. If the transaction is over, raises
+        `counted` and `stored` are the bytes of these bodies, as `OpenTxn` has them. If the transaction has ended, raises
         InvalidTransactionStateError after a commit or a rollback, and TransactionExpiredError otherwise. Raises InvalidArgumentError if it
         would get too large, WouldBlockError if all open transactions together would: both leave it open, with only its keepalive renewed.
         """
@@ -141,10 +141,10 @@ class TxnTable:
         if self.size + counted > limits.open_txn_bytes_max:
             self.refused += 1
             raise open_bytes_passed(self.size, counted, limits)
-        if (owner := txn.owner) is not None and (held := self._of_owners[owner][1]) + counted > owner.open_txn_bytes_max:
+        if (owner := txn.owner) is not None and (open_bytes := self._of_owners[owner][1]) + counted > owner.open_txn_bytes_max:
             self.refused += 1
             raise WouldBlockError(
-                f"open transactions of this client hold {held} bytes and {counted} more would pass client_open_txn_bytes_max="
+                f"open transactions of this client hold {open_bytes} bytes and {counted} more would pass client_open_txn_bytes_max="
                 f"{owner.open_txn_bytes_max}: commit or roll back some, or raise the setting; this one stays open"
             )
         bodies += added
@@ -159,8 +159,8 @@ class TxnTable:
     def keep(self, txn_id: int, *, bodies: int, size: int, owner: TxnOwner, now: float) -> None:
         """Renews the keepalive of a transaction whose bodies are kept elsewhere until the commit.
 
-        `size` are the bytes of its `bodies`, as the bounds count them. They take nothing of what all open transactions may hold, since they
-        are not here. Raises as `owned` does, and InvalidArgumentError if the commit would be refused for them.
+        `size` are the bytes of its `bodies`, as the bounds count them. They do not count against the bound of all open transactions, since
+        they are not here. Raises as `owned` does, and InvalidArgumentError if the commit would be refused for them.
         """
         txn = self.owned(txn_id, owner, now=now)
         txn.deadline = now + txn.context.keepalive
@@ -178,25 +178,25 @@ class TxnTable:
         txn.size = 0
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Returns the open transaction; raises as `append` does if it is over."""
+        """Returns the open transaction; raises as `append` does if it has ended."""
         return self._live(txn_id, now)
 
     def owned(self, txn_id: int, owner: TxnOwner, *, now: float) -> OpenTxn:
-        """Returns the open transaction; raises as `append` does if it is over, InvalidTransactionStateError if it has another owner."""
+        """Returns the open transaction; raises as `append` does if it has ended, InvalidTransactionStateError if it has another owner."""
         txn = self._live(txn_id, now)
         if txn.owner != owner:
             raise InvalidTransactionStateError(f"transaction {txn_id} belongs to another client: only the client that began it can use it")
         return txn
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
-        """Removes the transaction, so that it can no longer expire, and returns it. Raises as `append` does if it is over."""
+        """Removes the transaction, so that it can no longer expire, and returns it. Raises as `append` does if it has ended."""
         txn = self._live(txn_id, now)
         self._remove(txn_id)
         self._remember(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was committed: begin a new one"))
         return txn
 
     def rollback(self, txn_id: int) -> None:
-        """Forgets the transaction; does nothing if it is over already."""
+        """Forgets the transaction; does nothing if it has ended already."""
         if txn_id in self._open:
             self.rolled_back += 1
             self._end(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was rolled back: begin a new one"))
@@ -249,12 +249,12 @@ class TxnTable:
         self._count(txn.owner, -1, -txn.size)
 
     def _count(self, owner: TxnOwner | None, count: int, size: int) -> None:
-        """Counts what an owner has open."""
+        """Counts the open transactions and bytes of an owner."""
         if owner is None:
             return
-        before, held = self._of_owners.get(owner, (0, 0))
+        before, open_bytes = self._of_owners.get(owner, (0, 0))
         if before + count:
-            self._of_owners[owner] = before + count, held + size
+            self._of_owners[owner] = before + count, open_bytes + size
         else:
             del self._of_owners[owner]
 
@@ -265,7 +265,7 @@ class TxnTable:
 
 
 def open_bytes_passed(held: int, more: int, limits: TxnLimits) -> WouldBlockError:
-    """Returns the error for bodies of so many bytes that would pass what all open transactions may hold."""
+    """Returns the error for bodies of `more` bytes that would exceed the bound of all open transactions."""
     return WouldBlockError(
         f"open transactions hold {held} bytes and {more} more would pass open_txn_bytes_max={limits.open_txn_bytes_max}: commit or roll "
         "back some, or raise the setting; this one stays open"
@@ -281,7 +281,7 @@ def failed_by(txn_id: int, kind: str, vchannel: str) -> TransactionExpiredError:
 
 
 def check_txn_names(count: int, names_max: int) -> None:
-    """Raises InvalidArgumentError for a transaction over so many vchannels: it has no more of them than bodies."""
+    """Raises InvalidArgumentError for a transaction over too many vchannels: the bound of its bodies also bounds them."""
     if count > names_max:
         raise InvalidArgumentError(
             f"a transaction over {count} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: write to fewer "
@@ -290,7 +290,7 @@ def check_txn_names(count: int, names_max: int) -> None:
 
 
 def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> None:
-    """Raises InvalidArgumentError if a transaction of this many bodies and bytes is over its bounds."""
+    """Raises InvalidArgumentError if a transaction of this many bodies and bytes exceeds its bounds."""
     if bodies > limits.txn_bodies_max:
         raise InvalidArgumentError(
             f"a transaction of {bodies} bodies is over txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "

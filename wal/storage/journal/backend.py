@@ -127,13 +127,13 @@ class JournalBackend(LogBackend):
         )
         self._recovering.add(recovering)
         try:
-            recovered, held = await asyncio.shield(asyncio.wrap_future(recovering))
+            recovered, holder = await asyncio.shield(asyncio.wrap_future(recovering))
             log = JournalLog(
                 self._disk,
                 directory,
                 recovered,
                 self._pool,
-                held,
+                holder,
                 pchannel=pchannel,
                 incarnation=incarnation,
                 term=term,
@@ -188,8 +188,8 @@ class JournalBackend(LogBackend):
                 raise absent
         self._lock = lock = DirectoryLock.acquire(self._directory, access)  # set at once, so that every error path releases it
         try:
-            self.held = held = HeldDirectory(self._directory)
-            held.watch(self._directory / LOCK_NAME, lock.status())
+            self.held = holder = HeldDirectory(self._directory)
+            holder.watch(self._directory / LOCK_NAME, lock.status())
             carry_out(self._directory, access, asked=self._group_readable is not None)
             try:
                 raise_format(self._disk, self._directory)
@@ -243,19 +243,19 @@ def hold(recovered: RecoveredLog, directory: Path, *, within: HeldDirectory | No
     control = recovered.control
     with contextlib.ExitStack() as undo:
         undo.callback(recovered.close)
-        held = HeldDirectory(directory, within=within, released=control.check_owned)
-        undo.callback(held.close)
-        held.watch(directory / CONTROL_NAME, control.status())
-        held.watch(directory / FENCE_NAME, control.fence_status())
-        held.watch(recovered.active.segment.path, os.fstat(recovered.active.file.fd))
-        held.check()
+        holder = HeldDirectory(directory, within=within, released=control.check_owned)
+        undo.callback(holder.close)
+        holder.watch(directory / CONTROL_NAME, control.status())
+        holder.watch(directory / FENCE_NAME, control.fence_status())
+        holder.watch(recovered.active.segment.path, os.fstat(recovered.active.file.fd))
+        holder.check()
         undo.pop_all()
-    return recovered, held
+    return recovered, holder
 
 
 def _let_go(recovering: concurrent.futures.Future[tuple[RecoveredLog, HeldDirectory]]) -> None:
     """Releases a recovered log whose opener no longer waits for it."""
     if not recovering.cancelled() and recovering.exception() is None:
-        recovered, held = recovering.result()
-        held.close()
+        recovered, holder = recovering.result()
+        holder.close()
         recovered.close()

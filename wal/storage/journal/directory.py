@@ -166,7 +166,7 @@ def check_format(directory: Path) -> None:
     if newer and not (len(text) == len(_TEXTS[-1]) and _differing_bits(text, _TEXTS[-1]) == 1):
         version = newer[1].decode()
         raise FormatError(f"{path} says version {version}; this version of the package knows up to {_VERSION}: upgrade to open it")
-    if any(len(text) == len(known) and sum(map(int.__ne__, text, known)) == 1 for known in _TEXTS):
+    if any(len(text) == len(expected) and sum(map(int.__ne__, text, expected)) == 1 for expected in _TEXTS):
         raise CorruptionError(
             f"{path} is damaged: it says {text!r}; `wal repair` writes it again", path=str(path), offset=0, expected=repr(_TEXTS[-1])
         )

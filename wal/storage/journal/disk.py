@@ -188,7 +188,7 @@ class Disk:
     def let_go(self, directory: HeldDirectory) -> None:
         """Ends `hold`; a directory that was held later under the same path is not affected."""
         with self._holding:
-            self._held = {path: held for path, held in self._held.items() if held is not directory}
+            self._held = {path: holder for path, holder in self._held.items() if holder is not directory}
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> JournalFile:
         """Opens an existing file, or (`create`) a new empty one, for reading and, unless `write` is False, for writing."""

@@ -151,20 +151,20 @@ class _Log:
             yield _damage(error, self._directory, "segment")
             return
         durable, earliest = record.durable, record.earliest[0]
-        held = [base for base in bases if base < durable or base == bases[0]]
-        if not held or held[0] > earliest:
+        stored_bases = [base for base in bases if base < durable or base == bases[0]]
+        if not stored_bases or stored_bases[0] > earliest:
             yield Damage(
                 path=str(self._directory), offset=0, kind="segment",
                 problem=f"the segment that holds position {earliest}, the earliest event, is missing",
             )  # fmt: skip
         headers: dict[int, SegmentHeader] = {}
-        for base in held:
+        for base in stored_bases:
             for damage in self._header(base, headers):
-                if not self._is_gone(base, held):
+                if not self._is_gone(base, stored_bases):
                     yield damage
         last: tuple[int, int] | None = None
         every = max(1, round(1 / sample))
-        for number, (base, following) in enumerate(pairwise([*held, 0])):
+        for number, (base, following) in enumerate(pairwise([*stored_bases, 0])):
             header, after = headers.get(base), headers.get(following) if following else None
             if following and after is not None and header is not None:
                 for problem in _chain(header, after):
@@ -176,7 +176,7 @@ class _Log:
             checked = _SegmentCheck(self._path(base), header, end, progress, sealed=bool(following), after=after, last=last)
             damages = list(self._whole(checked))
             damages += self._index(checked)
-            if damages and self._is_gone(base, held):
+            if damages and self._is_gone(base, stored_bases):
                 continue
             yield from damages
             last = checked.last
@@ -253,8 +253,8 @@ class _Log:
         except CorruptionError as error:
             yield _damage(error, path, "index")
             return
-        if (taken := _index_bytes(data)) < len(data):
-            yield Damage(path=str(path), offset=taken, problem="a part of the index does not match its CRC32C", kind="index")
+        if (valid_bytes := _index_bytes(data)) < len(data):
+            yield Damage(path=str(path), offset=valid_bytes, problem="a part of the index does not match its CRC32C", kind="index")
         if not checked.is_whole:
             return
         end = min(stored.end, checked.index.end)

@@ -17,7 +17,7 @@ ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443
 """Pulsar's default ports."""
 LOG_SUBSCRIPTION: Final = "wal"
-"""The durable cursor in the topics of logs and of checkpoints: it holds their messages, and shows that a topic is a log's."""
+"""The durable cursor in the topics of logs and of checkpoints: it keeps their messages, and marks a topic as a log's."""
 
 
 class PulsarAddress(msgspec.Struct, frozen=True):

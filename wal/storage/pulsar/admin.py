@@ -42,7 +42,7 @@ class Admin:
             )
 
     def message_bytes_max(self) -> int | None:
-        """Returns the broker's `maxMessageSize`; None if it does not say; it tells only administrators."""
+        """Returns the broker's `maxMessageSize`; None if the answer lacks it; only administrators get it."""
         try:
             answer = self._request("GET", "brokers/configuration/runtime")
             return int(answer["maxMessageSize"])
@@ -66,12 +66,12 @@ class Admin:
                 raise
 
     def partitions(self, topic: str) -> int:
-        """Returns how many partitions a topic has: 0 for one without partitions, and for one that does not exist."""
+        """Returns the number of partitions of a topic: 0 for a topic without partitions or a missing one."""
         answer = self._request("GET", f"{_path(topic)}/partitions?checkAllowAutoCreation=false", missing=None)
         return 0 if answer is None else int(answer["partitions"])
 
     def subscriptions(self, topic: str) -> list[str]:
-        """Returns the names of a topic's subscriptions; none if there is no such topic."""
+        """Returns the names of a topic's subscriptions; empty for a missing topic."""
         answer: list[str] | None = self._request("GET", f"{_path(topic)}/subscriptions", missing=None)
         return answer or []
 
@@ -80,29 +80,29 @@ class Admin:
         self._request("POST", f"{_path(topic)}/deduplicationEnabled", body=False)
 
     def ledgers(self, topic: str) -> list[TopicLedger] | None:
-        """Returns the current ledgers of a topic, oldest first; None when there is no such topic."""
+        """Returns the current ledgers of a topic, oldest first; None for a missing topic."""
         answer = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         if answer is None:
             return None
         ledgers = [TopicLedger(each["ledgerId"], each["entries"], each["size"]) for each in answer["ledgers"]]
         if ledgers:
-            # The list says nothing about the open ledger.
+            # The list has no entries of the open ledger.
             ledgers[-1].entries = max(ledgers[-1].entries, answer["currentLedgerEntries"])
             ledgers[-1].size = max(ledgers[-1].size, answer["currentLedgerSize"])
         return [ledger for at, ledger in enumerate(ledgers, 1) if ledger.entries or at == len(ledgers)]
 
     def last(self, topic: str) -> tuple[int, int] | None:
-        """Returns (ledger, entry) of the newest message of a topic; None when there is no message, or no such topic."""
+        """Returns (ledger, entry) of the newest message of a topic; None without a message or a topic."""
         answer = self._request("GET", f"{_path(topic)}/lastMessageId", missing=None)
         return None if answer is None or answer["entryId"] < 0 else (answer["ledgerId"], answer["entryId"])
 
     def producers(self, topic: str) -> int:
-        """Returns how many producers are connected to a topic now."""
+        """Returns the number of producers that are connected to a topic now."""
         answer = self._request("GET", f"{_path(topic)}/stats", missing=None)
         return len((answer or {}).get("publishers", ()))
 
     def cursor(self, topic: str, subscription: str) -> str | None:
-        """Returns the last message that a durable cursor released, as `ledger:entry`; None when there is no such cursor."""
+        """Returns the last message that a durable cursor released, as `ledger:entry`; None without such a cursor."""
         answer = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
         cursor = (answer or {}).get("cursors", {}).get(subscription)
         return None if cursor is None else str(cursor["markDeletePosition"])

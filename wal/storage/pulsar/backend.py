@@ -147,7 +147,7 @@ class PulsarBackend(LogBackend):
         )
 
     def _holds_frames(self, topic: str, record: PulsarControlRecord | None) -> bool:
-        """Whether the topic holds anything except the marks of owners that wrote nothing."""
+        """Whether the topic has any message except the marks of owners that wrote no frame."""
         ledgers = self._admin.ledgers(topic)
         if not ledgers:
             return False

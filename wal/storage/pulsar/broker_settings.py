@@ -1,11 +1,11 @@
 """Broker settings: the settings of a Pulsar broker that endanger a log, and the largest frame that they allow. Pure.
 
 A durable cursor makes Pulsar keep a log until it is truncated. A message TTL, or a backlog quota that evicts, advances that cursor by
-itself; a quota that holds or refuses producers stops the log when it is full; and when a subscription expires, or an idle topic is deleted,
-everything is lost.
+itself. A quota that stops or refuses producers stops the log when it is full. When a subscription expires, or an idle topic is deleted, the
+whole log is lost.
 
-A frame above the broker's `maxMessageSize` (5 MiB unless its administrator chose another) must never be handed to the client: the
-client refuses that frame alone and sends the frames after it, and the log would have a gap.
+A frame above the broker's `maxMessageSize` (5 MiB unless its administrator chose another) must never reach the client: the client refuses
+that frame alone and sends the frames after it, and the log would have a gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP_BYTES: Final = 1 << 20
 GROUP_TABLES_BYTES: Final = 1 << 19
 """The most bytes of the header and tables of a group's frame, in addition to its messages."""
 METADATA_BYTES_MAX: Final = 64 << 10
-"""Left below `maxMessageSize` for Pulsar's own metadata of a message: less than a hundred bytes for a frame."""
+"""The bytes below `maxMessageSize` for Pulsar's own metadata of a message: less than a hundred for a frame."""
 METADATA_SHARE: Final = 16
 
 
@@ -93,5 +93,5 @@ def frame_bytes_limit(message_bytes_max: int) -> int:
 
 
 def group_bytes(limit: int) -> int:
-    """Returns where a group commit is cut, for frames of at most `limit` bytes."""
+    """Returns the size at which a group commit is cut, for frames of at most `limit` bytes."""
     return min(GROUP_BYTES, max(limit - GROUP_TABLES_BYTES, limit // 2))

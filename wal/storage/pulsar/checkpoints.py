@@ -66,9 +66,9 @@ class Checkpoints:
             return
         await self._control.change(self._term, states=states, index=saved)
         # The messages after the kept ones stay too, including those of a state that was saved meanwhile.
-        end = min(kept.first for kept in (*states.values(), saved))
-        gone = [*before.states.values(), *(() if before.index is None else (before.index,))]
-        last = max((one.last for one in gone if one.last < end), default=None)
+        end = min(state.first for state in (*states.values(), saved))
+        replaced_states = [*before.states.values(), *(() if before.index is None else (before.index,))]
+        last = max((one.last for one in replaced_states if one.last < end), default=None)
         if last is not None:
             await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
 

@@ -29,19 +29,17 @@ _LEVELS: Final = {"INFO": logging.DEBUG, "WARN": logging.WARNING, "ERROR": loggi
 
 
 class ClientLog:
-    """The log of Pulsar's client, of which there is one for the process.
+    """The log of Pulsar's client, one for the process. It forwards the client's lines to the logger `wal.pulsar`. Thread-safe.
 
     Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
 
-    Forwards the log of Pulsar's client in this process to the logger `wal.pulsar`. Thread-safe.
-
     The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
     well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
-    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after everything was
+    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after the log was
     closed.
 
-    The client has one log for the whole process, set by the first client: if the program created one with another logger, nothing arrives
-    here. Its lines of INFO are for DEBUG here, because it writes some ten for each reader that is opened; it writes none of them unless
+    The client has one log for the whole process, set by the first client: if the program created one with another logger, no line arrives
+    here. Its lines of INFO are for DEBUG here, because it writes some ten for each opened reader; it writes none of them unless
     `wal.pulsar` enables DEBUG when the first connection is started.
     """
 
@@ -63,7 +61,7 @@ class ClientLog:
             if self._pipe is None:
                 # The pipe stays open: the client never closes its end, and a new client finds the pipe only by this descriptor.
                 self._pipe = pipe()
-                os.set_blocking(self._pipe[0], False)  # another process may read what this one was told of
+                os.set_blocking(self._pipe[0], False)  # another process may read the bytes that woke this one
             if self._thread is None and not self._ended:
                 self._wake = pipe()
                 self._thread = threading.Thread(target=self._pass_on, args=(self._pipe[0], self._wake[0]), name=LOG_THREAD, daemon=True)
@@ -94,7 +92,7 @@ class ClientLog:
             self._wake = None
 
     def _pass_on(self, source: int, wake: int) -> None:
-        """Runs in the thread: logs line by line, and when it was woken returns at the end of what there is."""
+        """Runs in the thread: logs line by line, and returns at the end of the available bytes after it was woken."""
         rest, level, ends = b"", logging.WARNING, False
         poll = select.poll()
         for readable in (source, wake):

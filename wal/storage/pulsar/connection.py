@@ -41,11 +41,11 @@ CONNECT_TIMEOUT_MS: Final = 5_000
 SEND_TIMEOUT_MS: Final = 30_000
 CLOSE_S: Final = 3.0
 CLOSE_SILENT_S: Final = 0.1
-"""How long closing waits for a broker that does not answer, the first time and afterwards."""
+"""The time for which closing waits for a broker that does not answer, the first time and afterwards."""
 READ_AHEAD: Final = 16
 """Frames that a reader's client fetches ahead."""
 READ_AHEAD_MAX: Final = 64
-"""So many that the broker is never waited for, where small frames are read on and on."""
+"""The number of frames to fetch ahead where small frames are read one after the other, so that no read waits for the broker."""
 PROBE_BYTES_MIN: Final = 16 << 10
 REFUSALS: Final = ("MessageTooBig", "InvalidMessage", "CryptoError", "OperationNotSupported", "IncompatibleSchema")
 """Pulsar's answers about one frame alone: sending that frame again would always get the same answer."""
@@ -73,7 +73,7 @@ def check_requirements(address: PulsarAddress) -> None:
 class PulsarConnection:
     """The connection to one Pulsar. Call `start` in a thread before anything else; `close` ends everything created with it.
 
-    `readers`: how many calls of `read` are made at once; each has a thread, created when it is first needed.
+    `readers`: the number of concurrent calls of `read`; each has a thread, created when it is first needed.
     """
 
     def __init__(self, address: PulsarAddress, *, readers: int = _READERS) -> None:
@@ -128,8 +128,9 @@ class PulsarConnection:
         )
 
     def reader(self, topic: str, position: int, *, inclusive: bool, ahead: int) -> pulsar.Reader:
-        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it, and fetches so many messages ahead.
-        Blocks."""
+        """Creates a reader that begins at this position of the topic, or (unless `inclusive`) after it, and fetches `ahead` messages ahead.
+        Blocks.
+        """
         import pulsar
 
         start = pulsar.MessageId(-1, ledger_of(position), entry_of(position), -1)
@@ -151,8 +152,8 @@ class PulsarConnection:
     def largest_message(self, topic: str, bytes_max: int) -> int | None:
         """Returns the largest of some sizes, from `bytes_max` downwards, at which a message is accepted; None if that fails.
 
-        The client gets the broker's limit when it connects but does not expose it; this is for when the admin REST does not tell it either.
-        `topic`: a non-persistent one, which drops what is sent. Blocks.
+        The client gets the broker's limit when it connects but does not expose it; this is for an admin REST that does not return it
+        either. `topic`: a non-persistent one, which drops its messages. Blocks.
         """
         import pulsar
 
@@ -179,7 +180,7 @@ class PulsarConnection:
     async def ended(self, closing: Collection[asyncio.Future[Any]]) -> None:
         """Waits for these calls, which close something at the broker. A broker that does not answer is waited for CLOSE_S, and once.
 
-        The calls go on in their threads.
+        The calls continue in their threads.
         """
         _, late = await asyncio.wait(closing, timeout=CLOSE_SILENT_S if self._silent else CLOSE_S)
         self._silent = bool(late)
@@ -200,7 +201,7 @@ class PulsarConnection:
         if client is not None and self._pid != os.getpid():
             _inherited.append(client)
         elif client is not None:
-            import pulsar  # imported only here: if it is not installed, there is no client
+            import pulsar  # imported only here: without the package there is no client to close
 
             try:
                 client.close()
@@ -241,7 +242,7 @@ def failure(error: Exception, doing: str, address: PulsarAddress) -> WALError:
 
 
 def close_quietly(handle: pulsar.Producer | pulsar.Consumer | pulsar.Reader) -> None:
-    """Closes it, unless that was done, it was fenced, or its broker is gone. Blocks."""
+    """Closes the handle, unless it is closed or fenced already, or its broker is gone. Blocks."""
     import pulsar
 
     try:
@@ -281,10 +282,10 @@ _started: Final[weakref.WeakSet[PulsarConnection]] = weakref.WeakSet()
 
 def _end_all() -> None:
     """Runs when Python exits: all other non-daemon threads have ended, so no thread uses a client any more."""
-    left = [connection for connection in _started if connection._client is not None]
-    if left:
+    unclosed = [connection for connection in _started if connection._client is not None]
+    if unclosed:
         CLIENT_LOG.hush()  # it would report, for example, late answers
-    for connection in left:
+    for connection in unclosed:
         connection._end_client()
 
 

@@ -52,9 +52,9 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     """The control record of a log. `term`: that of the owner, 0 before the first. `earliest`: the first event that is not truncated.
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
-    `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if it is
-    known. `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`. `intent`: how far the log may
-    be truncated next, see `PChannelLog.intend`.
+    `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if known.
+    `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`. `intent`: how far the log may be
+    truncated next, see `PChannelLog.intend`.
     """
 
     version: int
@@ -74,7 +74,7 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """The records of one pchannel, which one owner changes. Call `load` before anything else; changes run one at a time."""
+    """The records of one pchannel, which one owner changes. Call `load` before anything else; changes run one after the other."""
 
     def __init__(self, store: RecordStore, pchannel: str) -> None:
         self.pchannel = pchannel
@@ -88,7 +88,7 @@ class Control:
         self._turn = asyncio.Lock()
 
     async def load(self) -> PulsarControlRecord | None:
-        """Loads all records and returns the control record; None when there is none."""
+        """Loads all records and returns the control record; None without one."""
         text = await self._store.find(self._key)
         if text is None:
             return None
@@ -97,7 +97,7 @@ class Control:
         return self.record
 
     async def look(self) -> PulsarControlRecord | None:
-        """Loads the control record and `terms`, but not `ledgers`, for a process that only reads; None when there is no record."""
+        """Loads the control record and `terms`, but not `ledgers`, for a process that only reads; None without a record."""
         text = await self._store.find(self._key)
         if text is None:
             return None
@@ -150,11 +150,11 @@ class Control:
                 raise self.fenced(term)
             while True:
                 now = dict(islice(saves.items(), CHANGES_MAX))
-                gone = removals[: CHANGES_MAX - len(now)]
+                dropped = removals[: CHANGES_MAX - len(now)]
                 changed = msgspec.structs.replace(self.record, **fields)
-                if await self._swap(changed, saves=now, removals=gone):
+                if await self._swap(changed, saves=now, removals=dropped):
                     saves = {key: value for key, value in saves.items() if key not in now}
-                    removals = removals[len(gone) :]
+                    removals = removals[len(dropped) :]
                     if not saves and not removals:
                         break
                     continue
@@ -177,7 +177,7 @@ class Control:
                 raise self.fenced(term)
 
     def term_at(self, position: int) -> int:
-        """Returns the last term whose mark is below this position; 0 when there is none."""
+        """Returns the last term whose mark is below this position; 0 without one."""
         return max((term for term, mark in self.terms.items() if mark < position), default=0)
 
     def fenced(self, term: int) -> ChannelFencedError:

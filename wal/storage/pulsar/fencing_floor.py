@@ -1,7 +1,7 @@
 """FencingFloor: which messages of a topic are the log, and which are not. Pure.
 
-A Pulsar topic can hold more than the log: a frame twice, when its acknowledgement was lost and the client sent it again; a frame of a
-writer that was fenced while the frame was in flight. Every reader applies the same rule, so that all readers see the same log:
+A Pulsar topic can have messages outside the log: a frame twice, when its acknowledgement was lost and the client sent it again; a frame of
+a writer that was fenced while the frame was in flight. Every reader applies the same rule, so that all readers see the same log:
 
     mark of a higher term     from here on only frames of this term count        mark of another term   skipped
     frame of a lower term     written by a fenced writer: skipped

@@ -1,6 +1,6 @@
 """FloorIndex: the positions of a log whose fencing floor is known.
 
-Owns: the floors at the marks and at the earliest event, and those at some hundred positions that were read or written recently. A read that
+Owns: the floors at the marks and at the earliest event, and at some hundred positions that were read or written recently. A read that
 begins near one of them reads no message before it. Thread-safe: readers query and add in threads, the writer adds on the loop.
 """
 
@@ -39,7 +39,7 @@ class FloorIndex:
                     self._forget(self._recent.popleft())
 
     def before(self, position: int) -> tuple[int, FencingFloor] | None:
-        """Returns the nearest known position at or below this one, and the floor there; None if there is none."""
+        """Returns the nearest known position at or below this one, and the floor there; None without one."""
         with self._lock:
             at = bisect_right(self._positions, position)
             if not at:
@@ -55,10 +55,10 @@ class FloorIndex:
     def drop_below(self, position: int) -> None:
         """Forgets the positions below this one."""
         with self._lock:
-            kept = bisect_right(self._positions, position - 1)
-            for one in self._positions[:kept]:
+            first_kept = bisect_right(self._positions, position - 1)
+            for one in self._positions[:first_kept]:
                 del self._floors[one]
-            del self._positions[:kept]
+            del self._positions[:first_kept]
             self._recent = deque(one for one in self._recent if one >= position)
 
     def _forget(self, position: int) -> None:

@@ -1,4 +1,4 @@
-"""FramesInFlight: the frames of one writer in order, from the append until the answer, and those that Pulsar's client holds. Pure."""
+"""FramesInFlight: the frames of one writer in order, from the append until the answer, and the frames in Pulsar's client. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Flight(msgspec.Struct, gc=False):
 class FramesInFlight:
     """The frames of one writer in order, from the append until the answer. Pure.
 
-    Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames held by Pulsar's client. Guarantees:
+    Owns: the queue of unsent frames, the frames in flight, and `ClientWindow`, which counts the frames in Pulsar's client. Guarantees:
     frames are sent in the order of the calls and without a gap in their sequences; after a frame that can never be written nothing is sent.
 
     `next_sequence`: the sequence of the next frame of its term.
@@ -65,7 +65,7 @@ class FramesInFlight:
         return self._sent[0] if self._sent else None
 
     def take(self) -> Flight | None:
-        """Moves the next frame in flight and returns it, to be sent unless it is refused. Returns None if none may be sent now."""
+        """Moves the next frame in flight and returns it, to be sent unless it is refused. Returns None if no frame may be sent now."""
         if not self._queue or len(self._sent) >= FRAMES_IN_FLIGHT or self.refusal is not None:
             return None
         flight = self._queue[0]
@@ -117,7 +117,7 @@ class FramesInFlight:
                 yield flight
 
     def drain(self) -> tuple[deque[Flight], deque[Flight]]:
-        """Removes all frames; returns those in flight, and those that were not sent."""
+        """Removes all frames; returns the frames in flight, and the unsent ones."""
         sent, self._sent, self._sent_bytes = self._sent, deque(), 0
         queued, self._queue = self._queue, deque()
         self.window.clear()
@@ -125,11 +125,11 @@ class FramesInFlight:
 
 
 class ClientWindow:
-    """The frames that Pulsar's client holds and may resend: at most `frames_max` and `bytes_max`, but always room for one.
+    """The frames in Pulsar's client, which it may resend: at most `frames_max` and `bytes_max`, but always room for one.
 
-    The client resends everything it holds after a lost connection. A frame leaves the window only when the client has answered it,
-    or when its producer was closed: reading the frame in the log meanwhile does not take it from the client. So a duplicate reaches back by
-    at most `frames_max` frames; `FloorSearch` relies on that. The client answers in the order of sending.
+    The client resends all of them after a lost connection. A frame leaves the window only when the client has answered it, or when its
+    producer was closed: reading the frame in the log meanwhile does not take it from the client. So a duplicate reaches back by at most
+    `frames_max` frames; `FloorSearch` relies on that. The client answers in the order of sending.
     """
 
     def __init__(self, *, frames_max: int, bytes_max: int) -> None:
@@ -154,7 +154,7 @@ class ClientWindow:
         return self._handed
 
     def answered(self, number: int) -> None:
-        """Records that the client has answered this frame. Ignores a number that is not held."""
+        """Records that the client has answered this frame. Ignores a number that is not in the window."""
         self.bytes -= self._held.pop(number, 0)
 
     def clear(self) -> None:

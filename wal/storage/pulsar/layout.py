@@ -4,7 +4,7 @@
     mark    no bytes; properties `wal=mark`, `term`, `incarnation` (decimal): from here on the log belongs to this term
     piece   a piece of a checkpoint, in the topic of checkpoints; properties `wal=piece`, `save` (its checkpoint), `part` (from 0 on)
 
-The next position (`address.py`) in a ledger is one more; only the list of ledgers (`ledgers.py`) knows where the next ledger begins.
+The next position (`address.py`) in a ledger is one more; only the list of ledgers (`ledgers.py`) has the beginning of the next ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal.storage.pulsar.positions import text_of
 FRAME_BYTES_LIMIT: Final = 5 * 1024 * 1024 - 64 * 1024
 """Pulsar's default `maxMessageSize` of 5 MiB, less a generous margin for its own metadata of a message."""
 FRAMES_IN_FLIGHT: Final = 8
-"""The most unanswered frames of a writer. Part of the format: it tells readers how far back a duplicate can reach."""
+"""The most unanswered frames of a writer. Part of the format: readers derive from it how far back a duplicate can reach."""
 KIND: Final = "wal"
 MARK: Final = "mark"
 PIECE: Final = "piece"

@@ -1,4 +1,4 @@
-"""LedgerTable: the ledgers of a topic, which hold its positions and are Pulsar's units of freeing space. Pure.
+"""LedgerTable: the ledgers of a topic, which contain its positions and are Pulsar's units of freeing space. Pure.
 
 Owns: the existing positions (a ledger's entries are 0, 1, 2 …; the next ledger has any larger number), the distance between two of them,
 and the extents of the log. A `LedgerRecord` describes a full ledger; the metadata keeps it for later openings.
@@ -51,7 +51,7 @@ class LedgerTable:
         return tuple(self._ledgers)
 
     def renew(self, ledgers: Iterable[TopicLedger]) -> None:
-        """Replaces the ledgers by those listed now, for a reader that is not told of new entries."""
+        """Replaces the ledgers by the present list, for a reader that gets no notice of new entries."""
         self._ledgers = _described(ledgers)
 
     def describe(self, records: Mapping[int, LedgerRecord]) -> None:
@@ -64,7 +64,7 @@ class LedgerTable:
     def added(self, position: int, size: int) -> bool:
         """Counts an entry that was added; returns whether it begins a ledger, so that the one before is full.
 
-        Entries of other clients may be reported late or never: a ledger holds at least the entries known here.
+        Entries of other clients may be reported late or never: a ledger has at least the entries known here.
         """
         number, entries = ledger_of(position), entry_of(position) + 1
         if self._ledgers and number < self._ledgers[-1].number:
@@ -86,7 +86,7 @@ class LedgerTable:
         self._ledgers = self._ledgers[len(self.numbers_below(position)) :]
 
     def first_at(self, position: int) -> int | None:
-        """Returns the first position with an entry at or above this one; None when there is none."""
+        """Returns the first position with an entry at or above this one, or None."""
         number, entry = ledger_of(position), entry_of(position)
         ledgers = self._ledgers
         at = bisect_right(ledgers, number, key=_number) - 1
@@ -95,13 +95,13 @@ class LedgerTable:
         return next((ledger.start for ledger in islice(ledgers, at + 1, None) if ledger.entries), None)
 
     def last_below(self, position: int) -> int | None:
-        """Returns the last position with an entry below this one; None when there is none."""
+        """Returns the last position with an entry below this one, or None."""
         return self.back(position, 1)
 
     def back(self, position: int, count: int) -> int | None:
-        """Returns the position `count` entries before this one, or the first one; None when there is none before it."""
+        """Returns the position `count` entries before this one, or the first one; None without an entry before it."""
         number, entry = ledger_of(position), entry_of(position)
-        found = None
+        first_position = None
         for ledger in reversed(self._ledgers):
             if ledger.number > number:
                 continue
@@ -109,9 +109,9 @@ class LedgerTable:
             if entries >= count:
                 return position_of(ledger.number, entries - count)
             if entries:
-                found = ledger.start
+                first_position = ledger.start
             count -= entries
-        return found
+        return first_position
 
     def entries_between(self, start: int, end: int) -> int:
         """Returns the number of entries in [start, end)."""
@@ -122,7 +122,7 @@ class LedgerTable:
         return sum(ledger.size * (last - first) // ledger.entries for ledger, first, last in self._parts(start, end) if ledger.entries)
 
     def bytes_within(self, start: int, end: int) -> int:
-        """Returns the bytes of the full ledgers that hold `start` or begin above it, and end at or below `end`."""
+        """Returns the bytes of the full ledgers that contain `start` or begin above it, and end at or below `end`."""
         ledgers = self._ledgers
         return sum(ledger.size for ledger, following in pairwise(ledgers) if start < following.start <= end)
 

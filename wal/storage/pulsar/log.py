@@ -55,7 +55,7 @@ class PulsarLog(PChannelLog):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._index = opened.index
         self._passed: Passed | None = None
-        """What the last calls of `read_keyed` passed, one after the other: all messages are fetched once for a recovery, not twice."""
+        """The result of the last calls of `read_keyed`, one after the other: all messages are fetched once for a recovery, not twice."""
         self._writer = PulsarWriter(opened, ledger_full=self._ledger_full)
         self._reader = PulsarReader(
             opened.connection,
@@ -271,7 +271,7 @@ class PulsarTruncation:
         self._floor_before = floor_before
         self._turn = asyncio.Lock()
         self.checkpoint: int | None = opened.checkpoint
-        """Nothing at or above this position is released, truncated or not; None: nothing is held for a recovery."""
+        """Nothing at or above this position is released, truncated or not; None: recovery needs nothing."""
 
     @property
     def earliest(self) -> tuple[int, int]:
@@ -305,22 +305,22 @@ class PulsarTruncation:
 
     async def _give_back(self) -> None:
         record = self._control.record
-        kept = record.earliest[0] if self.checkpoint is None else min(record.earliest[0], self.checkpoint)
-        if kept <= record.kept_from:
+        kept_from = record.earliest[0] if self.checkpoint is None else min(record.earliest[0], self.checkpoint)
+        if kept_from <= record.kept_from:
             return
-        floor = await self._connection.run(lambda: self._floor_before(kept))
-        terms = sorted(term for term, position in self._control.terms.items() if position < kept)[:-1]
+        floor = await self._connection.run(lambda: self._floor_before(kept_from))
+        terms = sorted(term for term, position in self._control.terms.items() if position < kept_from)[:-1]
         await self._control.change(
             self._term,
-            kept_from=kept,
+            kept_from=kept_from,
             floor=(floor.term, floor.sequence),
             dropped_terms=terms[:CHANGES_MAX],
-            dropped_ledgers=self._ledgers.numbers_below(kept)[: 4 * CHANGES_MAX],
+            dropped_ledgers=self._ledgers.numbers_below(kept_from)[: 4 * CHANGES_MAX],
         )
-        self._floors.add(kept, floor, lasting=True)
-        self._floors.drop_below(kept)
-        last = self._ledgers.last_below(kept)
-        self._ledgers.drop_below(kept)
+        self._floors.add(kept_from, floor, lasting=True)
+        self._floors.drop_below(kept_from)
+        last = self._ledgers.last_below(kept_from)
+        self._ledgers.drop_below(kept_from)
         if last is not None:
             await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
 

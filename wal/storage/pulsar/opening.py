@@ -107,8 +107,8 @@ def check_checkpoint(topic: str, record: PulsarControlRecord, checkpoint: int | 
 async def _take_over(connection: PulsarConnection, control: Control, topic: str, mark: Mark) -> tuple[Any, int]:
     """Returns the producer, the only one from now on, and the position of its mark.
 
-    A writer of a lower term may fence after this one. That writer then learns that it is too late, but this producer is fenced as well, so
-    another one fences again.
+    A writer of a lower term may fence after this one. That writer then finds that it is too late, but it has fenced this producer as well,
+    so another one fences again.
     """
     run = connection.run
     for attempt in range(1, TRIES + 1):
@@ -128,7 +128,7 @@ async def _take_over(connection: PulsarConnection, control: Control, topic: str,
 
 
 async def _stored_index(connection: PulsarConnection, control: Control) -> VChannelIndex:
-    """Returns the index of vchannels as it was last stored. Without one that can be read, reads fetch what was written before."""
+    """Returns the index of vchannels as it was last stored. Without a readable index, reads fetch all frames before its start."""
     saved = control.record.index
     if saved is None:
         return VChannelIndex()
@@ -143,7 +143,7 @@ async def _stored_index(connection: PulsarConnection, control: Control) -> VChan
 def _check_above(control: Control, term: int, floor: FencingFloor) -> None:
     """Raises ChannelFencedError unless this term is above those in the log: readers would skip its frames, or take them for duplicates.
 
-    The claim was above what the metadata knows, so the metadata is older than the log: it was restored from a copy.
+    The claim was above the terms in the metadata, so the metadata is older than the log: it was restored from a copy.
     """
     # A mark of this term without a frame is of an attempt of this opening.
     if floor.term > term or (floor.term == term and floor.sequence >= 0):
@@ -155,7 +155,7 @@ def _check_above(control: Control, term: int, floor: FencingFloor) -> None:
 
 
 def _known_floors(control: Control, record: PulsarControlRecord) -> FloorIndex:
-    """Returns the fencing floors that the metadata knows."""
+    """Returns the fencing floors in the metadata."""
     floors = FloorIndex()
     floors.add(record.kept_from, FencingFloor(*record.floor), lasting=True)
     for term, position in control.terms.items():
@@ -166,24 +166,24 @@ def _known_floors(control: Control, record: PulsarControlRecord) -> FloorIndex:
 
 def _check_kept(topic: str, control: Control, record: PulsarControlRecord, ledgers: LedgerTable, checkpoint: int | None, mark: int) -> None:
     """Raises CorruptionError when Pulsar has lost messages that were not released."""
-    kept = record.kept_from
+    kept_from = record.kept_from
     if checkpoint is not None and checkpoint > mark:
-        raise _lost_checkpoint(topic, kept, mark, checkpoint)
+        raise _lost_checkpoint(topic, kept_from, mark, checkpoint)
     there = {ledger.number: ledger.entries for ledger in ledgers.ledgers}
     known = {number: one.entries for number, one in control.ledgers.items()}
     for position in control.terms.values():
         known[ledger_of(position)] = max(known.get(ledger_of(position), 0), entry_of(position) + 1)
     for number, entries in sorted(known.items()):
-        needed = number > ledger_of(kept) or (number == ledger_of(kept) and entries > entry_of(kept))
+        needed = number > ledger_of(kept_from) or (number == ledger_of(kept_from) and entries > entry_of(kept_from))
         if needed and there.get(number, 0) < entries:
             raise CorruptionError(
                 f"Pulsar has {there.get(number, 0)} entries of ledger {number} of {topic}: it lost or deleted what the log still held",
                 path=topic,
-                offset=ledger_of(kept),
+                offset=ledger_of(kept_from),
                 expected=f"{entries} entries",
             )
 
 
 def _lost_checkpoint(topic: str, kept: int, end: int | None, checkpoint: int) -> CorruptionError:
-    held = f"begins at {text_of(kept)}" if end is None else f"goes from {text_of(kept)} to {text_of(end)}"
-    return CorruptionError(f"what {topic} holds {held}", path=topic, expected=f"what follows its checkpoint at {text_of(checkpoint)}")
+    extent = f"begins at {text_of(kept)}" if end is None else f"goes from {text_of(kept)} to {text_of(end)}"
+    return CorruptionError(f"what {topic} holds {extent}", path=topic, expected=f"what follows its checkpoint at {text_of(checkpoint)}")

@@ -1,4 +1,4 @@
-"""Positions: the entries of a topic, each as one number, and the ledgers that hold them. Pure.
+"""Positions: the entries of a topic, each as one number, and the ledgers that contain them. Pure.
 
 A position is `ledger << 64 | entry`, as in message ids: positions and entries have the same order.
 """

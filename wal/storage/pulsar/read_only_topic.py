@@ -88,9 +88,9 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         self._origin = Origin(pchannel, incarnation, 0, FORM_PULSAR)
         self._scans: OrderedDict[VChannelChoice | None, ScannedFrames] = OrderedDict()
         self._indexed: tuple[StoredState, VChannelIndex | None] | None = None
-        """The index of vchannels, and where it is stored; None if that could not be read."""
+        """The index of vchannels, and its location; None if it could not be read."""
         self._newest_tick: tuple[LogPosition, int] | None = None
-        """The newest event when its tick was last asked for, and that tick."""
+        """The newest event when its tick was last requested, and that tick."""
         self._reader = PulsarReader(
             connection,
             self.topic,
@@ -145,19 +145,19 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         return self._reading(start, end, lambda: self._reader.page(start, end, names, bytes_max))
 
     def _index_for(self, start: int, end: int) -> VChannelIndex | None:
-        """Returns the index of vchannels that a checkpoint stored, the last one for a read that may be long; None if none is known."""
+        """Returns the stored index of vchannels, the last one for a read that may be long; None without an index."""
         saved = self._record.index
         with self._lock:
-            known = self._indexed
-            is_newest = known is not None and known[0] == saved
+            indexed = self._indexed
+            is_newest = indexed is not None and indexed[0] == saved
             if saved is not None and not is_newest and self.ledgers.entries_between(start, end) >= INDEX_MIN:
                 index = None
                 try:
                     index = VChannelIndex.decode(read_state(self._connection, self._connection.address.checkpoints(self.pchannel), saved))
                 except (CorruptionError, StorageError):
                     pass  # a later one has replaced it, or it is damaged: the read goes over all frames
-                known = self._indexed = saved, index
-            return None if known is None else known[1]
+                indexed = self._indexed = saved, index
+            return None if indexed is None else indexed[1]
 
     def last_events(self, start: int, names: frozenset[str]) -> tuple[int, dict[RunName, LogPosition]]:
         """Returns the newest event of each of these vchannels, and perhaps of others; see `ReadOnlyPChannelLog`.
@@ -183,7 +183,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         return max(map(int, self._record.states), default=None)
 
     def checkpoint_state(self, position: int) -> bytes | None:
-        """Returns the state stored for this position; None if it is not listed any more."""
+        """Returns the state stored for this position; None if it is no longer listed."""
         saved = self._record.states.get(str(position))
         if saved is None:
             return None
@@ -191,7 +191,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         return self._patiently(lambda: read_state(self._connection, topic, saved))
 
     def head_page(self, request: PageRequest) -> FramePage:
-        """Returns all frames of this page, whatever they hold, by their heads; see `PulsarReader.heads`."""
+        """Returns all frames of this page, with any content, by their heads; see `PulsarReader.heads`."""
         start, end, bytes_max = request.start, request.end, request.bytes_max
         self._check_open()
         return self._reading(start, end, lambda: self._reader.heads(start, end, bytes_max))
@@ -209,11 +209,11 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         newest = self.state.newest
         if newest is None or newest < self.state.earliest:
             return 0
-        known = self._newest_tick
-        if known is None or known[0] != newest:
+        cached = self._newest_tick
+        if cached is None or cached[0] != newest:
             (frame,) = self.head_page(PageRequest(newest[0], newest[0] + 1)).frames
-            known = self._newest_tick = newest, frame.view.header.first_tick + newest[1]
-        return known[1]
+            cached = self._newest_tick = newest, frame.view.header.first_tick + newest[1]
+        return cached[1]
 
     def weights(
         self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None = None, bytes_max: int | None = None
@@ -244,7 +244,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         grain = -(-count // search.PIECES)
         first = ledgers.first_at(start)
         places = [start if first is None else first]
-        places += [place for left in range(count - grain, 0, -grain) if (place := ledgers.back(end, left)) is not None]
+        places += [place for remaining in range(count - grain, 0, -grain) if (place := ledgers.back(end, remaining)) is not None]
         places.append(end)
         return [FrameWeight(at, following, 0, 0, 0, ledgers.bytes_between(at, following)) for at, following in pairwise(places)]
 
@@ -290,7 +290,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
             raise closed_log(f"of pchannel {self.pchannel!r}")
 
     def _find_end(self) -> int:
-        """Returns the position after the newest message, 0 when there is none. The ledgers reach up to it afterwards."""
+        """Returns the position after the newest message, 0 without one. The ledgers reach up to it afterwards."""
         last = self._patiently(lambda: self._admin.last(self.topic))
         if last is None:
             return 0
@@ -309,7 +309,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         return position + 1
 
     def _take_over(self, record: PulsarControlRecord, terms: dict[int, int], end: int) -> None:
-        """Applies the current metadata. Raises CorruptionError when the topic is not the one that it describes."""
+        """Applies the current metadata. Raises CorruptionError when it describes another topic."""
         if record.incarnation != self.incarnation:
             raise ClosedError(
                 f"another log was created in the place of pchannel {self.pchannel!r} (incarnation {record.incarnation:#x}): open the log "
@@ -338,7 +338,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         """Reads the messages between the last known end and this one."""
         at = self._end
         if at < self._record.earliest[0] or self.ledgers.entries_between(at, end) > FOLLOW_ENTRIES:
-            found = end_before(
+            log_end = end_before(
                 self._connection,
                 self.topic,
                 end,
@@ -347,8 +347,8 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
                 floors=self._floors,
                 term_at=self._term_at,
             )
-            self._promised_tick = max(self._promised_tick, found.promised_tick)
-            self._newest = found.newest or self._newest
+            self._promised_tick = max(self._promised_tick, log_end.promised_tick)
+            self._newest = log_end.newest or self._newest
         else:
             while at < end:
                 page = self._reader.heads(at, end, 1 << 20)
@@ -407,7 +407,7 @@ class ScannedFrames:
         return True
 
     def add(self, frames: list[FrameWeight], upto: int) -> None:
-        """Records that the frames from `upto` to this position were scanned, and that these hold rows."""
+        """Records that the frames from `upto` to this position were scanned, and that these have rows."""
         self._frames += frames
         self.upto = upto
 

@@ -1,13 +1,13 @@
 """PulsarReader: reads pages of frames from a topic, for any number of readers at once, while the writer writes.
 
 Owns: a few topic readers that stopped where a page ended, so that a page there, or a few messages later, continues with one of them; and
-the start of a read anywhere else, which first finds the fencing floor there (wal.storage.pulsar.fencing_floor). A page is in memory: using
-it never reads anything.
+the start of a read at any other position, which first finds the fencing floor there (wal.storage.pulsar.fencing_floor). A page is in
+memory: using it never reads a topic.
 
-A read that begins anywhere else opens a topic reader, which takes some milliseconds. Seeking with an open one takes 110 ms: the broker
-drops the consumer, and the client waits before it reconnects.
+A read that begins at another position opens a topic reader, which takes some milliseconds. Seeking with an open one takes 110 ms: the
+broker drops the consumer, and the client waits before it reconnects.
 
-It blocks, so it runs in threads. Frames that are missing are a CorruptionError, unless the position was truncated meanwhile.
+It blocks, so it runs in threads. Missing frames are a CorruptionError, unless the position was truncated meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wal.storage.pulsar.topic import TopicEntry, TopicReader, damaged
 from wal.storage.pulsar.vchannel_index import VChannelIndex
 
 IDLE_MAX: Final = 4
-"""Topic readers kept open for a next page; each holds up to READ_AHEAD frames that its client fetched ahead."""
+"""Topic readers kept open for a next page; each has up to READ_AHEAD frames that its client fetched ahead."""
 SEARCH_ENTRIES: Final = 2 * FRAMES_IN_FLIGHT
 """The number of messages before the start of a read that are first examined to find the floor there; more if they are not enough."""
 
@@ -52,7 +52,7 @@ class _Idle(msgspec.Struct, frozen=True, gc=False):
 
 
 class Passed(msgspec.Struct):
-    """The frames in [start, end), of which the newest event of each vchannel was noted."""
+    """The frames in [start, end), and the newest event of each vchannel in them."""
 
     start: int
     end: int
@@ -127,7 +127,7 @@ class PulsarReader:
     def last_events(self, passed: Passed, end: int, index: VChannelIndex | None = None) -> FramePage:
         """Adds the frames of the next page up to `end` to `passed` and to the `index`, truncated or not. Returns the page.
 
-        What was released is left out: a ledger is kept as a whole, but the frames that are gone from it are not read any more.
+        Released frames are left out: a ledger is kept as a whole, but its released frames are not read any more.
         """
         passed.end = max(passed.end, self._kept_from())
         return self._pass(passed, end, _LAST_EVENTS_BYTES, index, keyed=False)
@@ -166,15 +166,15 @@ class PulsarReader:
 
     def check_held(self, start: int, end: int) -> None:
         """Raises TruncatedError when the frame at `start` has been released."""
-        held = self._kept_from()
-        if start < held:
-            raise released(self._pchannel, text_of(start), text_of(held))
+        kept_from = self._kept_from()
+        if start < kept_from:
+            raise released(self._pchannel, text_of(start), text_of(kept_from))
 
     def floor_before(self, position: int) -> FencingFloor:
         """Returns the fencing floor at this position."""
-        known = self._floors.before(position)
-        if known is not None and not self._ledgers.entries_between(known[0], position):
-            return known[1]
+        nearest = self._floors.before(position)
+        if nearest is not None and not self._ledgers.entries_between(nearest[0], position):
+            return nearest[1]
         reader, floor = self._search(position)
         self._give_back(reader, floor)
         return floor
@@ -232,7 +232,7 @@ class PulsarReader:
     ) -> FramePage:
         frames: list[StoredFrame] = []
         last_event: tuple[int, int] | None = None
-        promised_tick = taken = entries = 0
+        promised_tick = bytes_read = entries = 0
         at = self._ledgers.first_at(start)
         if at is None or at >= end:
             return FramePage(frames, max(start, end), None, 0)
@@ -241,7 +241,7 @@ class PulsarReader:
             entries_max = sys.maxsize
         whole = False
         try:
-            while at is not None and at < end and (not taken or (taken < bytes_max and entries < entries_max)):
+            while at is not None and at < end and (not bytes_read or (bytes_read < bytes_max and entries < entries_max)):
                 entry = reader.next(self._incarnation)
                 entries += 1
                 if entry.position >= end:
@@ -252,7 +252,7 @@ class PulsarReader:
                 header = entry.header
                 if not self._moves(floor, entry) or header is None:
                     continue
-                taken += header.frame_bytes
+                bytes_read += header.frame_bytes
                 promised_tick = max(promised_tick, header.promised_tick)
                 if header.indices:
                     last_event = (entry.position, header.indices - 1)
@@ -312,15 +312,15 @@ class PulsarReader:
         count = SEARCH_ENTRIES
         while True:
             begin = self._ledgers.back(position, count)
-            known = self._floors.before(position)
-            if known is None:
-                known = self._floors.first()
+            nearest = self._floors.before(position)
+            if nearest is None:
+                nearest = self._floors.first()
             floor: FencingFloor | None = None
-            if begin is None or known[0] >= begin:
-                begin, floor = known
-            reader, found = self._look(begin, position, floor, ahead)
-            if found is not None:
-                return reader, found
+            if begin is None or nearest[0] >= begin:
+                begin, floor = nearest
+            reader, end_floor = self._look(begin, position, floor, ahead)
+            if end_floor is not None:
+                return reader, end_floor
             self._drop(reader)
             count *= 4
 

@@ -31,7 +31,7 @@ class LogEnd(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> tuple[int, int]:
-        """Term and sequence of the last frame; (0, -1) if there is none or it is not known."""
+        """Term and sequence of the last frame; (0, -1) without a frame or if it is unknown."""
         return (self.floor.term, self.floor.sequence) if self.floor.sequence >= 0 else self.floor.before
 
 
@@ -54,14 +54,14 @@ def end_before(
     while True:
         back = ledgers.back(position, count)
         begin = position if back is None else back
-        known = floors.before(begin)
+        nearest = floors.before(begin)
         whole = begin <= stop
         floor: FencingFloor | None = None
-        if known is None:
+        if nearest is None:
             begin, floor = floors.first()
             whole = True
-        elif ledgers.entries_between(known[0], begin) <= count:
-            begin, floor = known
+        elif ledgers.entries_between(nearest[0], begin) <= count:
+            begin, floor = nearest
         entries = _read(connection, topic, begin, position, floor, incarnation, ledgers, term_at(begin))
         if entries is not None and ((entries.newest is not None and entries.last[1] >= 0) or whole):
             return entries

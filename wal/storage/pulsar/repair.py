@@ -88,7 +88,9 @@ class Outage:
     """The time since a frame of a writer last got through, across all its producers. The caller passes the time, in seconds."""
 
     limit_s: ClassVar[float] = 120.0
-    """How long a broker may be unavailable before the writer fails, across several producers, as long as no frame gets through."""
+    """The time for which a broker may be unavailable before the writer fails, across several producers, as long as no frame gets
+    through.
+    """
     pause_min_s: ClassVar[float] = 0.2
     pause_max_s: ClassVar[float] = 2.0
 

@@ -1,7 +1,7 @@
 """TopicReader: the messages of a topic in order, from a position on, and the kind of each message.
 
 Owns: one reader of Pulsar's client, recreated when it loses its broker, so that no message is skipped or returned twice. It blocks, so it
-runs in threads, one at a time. It knows nothing of fencing floors: it also returns duplicates and frames of fenced writers.
+runs in threads, in only one at any moment. It does not use fencing floors: it also returns duplicates and frames of fenced writers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WAIT_MS: Final = 500
 LOST_S: Final = 1.0
-"""How long a reader that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
+"""The time for which a reader that has lost its broker may reconnect by itself: its own next attempt may be many seconds away."""
 TIMEOUT_S: Final = 90.0
 _log: Final = logging.getLogger("wal.pulsar")
 
@@ -153,8 +153,9 @@ def send_mark(producer: pulsar.Producer, mark: Mark) -> int:
 
 
 def move_cursor(connection: PulsarConnection, topic: str, last: int) -> None:
-    """Tells Pulsar that messages up to this position are no longer needed. Blocks; a failure is logged, and the next opening repeats
-    it."""
+    """Releases messages up to this position in Pulsar, which then may delete them. Blocks; a failure is logged, and the next opening
+    repeats it.
+    """
     import pulsar
 
     try:

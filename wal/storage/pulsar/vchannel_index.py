@@ -3,13 +3,13 @@
 How it works. The log from `start` on is divided into extents of at least `FRAMES_MIN` frames, each with a bitmap of the vchannels in it.
 Beyond `EXTENTS_MAX` extents, or `BITMAP_BYTES_MAX` of all bitmaps together, neighbours are merged and extents become twice as long: the
 index never grows further, and gets coarser with the log. A read passes over a hole, a row of extents without its vchannels, if it is long
-enough to be worth another reader of the topic, or reaches the end; so it fetches what it needs, the rest of the extents at both ends of
+enough to be worth another reader of the topic, or reaches the end. So it fetches its own frames, the rest of the extents at both ends of
 each run, and holes that are short.
 
-What it guarantees: a frame that holds a vchannel, or that every reader has to see, is never in a hole. What the index has not seen, before
-`start`, from `end` on, or in a gap, may hold anything. Names count, not incarnations.
+Guarantees: a frame with a vchannel of the read, or for every reader, is never in a hole. Frames outside the index, before `start`, from
+`end` on, or in a gap, may have any vchannels. Names count, not incarnations.
 
-The writer of a log keeps it, and stores it with each checkpoint; a log without a stored one begins anew. Pure.
+The writer of a log keeps it, and stores it with each checkpoint; a log without a stored one begins a new index. Pure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ EXTENTS_MAX: Final = 1024
 BITMAP_BYTES_MAX: Final = 1 << 19
 """512 KiB: 4,096 vchannels in each of 1,024 extents."""
 NAMES_MAX: Final = 1 << 17
-"""With more names than this, the index begins anew: it would be larger than what it saves."""
+"""With more names than this, a new index is begun: this one would be larger than its savings."""
 HOLE_MIN: Final = 2 * FRAMES_MIN
 """The frames of a hole that are cheaper to pass over than to fetch: another reader of the topic takes some milliseconds."""
 _VERSION: Final = 1
 _ANYTHING: Final = 1
-"""The bit of an extent that may hold frames for every reader."""
+"""The bit of an extent that may have frames for every reader."""
 
 
 class _Extent(msgspec.Struct):
@@ -59,7 +59,7 @@ class _StoredIndex(msgspec.Struct, array_like=True):
 
 
 class Hole(msgspec.Struct, frozen=True, gc=False):
-    """Nothing up to `end` is for the reader. `last_event` and `promised_tick`: what the log has reached there."""
+    """No frame up to `end` is for the reader. `last_event` and `promised_tick`: the state of the log there."""
 
     end: int
     last_event: LogPosition | None
@@ -81,11 +81,13 @@ class VChannelIndex:
 
     @property
     def start(self) -> int | None:
-        """The position from which on the index knows the log, or None."""
+        """The position at which the index begins, or None."""
         return self._starts[0] if self._starts else None
 
     def begin(self, position: int) -> None:
-        """Says that the next frame that is added follows this position: whatever was between it and `end` is not known."""
+        """Begins a new part of the index: the next frame that is added follows this position. Frames between `end` and this position are
+        unknown.
+        """
         if self.end is None:
             self.end = position
         elif position > self.end:
@@ -96,7 +98,7 @@ class VChannelIndex:
             self.end = position
 
     def passed(self, position: int) -> None:
-        """Says that all frames below this position were added."""
+        """Reports that all frames below this position were added."""
         if self.end is not None:
             self.end = max(self.end, position)
 
@@ -144,9 +146,9 @@ class VChannelIndex:
         at = self._at(start)
         if at is None:
             return None
-        wanted, extents = self._wanted(names), self._extents
+        mask, extents = self._wanted(names), self._extents
         following, frames = at, 0
-        while following < len(extents) and not wanted & extents[following].members:
+        while following < len(extents) and not mask & extents[following].members:
             frames += extents[following].frames
             following += 1
         assert self.end is not None
@@ -167,12 +169,12 @@ class VChannelIndex:
         at = self._at(start)
         if at is None:
             return end if self.start is None or self.start <= start else min(end, self.start)
-        wanted, extents = self._wanted(names), self._extents
+        mask, extents = self._wanted(names), self._extents
         hole, frames = None, 0
         for number in range(at, len(extents)):
             if self._starts[number] >= end:
                 return end
-            if wanted & extents[number].members:
+            if mask & extents[number].members:
                 hole, frames = None, 0
                 continue
             hole, frames = (number if hole is None else hole), frames + extents[number].frames
@@ -205,7 +207,7 @@ class VChannelIndex:
 
     @classmethod
     def decode(cls, data: bytes) -> VChannelIndex:
-        """Returns the index in these bytes. Raises CorruptionError if there is none of this version."""
+        """Returns the index in these bytes. Raises CorruptionError for any other content or version."""
         with corruption("the index of vchannels cannot be read", expected="an index of vchannels"):
             stored = _decoder.decode(data)
         if stored.version != _VERSION:
@@ -224,17 +226,17 @@ class VChannelIndex:
         return index
 
     def _at(self, position: int) -> int | None:
-        """Returns the number of the extent that has this position; None if the index does not know it."""
+        """Returns the number of the extent with this position; None outside the index."""
         if self.end is None or not self._starts or not self._starts[0] <= position < self.end:
             return None
         return bisect_right(self._starts, position) - 1
 
     def _wanted(self, names: Collection[str]) -> int:
-        numbers, wanted = self._numbers, _ANYTHING
+        numbers, mask = self._numbers, _ANYTHING
         for name in names:
             if (number := numbers.get(name)) is not None:
-                wanted |= 1 << number
-        return wanted
+                mask |= 1 << number
+        return mask
 
     def _open(self, start: int) -> None:
         newest = self._extents[-1] if self._extents else None

@@ -2,12 +2,12 @@
 
 Owns: the producer, the frames in flight, and the fencing floor after the last answered frame. Sending only queues a frame in the client,
 whose answers come back to the loop. An answer that directly follows the previous one (the next entry of the same ledger) is accepted. Any
-other answer means that there is something between them: a new ledger, a frame that the client resent after a lost connection, the mark of
-another owner. Then the writer reads the messages between them, and a frame's position is its first one in the topic, as for every reader.
-The table in `repair.py` says what happens then, and after a lost producer.
+other answer means that something is between them: a new ledger, a frame that the client resent after a lost connection, the mark of another
+owner. Then the writer reads the messages between them, and a frame's position is its first one in the topic, as for every reader. The table
+in `repair.py` has the actions that follow, and those after a lost producer.
 
-A frame that the client itself refuses (one above the broker's limit, say) can never be written. No frame after it is sent, so that the
-log has no gap; the frames before it are still answered, and then the writer fails for good.
+A frame that the client itself refuses (one above the broker's limit, say) can never be written. No frame after it is sent, so that the log
+has no gap; the frames before it are still answered, and then the writer fails for good.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wal.storage.pulsar.repair import Outage, Repair, WriterAction, WriterEvent,
 from wal.storage.pulsar.topic import TopicEntry, read_entries, send_mark
 
 FRAME_COST: Final = 16 << 10
-"""See `PChannelLog.frame_cost`: a message of its own is fetched for each frame. So an opening replays about 2,000 small frames at most."""
+"""See `PChannelLog.frame_cost`: each frame is fetched as a message of its own. So an opening replays about 2,000 small frames at most."""
 FLOOR_EVERY: Final = 64
 LOOK_S: Final = 1.0
 UNANSWERED_S: Final = 2.0
@@ -195,7 +195,7 @@ class PulsarWriter:
         frame = flight.frame
         if self._is_first:
             self._is_first = False
-            self._index.begin(self.durable_end)  # what is below was added by recovery, or is not known
+            self._index.begin(self.durable_end)  # frames below were added by recovery, or are unknown
         names = [name for name, _ in frame.vchannels]
         self._index.add(position, names, indices=header.indices, promised_tick=header.promised_tick, for_all=frame.pchannel_wide)
         self.durable_end = max(self.durable_end, self._last + 1)
@@ -336,7 +336,7 @@ class PulsarWriter:
         self._floors.add(self._last + 1, floor)
 
     def _fail(self, error: WALError) -> None:
-        """Answers every frame with this error: those in flight may be in the log, those that were not sent are not."""
+        """Answers every frame with this error: frames in flight may be in the log, unsent ones are not."""
         self.failure = error
         self._generation += 1
         sent, queued = self._flights.drain()

@@ -1,4 +1,4 @@
-"""Idempotency keys as callers give them, and as the frames of a log carry them. Pure."""
+"""Idempotency keys in the form of callers, and in the form of a log's frames. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SEQUENCE_END: Final = 1 << 63
 class ProducerKey(msgspec.Struct, frozen=True, gc=False):
     """The key of the append number `sequence` of a `producer` to a vchannel. Unlike a plain key it is remembered for good.
 
-    Sequences of a producer ascend on each vchannel (gaps are fine): one that is not above the producer's last durable one is a
-    duplicate. The name has 1 to 255 bytes of UTF-8, the sequence is from 0 to 2**63 - 1.
+    Sequences of a producer ascend on each vchannel (gaps are fine): a sequence at or below the producer's last durable one is a duplicate.
+    The name has 1 to 255 bytes of UTF-8, the sequence is from 0 to 2**63 - 1.
     """
 
     producer: str
@@ -37,7 +37,7 @@ class ProducerKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerInfo(msgspec.Struct, frozen=True):
-    """A producer that is remembered: its name, the vchannel it appends to (several for wide transactions), its last durable sequence."""
+    """A remembered producer: its name, the vchannel it appends to (several for wide transactions), its last durable sequence."""
 
     name: str
     vchannels: tuple[str, ...]
@@ -94,8 +94,7 @@ class KeyedEvent(msgspec.Struct, gc=False):
 def keyed_events(view: FrameView) -> tuple[list[KeyedEvent], list[str]]:
     """Returns the keyed events of a frame in order, and the producers that it forgets. CorruptionError for damage.
 
-    A wide transaction has the same key in each of its runs and is one event. Nothing is decoded unless the header says that the frame is
-    keyed.
+    A wide transaction has the same key in each of its runs and is one event. A frame without the flag KEYED is not decoded.
     """
     if not view.header.compatible & KEYED:
         return [], []

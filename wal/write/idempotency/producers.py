@@ -3,8 +3,8 @@
 For each producer and scope it remembers the last durable sequence for good, and the results of the last RESULTS_KEPT. The number of
 producers is bounded by `producers_max`; a producer whose first append is pending counts.
 
-A producer's sequences are written in ascending order or not at all: a sequence below a pending one is refused, a sequence after a pending
-one that waits for a barrier also waits for that barrier, and when one fails, the pending ones after it fail too. Failed sequences are
+A producer's sequences are written in ascending order or not at all. A sequence below a pending one is refused. A sequence after a pending
+one that waits for a barrier also waits for that barrier, and when a sequence fails, the later pending ones fail too. Failed sequences are
 gaps until each is appended again, in order.
 """
 
@@ -35,8 +35,8 @@ class Producers:
         self._producers_max = producers_max
         self._producers: dict[tuple[Scope, str], _Producer] = {}
         self._forgetting: set[str] = set()
-        # The sequences that failed and were not appended again, ascending. They have a table of their own, since a producer of which
-        # nothing is durable is not remembered. It is bounded like the producers; the oldest entry goes first.
+        # The sequences that failed and were not appended again, ascending. They have a table of their own, since a producer without a
+        # durable sequence is not remembered. It is bounded like the producers; the oldest entry goes first.
         self._gaps: dict[tuple[tuple[RunName, ...], str], list[int]] = {}
 
     # -- an operation's turn, and its outcome
@@ -122,8 +122,8 @@ class Producers:
         sequences = [key.sequence for key in keys if producer is not None and key.producer == producer.name]
         if producer is None or len(sequences) != len(keys) or sequences[0] <= producer.last:
             for offset, key in enumerate(keys):
-                kept = Kept(position, index + offset, tick + offset)
-                self.durable(scope, key.producer, key.sequence, kept)
+                result = Kept(position, index + offset, tick + offset)
+                self.durable(scope, key.producer, key.sequence, result)
             return
         for sequence in sequences:
             producer.pending.pop(sequence, None)
@@ -164,14 +164,14 @@ class Producers:
         return later
 
     def drop(self, name: RunName) -> None:
-        """Forgets what is known of producers in the scopes with this vchannel, which are not live any more."""
+        """Forgets the producers in the scopes with this vchannel, which are not live any more."""
         self._gaps = {key: gaps for key, gaps in self._gaps.items() if name not in key[0]}
         self._producers = {key: producer for key, producer in self._producers.items() if producer.scope.live}
 
     # -- calls of the user
 
     def listed(self) -> list[ProducerInfo]:
-        """Returns the producers of which something is durable, by name and vchannels."""
+        """Returns the producers with a durable sequence, by name and vchannels."""
         infos = [
             ProducerInfo(producer.name, tuple(name for name, _ in producer.scope.names), producer.last)
             for producer in self._producers.values()
@@ -180,7 +180,7 @@ class Producers:
         return sorted(infos, key=lambda info: (info.name, info.vchannels))
 
     def scope_of(self, producer: str) -> tuple[RunName, ...] | None:
-        """Returns the vchannels of a scope in which this producer is known, None when there is none."""
+        """Returns the vchannels of a scope in which this producer is known, None without one."""
         return next((scope.names for scope, name in self._producers if name == producer), None)
 
     def forget_gaps(self, producer: str) -> bool:
@@ -207,8 +207,8 @@ class Producers:
     def forget(self, producer: str) -> None:
         """Forgets a producer whose forgetting is durable."""
         self._forgetting.discard(producer)
-        for known in [known for known in self._producers.values() if known.name == producer]:
-            self._remove(known)
+        for entry in [entry for entry in self._producers.values() if entry.name == producer]:
+            self._remove(entry)
         self.forget_gaps(producer)
 
     def remember(self, producer: str) -> None:
@@ -241,7 +241,7 @@ class Producers:
 
 
 class _Producer:
-    """A producer in a scope. `last` is -1 until something of it is durable; `pending` are its claims by sequence, ascending."""
+    """A producer in a scope. `last` is -1 until a sequence of it is durable; `pending` are its claims by sequence, ascending."""
 
     __slots__ = ("last", "name", "pending", "results", "scope", "sequences")
 

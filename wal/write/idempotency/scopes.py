@@ -1,7 +1,7 @@
 """The scopes of idempotency keys, the claims (pending keys) in them, and the window of plain keys that are remembered. Pure.
 
-The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts while
-something is known in it, or until one of its vchannels is dropped.
+The scope of a key is its vchannel, or the sorted set of vchannels of a wide transaction, each in its incarnation. A scope lasts while it
+has a key or a producer, or until one of its vchannels is dropped.
 
 Keys that are claimed in one turn form a run, and their events usually follow each other in one frame. A run costs one record and a few
 calls, however many keys it has. They share one entry in their scope, which is set when they are claimed and stays until they leave the
@@ -31,7 +31,7 @@ all of them."""
 
 
 class Scope(msgspec.Struct, eq=False, gc=False):
-    """The sorted vchannels that a key belongs to. `uses` counts what is known in it; it is `live` until one of them is dropped.
+    """The sorted vchannels that a key belongs to. `uses` counts its keys and producers; it is `live` until one of them is dropped.
 
     `keys` has the entry of each plain key that is pending or in the window.
     """
@@ -43,10 +43,10 @@ class Scope(msgspec.Struct, eq=False, gc=False):
 
 
 class Claim(msgspec.Struct, eq=False, gc=False):
-    """A key whose operation was taken and is not settled yet. Plain keys that are claimed as a run share one claim; `key` is the first.
+    """A key whose operation was accepted and is not settled yet. Plain keys that are claimed as a run share one claim; `key` is the first.
 
-    `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed`
-    claim must fail, since an earlier sequence of its producer failed. `sharers` are the other callers that wait for each key.
+    `barrier` is the tick that the operation has to wait for, so that it does not overtake an earlier one of its producer. A `doomed` claim
+    must fail, since an earlier sequence of its producer failed. `sharers` are the other callers that wait for each key.
     """
 
     scope: Scope
@@ -62,19 +62,19 @@ class Claim(msgspec.Struct, eq=False, gc=False):
         self.sharers.setdefault(key, []).append(caller)
 
     def sharers_of(self, key: Key) -> list[Any]:
-        """Returns the callers that wait for this key, besides the one whose operation was taken."""
+        """Returns the callers that wait for this key, besides the caller whose operation was accepted."""
         return [] if self.sharers is None else self.sharers.get(key, [])
 
 
 class Scopes:
-    """The scopes in which something is known, by their vchannels and by each of these."""
+    """The scopes in use, by their vchannels and by each of these."""
 
     def __init__(self) -> None:
         self.by_names: dict[tuple[RunName, ...], Scope] = {}
         self.by_vchannel: dict[RunName, set[Scope]] = {}
 
     def get(self, names: tuple[RunName, ...]) -> Scope | None:
-        """Returns the scope of these vchannels, None when nothing is known in it."""
+        """Returns the scope of these vchannels, None if it is not in use."""
         return self.by_names.get(names)
 
     def use(self, names: tuple[RunName, ...], count: int = 1) -> Scope:
@@ -120,9 +120,9 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyEntry(msgspec.Struct, eq=False, gc=False):
-    """What a scope knows of the plain keys of a run: their claim while they are pending, then the result `kept` of the first.
+    """The entry of a scope for the plain keys of a run: their claim while they are pending, then the result `kept` of the first.
 
-    It does not lead back to its scope, because the garbage collector would not find such a cycle.
+    It has no reference to its scope, because the garbage collector would not find such a cycle.
     """
 
     keys: list[str]
@@ -167,7 +167,7 @@ class KeyRun(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 KEY_BYTES: Final = 100
-"""The memory of a remembered key besides the bytes of its text: the text's object and the place in its scope's table."""
+"""The memory of a remembered key besides the bytes of its text: the text's object and the entry in its scope's table."""
 RUN_BYTES: Final = 320
 """The memory of a run of keys besides its keys. On CPython 3.11, 50,000 keys of 36 bytes took 440 bytes each alone in a frame, and 133
 each in runs of 256."""
@@ -176,8 +176,8 @@ each in runs of 256."""
 class KeyWindow:
     """The newest events with plain keys in a pchannel; every key in the window is a use of its scope.
 
-    Keys stay until they are older than `age_max_ms`, unless there are more than `count_max`, or they take more than `bytes_max`; None is
-    no bound. The keys of a dropped vchannel stay until they are the oldest, so the window always holds the newest keys.
+    Keys stay until they are older than `age_max_ms`, unless their number exceeds `count_max`, or their memory `bytes_max`; None means no
+    bound. The keys of a dropped vchannel stay until they are the oldest, so the window always has the newest keys.
     """
 
     def __init__(self, scopes: Scopes, *, count_max: int | None, age_max_ms: float, bytes_max: int | None = None) -> None:
@@ -220,9 +220,9 @@ class KeyWindow:
         for run in runs:
             run.scope.uses += len(run.keys)
             entry = KeyEntry(run.keys)
-            kept = Kept(run.position, run.index, run.tick, run.txn_id, run.keepalive_ms)
+            first_result = Kept(run.position, run.index, run.tick, run.txn_id, run.keepalive_ms)
             run.scope.keys.update(dict.fromkeys(run.keys, entry))
-            self._runs.append(KeyRun.known(run.scope, entry, kept))
+            self._runs.append(KeyRun.known(run.scope, entry, first_result))
             self._count += len(run.keys)
             self._bytes += RUN_BYTES + KEY_BYTES * len(run.keys) + sum(map(len, run.keys))
         self._cut()
@@ -244,9 +244,9 @@ class KeyWindow:
         """Evicts the oldest keys beyond the number and the memory."""
         while self._runs and (self._count > self._count_max or self._bytes > self._bytes_max):
             run = self._runs[0]
-            left = len(run.keys) - self._gone
+            remaining = len(run.keys) - self._gone
             over = max(self._count - self._count_max, -((self._bytes_max - self._bytes) // KEY_BYTES))
-            count = int(min(left, max(1, over)))
+            count = int(min(remaining, max(1, over)))
             last, newest = run.tick + self._gone + count - 1, self._runs[-1].tick
             if run.scope.live and last >> LOGICAL_BITS >= (newest >> LOGICAL_BITS) - self._age_max_ms:
                 self.cut = last
@@ -267,15 +267,15 @@ class KeyWindow:
         self._bytes -= KEY_BYTES * count
         while count:
             run, start = self._runs[0], self._gone
-            scope, known = run.scope, run.scope.keys
+            scope, entries_by_key = run.scope, run.scope.keys
             end = min(start + count, len(run.keys))
             keys = run.keys[start:end]
             self._bytes -= sum(map(len, keys))
-            entries: list[KeyEntry | None] = list(map(known.pop, keys, repeat(None)))
+            entries: list[KeyEntry | None] = list(map(entries_by_key.pop, keys, repeat(None)))
             entry = run.entry
             if entries.count(entry) != len(keys):
-                # Some were appended again after they had expired: these have newer entries.
-                known.update({key: other for key, other in zip(keys, entries, strict=True) if other and other is not entry})
+                # Keys that were appended again after they had expired have newer entries.
+                entries_by_key.update({key: other for key, other in zip(keys, entries, strict=True) if other and other is not entry})
             if end == len(run.keys):
                 self._runs.popleft()
                 self._bytes -= RUN_BYTES

@@ -1,4 +1,4 @@
-"""The idempotency keys that are remembered, as rows and as bytes in a recovery checkpoint. Pure.
+"""The remembered idempotency keys, as rows and as bytes in a recovery checkpoint. Pure.
 
 Owns the rows that the table keeps and the form of their pieces (see `pieces`):
 
@@ -9,7 +9,7 @@ Owns the rows that the table keeps and the form of their pieces (see `pieces`):
                 after the other; the tick of the newest key that was forgotten before its age, in a first piece without runs, if there
                 is one (0.1.0 ignores it)]
 
-The pieces hold columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
+The pieces have columns, because those are several times faster to read than rows. `scopes` are the ones that no earlier piece has named,
 each a list of [name, incarnation]; scopes are numbered in the order they appear. A run is a `KeyRun`: keys of one scope whose indices and
 ticks follow each other. Pieces are cut so that encoding one takes well below a millisecond.
 """

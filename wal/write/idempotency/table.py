@@ -1,12 +1,12 @@
 """IdempotencyTable: the keys that a pchannel has seen, and the result of the first append with each. Pure.
 
-Its caller reports operations that were called, became durable or failed; it answers with data or a typed error, and neither waits nor
-reads a clock.
+Its caller reports operations that were called, became durable or failed; it answers with data or a typed error, and neither waits nor reads
+a clock.
 
     (unknown) --claim--> pending --durable--> remembered        pending --failed--> unknown again (nothing was written)
 
-Plain keys have a window over all vchannels, bounded by count and by age; only durable keys are in it. `Producers` remembers the keys with
-a sequence. Consecutive keys of one kind are claimed and settled as a run, with a few calls for all of them.
+Plain keys have a window over all vchannels, bounded by count and by age; only durable keys are in it. `Producers` remembers the keys with a
+sequence. Consecutive keys of one kind are claimed and settled as a run, with a few calls for all of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IdempotencyTable(StateTable):
         )
 
     def __len__(self) -> int:
-        """Returns how many plain keys it holds."""
+        """Returns the number of plain keys."""
         return len(self._window)
 
     @property
@@ -75,7 +75,7 @@ class IdempotencyTable(StateTable):
         return None if isinstance(result, Kept) and self._window.has_expired(result, now_ms=now_ms) else result
 
     def claim(self, names: tuple[RunName, ...], key: Key, *, barrier: int = 0) -> Claim:
-        """Takes a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
+        """Claims a key for which `find` returned None, until `durable` or `failed`. Raises WouldBlockError past `producers_max`."""
         if isinstance(key, ProducerKey):
             return self.producers.claim(names, key, barrier=barrier)
         scope = self.scopes.use(names)
@@ -86,7 +86,7 @@ class IdempotencyTable(StateTable):
     def claim_run(self, names: tuple[RunName, ...], keys: Sequence[Key]) -> list[Claim] | None:
         """Claims keys of one kind that need no barrier; returns the claim of each. Plain keys share claims, at most `RUN_KEYS` one claim.
 
-        Returns None, and claims none, unless all of them are new and differ. See also `Producers.claim_run`.
+        Returns None, without a claim, unless all of them are new and differ. See also `Producers.claim_run`.
         """
         if isinstance(keys[0], ProducerKey):
             return self.producers.claim_run(names, cast("Sequence[ProducerKey]", keys))
@@ -117,7 +117,7 @@ class IdempotencyTable(StateTable):
             claim, entry = claims[start], scope.keys[cast("str", keys[start])]
             end = start + len(entry.keys)
             if end > count or claims[end - 1] is not claim:
-                # A part of what was claimed: the other keys are in another frame, or have failed.
+                # A part of the claimed keys: the other keys are in another frame, or have failed.
                 end = start + 1
                 while end < count and claims[end] is claim:
                     end += 1
@@ -126,9 +126,9 @@ class IdempotencyTable(StateTable):
             start = end
 
     def durable_whole(self, claim: Claim, first: Key, count: int, position: int, index: int, tick: int) -> bool:
-        """Does what `durable_run` does for all plain keys that share a claim, `first` being the first of them.
+        """Remembers, as `durable_run` does, all plain keys that share a claim, `first` being the first of them.
 
-        Returns False, and does nothing, if they are producers' keys or not `count` in number.
+        Returns False, without an effect, if they are producers' keys or not `count` in number.
         """
         scope = claim.scope
         if isinstance(first, ProducerKey) or len((entry := scope.keys[first]).keys) != count or entry.claim is not claim:
@@ -182,13 +182,13 @@ class IdempotencyTable(StateTable):
             names = event.names
             if live is not None and not (live(names[0]) if len(names) == 1 else all(map(live, names))):
                 continue
-            kept = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
+            result = Kept(position, event.index, first_tick + event.index, event.txn_id, event.keepalive_ms)
             scope = self.scopes.use(names)
             if event.sequence is None:
                 entry = scope.keys[event.text] = KeyEntry([event.text])
-                self._window.add(KeyRun.known(scope, entry, kept))
+                self._window.add(KeyRun.known(scope, entry, result))
             else:
-                self.producers.durable(scope, event.text, event.sequence, kept)
+                self.producers.durable(scope, event.text, event.sequence, result)
                 self.scopes.release(scope)
         return len(events) + len(forgotten)
 
@@ -220,17 +220,17 @@ class IdempotencyTable(StateTable):
 
 
 def _claim_new(scope: Scope, keys: list[str]) -> Claim | None:
-    """Claims these keys as a run. Returns None, and claims none, unless all of them are new and differ."""
-    claim, known = Claim(scope, keys[0], 0), scope.keys
+    """Claims these keys as a run. Returns None, without a claim, unless all of them are new and differ."""
+    claim, entries_by_key = Claim(scope, keys[0], 0), scope.keys
     new = dict.fromkeys(keys, KeyEntry(keys, claim))
-    if len(new) != len(keys) or not known.keys().isdisjoint(keys):
+    if len(new) != len(keys) or not entries_by_key.keys().isdisjoint(keys):
         return None
-    known.update(new)
+    entries_by_key.update(new)
     return claim
 
 
 def _split_off(scope: Scope, keys: list[str]) -> KeyEntry:
-    """Returns an entry of its own for some of the keys that share one."""
+    """Returns a separate entry for some of the keys that share one."""
     entry = KeyEntry(keys)
     scope.keys.update(dict.fromkeys(keys, entry))
     return entry
