@@ -21,7 +21,7 @@ RunName = tuple[str, int]
 
 
 class Record(msgspec.Struct, gc=False):
-    """The fields of one record: of its row, and of its part of the body. A caller may subclass it to carry more."""
+    """The fields of one record: of its row, and of its part of the body. A caller may subclass it to add more."""
 
     payload: bytes = b""
     message_type: int = DEFAULT_TYPE
@@ -50,7 +50,7 @@ class PlainTxn(msgspec.Struct, gc=False):
 
 
 class CopyNames:
-    """The vchannels of a broadcast's copies in a frame, and the columns of their runs as stored in the tables of a frame.
+    """The vchannels of a broadcast's copies in a frame, and the stored columns of their runs in the tables of a frame.
 
     These bytes do not depend on the frame: many broadcasts go to the same thousand vchannels, and share one such object. `names` has at
     least one vchannel, each once (InvalidArgumentError otherwise); `texts` are their names without the incarnations. The columns `kinds`,
@@ -74,7 +74,7 @@ class CopyNames:
 
     @property
     def members(self) -> frozenset[RunName]:
-        """The vchannels as a set, made when it is first asked for."""
+        """The vchannels as a set, created at its first use."""
         if self._members is None:
             self._members = frozenset(self.names)
         return self._members
@@ -100,8 +100,8 @@ class FrameDraft:
     The encoder also reads these: `by_name` are the VCHANNEL runs. `in_order` is True while the records, taken run after run, have the
     indices 0, 1, 2 … `has_flags` is True once a record has a flag, which only `commit` and `broadcast` set. `compatible` are the flags of
     the header by which recovery finds the frame: KEYED once an event has an idempotency key, BROADCAST once there is a copy, CURSORS once
-    there is the state of a cursor, SCHEDULES once a message is scheduled or waits no more. `plain` are the transactions of a draft that
-    holds nothing else but cursors; anything else that is added turns them into runs.
+    there is the state of a cursor, SCHEDULES once a message is scheduled or waits no more. `plain` are the transactions of a draft that has
+    nothing else but cursors; any other addition turns them into runs.
     """
 
     __slots__ = ("_cursors", "by_name", "compatible", "has_flags", "in_order", "indices", "plain", "runs")
@@ -119,7 +119,7 @@ class FrameDraft:
     def append(self, name: RunName, records: Sequence[Record], *, keyed: bool = False) -> int:
         """Adds plain messages for one vchannel, in order; returns the first index; the others follow without gaps.
 
-        `keyed` says that some of them carry an idempotency key in their ext.
+        `keyed`: some of them have an idempotency key in their ext.
         """
         if keyed:
             self.compatible |= KEYED
@@ -144,8 +144,8 @@ class FrameDraft:
     ) -> int:
         """Adds a transaction over `names`: its bodies in append order, then its commit; returns the index of the commit.
 
-        `key` is the ext of its idempotency key (`encode_key`); each of its commit rows carries it. No name, a duplicate name, or a body
-        for a name that is not among them raises InvalidArgumentError; the draft is unchanged then.
+        `key` is the ext of its idempotency key (`encode_key`); each of its commit rows carries it. Without names, with a duplicate name, or
+        with a body for a name that is not among them it raises InvalidArgumentError; the draft is unchanged then.
         """
         counts = dict.fromkeys(names, 0)
         _check_names(names, counts, of="a transaction")
@@ -197,7 +197,7 @@ class FrameDraft:
     def broadcast(self, names: Sequence[RunName] | CopyNames, record: Record, *, header: bytes) -> int:
         """Adds one payload with a copy for each of `names`; returns the index of the first copy, the others follow in order.
 
-        No name, or a duplicate name, raises InvalidArgumentError; the draft is unchanged then.
+        Without names, or with a duplicate name, it raises InvalidArgumentError; the draft is unchanged then.
         """
         copies = names if isinstance(names, CopyNames) else CopyNames(names)
         if self.plain:
@@ -233,7 +233,7 @@ class FrameDraft:
         self.system(SystemRecord.PRODUCER_FORGOTTEN, name.encode())
 
     def scheduled(self, message: bytes) -> None:
-        """Adds the record of a message that waits for its time; it takes no index, and is not delivered."""
+        """Adds the record of a message that waits for its delivery time; it takes no index, and is not delivered."""
         self.compatible |= SCHEDULES
         self.system(SystemRecord.SCHEDULED, message)
 

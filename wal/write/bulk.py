@@ -11,7 +11,7 @@ from wal.errors import BulkAppendError, IgnoredOperationError, WALError
 from wal.message import AppendResult, Message
 
 Piece = tuple[asyncio.Future[Any], int]
-"""The future of consecutive messages and their number. Its result is that of one message, or an iterable of those of several."""
+"""The future of consecutive messages and their number. Its result is that of one message, or an iterable of the results of several."""
 
 
 async def bulk_results(messages: Sequence[Message], sent: AsyncGenerator[Piece, None]) -> list[AppendResult]:

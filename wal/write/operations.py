@@ -1,4 +1,4 @@
-"""Operations: what callers tell a vchannel actor, each with the future of its caller.
+"""Operations: the calls of a vchannel actor, each with the future of its caller.
 
 A cancelled future is left alone: the operation continues, but its caller does not get the outcome.
 """
@@ -21,14 +21,14 @@ from wal.write.ticks import Holder
 from wal.write.txn_table import TxnOwner
 
 if TYPE_CHECKING:
-    from wal.write.cursor_table import CursorChange  # a client knows operations, and no tables
+    from wal.write.cursor_table import CursorChange  # clients import operations, without the tables
 
 _T = TypeVar("_T")
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
 
 class Answers(Protocol[_T_contra]):
-    """Takes the outcome of an operation: a future does, and so does a caller that needs none. It is contravariant."""
+    """Receives an operation's outcome. Futures satisfy this protocol, and so does a caller that ignores it. It is contravariant."""
 
     def done(self) -> bool: ...
 
@@ -59,7 +59,7 @@ def fail_future(future: Answers[Any], error: BaseException) -> None:
 
 
 def with_outcome(error: WALError, *, unknown: bool) -> WALError:
-    """Returns the same error, saying whether it is unknown if the calls were written."""
+    """Returns the same error, with `outcome_unknown` for calls that may have been written."""
     if error.outcome_unknown == unknown:
         return error
     own = caused(copy.copy(error), error.__cause__)
@@ -85,7 +85,7 @@ def conflict(vchannel: str, expected: MessageID | None, last: MessageID | None) 
 
 
 class VChannelMember(Holder, Protocol):
-    """A vchannel of the group, as its pchannel and the copies of broadcasts know it: `VChannel` is one."""
+    """A vchannel of the group, as its pchannel and the copies of broadcasts use it: `VChannel` implements it."""
 
     channel: str
     run_name: RunName
@@ -105,7 +105,7 @@ class VChannelMember(Holder, Protocol):
 
 
 Expected = tuple[tuple[VChannelMember, MessageID | None], ...]
-"""The last event that each of these vchannels must have (None: it never had one) when an operation joins a frame."""
+"""The last event that each of these vchannels must have (None: no event) when an operation joins a frame."""
 
 
 class Append(Record, gc=False):
@@ -116,14 +116,14 @@ class Append(Record, gc=False):
 
 
 class OrderedAppend(Append, gc=False):
-    """A message that needs more than its turn: it waits for a barrier, or it is exclusive."""
+    """A message with a condition beyond its turn: it waits for a barrier, or it is exclusive."""
 
     barrier: int = 0
     exclusive: bool = False
 
 
 class KeyedAppend(OrderedAppend, gc=False):
-    """A message with an idempotency key, which its ext holds too; `claim` is set in its turn."""
+    """A message with an idempotency key, which is also in its ext; `claim` is set in its turn."""
 
     future: Settles[AppendResult | ForgottenResult] = cast("Settles[AppendResult | ForgottenResult]", None)
     key: Key = ""
@@ -131,13 +131,13 @@ class KeyedAppend(OrderedAppend, gc=False):
 
 
 class ConditionalAppend(OrderedAppend, gc=False):
-    """A message that expects what the last event of its vchannel is."""
+    """A message with an expected last event of its vchannel."""
 
     expected: Expected = ()
 
 
 class ConditionalKeyedAppend(KeyedAppend, gc=False):
-    """A message with an idempotency key of either kind that expects what the last event of its vchannel is."""
+    """A message with an idempotency key of either kind and an expected last event of its vchannel."""
 
     expected: Expected = ()
 
@@ -157,7 +157,7 @@ class ScheduledAppend(KeyedAppend, gc=False):
 
 
 class CancelScheduled(msgspec.Struct, gc=False):
-    """Cancels the scheduled message with this key; the future gets whether there was one that is not delivered."""
+    """Cancels the scheduled message with this key; the future gets whether an undelivered message was cancelled."""
 
     key: str
     future: Settles[bool]
@@ -186,12 +186,11 @@ class Bulk(msgspec.Struct, gc=False):
 
 
 class Atomic(msgspec.Struct, gc=False):
-    """A transaction over these vchannels of the pchannel that is complete when it is told, and within the bounds of transactions.
+    """A transaction over these vchannels of the pchannel that arrives complete, and within the bounds of transactions.
 
     `change` is the save of a cursor that it commits.
 
-    `bodies` are its bodies, and `names` the vchannel of each; None if there is only one. `size` is the room that it takes, in flight and
-    in the frame.
+    `bodies` are its bodies, and `names` the vchannel of each; None for a single vchannel. `size` is its room in flight and in the frame.
     """
 
     vchannels: tuple[VChannelMember, ...]
@@ -208,7 +207,7 @@ class Atomic(msgspec.Struct, gc=False):
 class Begin(msgspec.Struct, gc=False):
     """Opens a transaction over these vchannels, all of this pchannel.
 
-    `key_bytes` is what its idempotency key takes in each commit row. `owner` is the client that begins it, if that is over the network.
+    `key_bytes` is the size of its idempotency key in each commit row. `owner` is the client that begins it, for a client over the network.
     """
 
     vchannels: tuple[str, ...]

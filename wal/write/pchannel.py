@@ -1,25 +1,26 @@
-"""The PChannel actor: one pchannel in one term, which all vchannels on it share. What happens when a lease, a disk or a connection is lost.
+"""The PChannel actor: one pchannel in one term, which all vchannels on it share, and its end after the loss of a lease, disk or connection.
 
-Owns what its vchannels have in common: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
-broadcasts, the messages that wait for their time, and the start, failure and end of the pchannel. It is the member of the group that
-receives timer turns and ticks. `VChannel` decides about the operations on one vchannel, `FramePipeline` turns submissions into frames.
+Owns the common part of its vchannels: the frame pipeline, ticks and the promised tick, open transactions, idempotency keys, the copies of
+broadcasts, the messages that wait for their delivery time, and the start, failure and end of the pchannel. It is the member of the group
+that receives timer turns and ticks. `VChannel` decides about the operations on one vchannel, `FramePipeline` turns submissions into frames.
 
     opening --start--> open --drain--> closing --finish--> closed
                         |
                         +--fail--> failed, for good: every later operation gets the same cause
 
-`fail` is the one place where a pchannel is lost. What was in flight has an unknown outcome, unless the backend answered; what was not
-handed over was certainly not written; readers end with the error, and no tick is promised any more. It comes from:
+`fail` is the one place where a pchannel is lost. A frame in flight has an unknown outcome, unless the backend answered. Submissions that
+were not handed over were certainly not written. Readers end with the error, and no tick is promised any more. Causes:
 
-* **a lease** (`wal/read/lease.py`): asked wherever an answer leaves, so a process that was stopped answers nothing afterwards;
-* **a disk**, or any other storage: a write that failed comes from `FramePipeline._settled`, a log that failed by itself from
-  `log.failed`; a full disk is no failure: the backend refuses the frame, and the log goes on when there is room;
+* **a lease** (`wal/read/lease.py`): checked before every answer, so a process that was stopped answers nothing afterwards;
+* **a disk**, or any other storage: a failed write comes from `FramePipeline._settled`, a log that failed by itself from `log.failed`. A
+  full disk does not fail the pchannel: the backend refuses the frame, and the log continues when there is room;
 * **another writer**: the backend finds a higher term and answers ChannelFencedError;
 * **the metadata**, when no tick can be saved at the end, and a defect in this code (`poisoned`).
 
-A lost **connection** of a client does not reach the pchannel: what it sent is written, and the client asks again on a new one, or gives
-an UnknownOutcomeError to its caller (`wal/client/producer.py`); a change that it has given up meanwhile is refused (`wal/serve/fence.py`).
-A lost connection of the backend to Pulsar is repaired by its writer (`wal/storage/pulsar/repair.py`), or ends as a failed storage.
+A lost **connection** of a client does not reach the pchannel: its requests are written, and the client asks again on a new one, or gives an
+UnknownOutcomeError to its caller (`wal/client/producer.py`). A change that the client has abandoned meanwhile is refused
+(`wal/serve/fence.py`). A lost connection of the backend to Pulsar is repaired by its writer (`wal/storage/pulsar/repair.py`), or ends as a
+failed storage.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class PChannel(ReadablePChannel, Member):
         lease: Lease = OWN,
         compressor: Compressor | None = None,
     ) -> None:
-        """`request_ticks` has the oracle save a new limit and answers with `ticks_extended` on the control lane.
+        """`request_ticks` makes the oracle save a new limit and answers with `ticks_extended` on the control lane.
 
         `due_ms` returns the wall time up to which scheduled messages are due, in milliseconds.
         """
@@ -135,7 +136,7 @@ class PChannel(ReadablePChannel, Member):
             state.schedule, self.frames, self.ticks, self.keyed, in_flight=in_flight, due_ms=due_ms, mark=self._mark_scheduled
         )
         self.opening_s = 0.0
-        """How long its opening took, and how many events after the last checkpoint that replayed."""
+        """The seconds that its opening took, and the number of events after the last checkpoint that it replayed."""
         self.replayed_events = 0
         self.endings = 0
         """The number of its vchannels that have ended, for any reason."""
@@ -154,7 +155,7 @@ class PChannel(ReadablePChannel, Member):
 
     @property
     def fault(self) -> WALError | None:
-        """The reason why nothing is written any more, or None; final."""
+        """The reason why the pchannel writes nothing any more, or None; final."""
         return self.frames.fault
 
     def holds_lease(self) -> bool:
@@ -173,8 +174,8 @@ class PChannel(ReadablePChannel, Member):
     def passed(self, barrier: int, vchannel: VChannelMember, operation: Any) -> bool:
         """Returns whether everything up to this tick is in the log, advancing the promised tick if need be.
 
-        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent). Once the pchannel has failed
-        it fails at once, since no tick is promised any more.
+        Otherwise it keeps the operation until then; at close it fails with ClosedError (it was never sent). Once the pchannel has failed it
+        fails at once, since no tick is promised any more.
         """
         if barrier <= self.promised.tick or barrier <= self.advance_promised():
             return True
@@ -191,7 +192,7 @@ class PChannel(ReadablePChannel, Member):
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
         """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier.
 
-        With `spanned` only those that would span an event of this turn: a whole transaction comes after it.
+        With `spanned` it ends only transactions that would span an event of this turn: a whole transaction comes after it.
         """
 
         def ended(waiting: tuple[Holder, Any]) -> bool:
@@ -214,12 +215,12 @@ class PChannel(ReadablePChannel, Member):
     # -- last events
 
     def last_event(self, name: RunName) -> MessageID | None:
-        """Returns the id of the last durable event of this vchannel, or None if it never had one."""
+        """Returns the id of the last durable event of this vchannel, or None without one."""
         event = self.lasts.get(name)
         return None if event is None else self.origin(event[0]).message_id(event[1])
 
     def pending_event(self, expected: Expected) -> int:
-        """Returns the serial up to which one of these vchannels has, or may have, events in flight; 0 if none has."""
+        """Returns the serial up to which one of these vchannels has, or may have, events in flight; 0 without any."""
         frames = self.frames
         newest = max(vchannel.newest for vchannel, _ in expected)
         copies = max(frames.pending_copies(vchannel.run_name) for vchannel, _ in expected)
@@ -227,7 +228,7 @@ class PChannel(ReadablePChannel, Member):
         return max(newest if newest and frames.is_pending(newest) else 0, copies, delivered)
 
     def conflict(self, expected: Expected) -> ConflictError | None:
-        """Returns the error for the first vchannel whose last durable event is another one than expected, or None."""
+        """Returns the error for the first vchannel whose last durable event differs from the expected one, or None."""
         for vchannel, event in expected:
             last = self.last_event(vchannel.run_name)
             if last != event and (event is None or not self.log.lineage.is_now(event, last)):
@@ -254,16 +255,16 @@ class PChannel(ReadablePChannel, Member):
     # -- turns
 
     def receive(self, batch: list[Any]) -> None:
-        """Withdraws appends, each given by the future of a caller who waits no longer, if they wait for their barriers."""
-        if self.ticks.held:  # the appends may be among those that are held
+        """Withdraws the appends of these callers, which no longer wait, if the appends wait for their barriers."""
+        if self.ticks.held:  # the appends may be among the held operations
             self.ticks.hold(self, batch)
             return
-        gone = frozenset(batch)
-        for vchannel, operation in self._barriers.take_out(lambda waiting: is_abandoned(waiting[1], gone)):
+        callers = frozenset(batch)
+        for vchannel, operation in self._barriers.take_out(lambda waiting: is_abandoned(waiting[1], callers)):
             vchannel.refuse([operation], withdrawn())
 
     def refuse(self, operations: list[Any], error: BaseException) -> None:
-        """Withdraws nothing: what waited has failed for the same reason."""
+        """Withdraws nothing: waiting operations have failed for the same reason."""
 
     def receive_control(self, message: Any) -> None:
         """Runs a callable between two turns."""
@@ -309,7 +310,9 @@ class PChannel(ReadablePChannel, Member):
         return self.promised.tick
 
     def ticks_extended(self, error: WALError | None) -> None:
-        """Continues what waits for ticks, since the oracle saved a new limit; after an error that fails, and a later call asks again."""
+        """Continues the operations that wait for ticks, since the oracle saved a new limit. After an error they fail, and a later call asks
+        again.
+        """
         for holder, operation in self.ticks.take_held():
             if error is not None and isinstance(operation, Begin | Atomic):
                 holder.refuse([operation], error)
@@ -324,17 +327,17 @@ class PChannel(ReadablePChannel, Member):
     # -- answers of the pipeline
 
     def frame_durable(self, frame: EncodedFrame) -> None:
-        """Releases the barriers that a durable frame passed, and has a checkpoint made if one is due."""
+        """Releases the barriers that a durable frame passed, and begins a checkpoint if one is due."""
         if self.checkpointer is not None:
             self.checkpointer.moved = True
         if frame.header.compatible:  # keyed events
             self.keyed.moved = True
             if self.checkpointer is not None:
-                self.checkpointer.look()  # the number to replay is bounded
+                self.checkpointer.look()  # bounds the number of events to replay
         self._release_barriers()
 
     def frame_settled(self) -> None:
-        """Ends a `drain` when nothing is left to wait for."""
+        """Ends a `drain` when it has nothing left to wait for."""
         if self._drained is not None and not self._drained.done() and (self.fault or self._idle()):
             self._drained.set_result(None)
 
@@ -369,7 +372,7 @@ class PChannel(ReadablePChannel, Member):
         await self.frames.begin_term(tick)
 
     async def drain(self) -> None:
-        """Refuses what waits for a barrier, then waits until everything that was accepted is durable or failed."""
+        """Refuses the operations that wait for a barrier, then waits until all accepted ones are durable or failed."""
         self._closing = True
         for vchannel, operation in self._barriers.drain():
             vchannel.refuse([operation], closed_at_barrier())
@@ -383,7 +386,7 @@ class PChannel(ReadablePChannel, Member):
         try:
             if self.fault is None and self.holds_lease():
                 if not self.frames.owes_start:
-                    # If there is no room for the frame, only the control page holds the promised tick.
+                    # Without room for the frame, only the control page has the promised tick.
                     with contextlib.suppress(*REFUSALS):
                         await self.frames.write_alone(FrameDraft(), tick)
                 self.promised.advance(lambda: tick)
@@ -456,7 +459,7 @@ class PChannel(ReadablePChannel, Member):
             self.frames.pump()
 
     def _mark_scheduled(self, settled: Callable[[WALError | None], None]) -> None:
-        """Has a checkpoint say that there are scheduled messages; calls back in a turn, or after the end of the pchannel."""
+        """Makes a checkpoint record that there are scheduled messages; calls back in a turn, or after the end of the pchannel."""
 
         def answered(error: WALError | None) -> None:
             try:

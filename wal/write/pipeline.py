@@ -1,23 +1,23 @@
-"""FramePipeline: the way of submissions into the log of a pchannel, one frame at a time (group commit). How an append is made durable.
+"""FramePipeline: the way of submissions into the log of a pchannel, in one frame after the other (group commit), until they are durable.
 
     submit --> waiting --cut--> prepared --hand over--> in flight --settled--> durable: the callers have their results
                   ^                |                        |
                   +----withdraw----+                        +--> refused or failed: the callers have the error
 
-1. A call checks the message, takes room in flight and tells the vchannel's actor (`wal/node/appends.py`). The actors of a pchannel share
-   one inbox and one turn (`actors/group.py`), so all calls have one order.
-2. The vchannel decides (`vchannel.py`) and submits. Everything that was submitted in one turn of the group becomes one frame at the end
-   of the turn. The frame gets its ticks and is handed to the backend in that same turn, so ids, ticks and delivery have one order.
-3. The backend writes and syncs it off the loop (a journal: `wal/storage/journal/writer.py`), and says how many frames it takes at a time
-   (two if it syncs one while the next is built); what is submitted meanwhile waits and makes the following frame larger.
-4. Its answer comes back in `_settled`: the lease is asked, the durable end moves, readers wake, and the callers get their results.
+1. A call checks the message, takes room in flight and sends it to the vchannel's actor (`wal/node/appends.py`). The actors of a pchannel
+   share one inbox and one turn (`actors/group.py`), so all calls have one order.
+2. The vchannel decides (`vchannel.py`) and submits. All submissions of one turn of the group become one frame at the end of the turn. The
+   frame gets its ticks and is handed to the backend in that same turn, so ids, ticks and delivery have one order.
+3. The backend writes and syncs it off the loop (a journal: `wal/storage/journal/writer.py`). It has a bound of frames in flight (two if it
+   syncs one while the next is built); later submissions wait and make the following frame larger.
+4. Its answer comes back in `_settled`: the lease is checked, the durable end moves, readers wake, and the callers get their results.
 
 **Only `_hand_over` hands a frame to the backend, and its answer arrives only in `_settled`.** Every submission is settled exactly once:
 resolved when its frame is durable, failed otherwise.
 
-What can go wrong: there are no ticks (the frame stays prepared until the oracle has saved more); the backend refuses a frame before it
-touched the log (a full disk: its callers get the error, the sequence is used again, the log goes on); the write fails, or the lease is
-lost (the pchannel fails for good: `PChannel.fail`). A caller that is cancelled changes nothing: what was submitted is written.
+What can go wrong: the oracle has no ticks (the frame stays prepared until it has saved more). The backend refuses a frame before it touched
+the log (a full disk: its callers get the error, the sequence is used again, the log continues). The write fails, or the lease is lost (the
+pchannel fails for good: `PChannel.fail`). A caller that is cancelled changes nothing: its submission is written.
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ GROUP_RECORDS: Final = 4096
 COMPRESSED_HERE_BYTES_MAX: Final = 512 << 10
 """The largest body that is compressed on the loop, in 0.9 ms; a thread compresses larger ones (4 MiB of JSON take 6.5 ms)."""
 LATENCY_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""From below the sync of a fast disk to beyond what Pulsar takes at its worst."""
+"""From less than the sync of a fast disk to more than the slowest answer of Pulsar."""
 EVENTS_BOUNDS: Final = tuple(float(1 << power) for power in range(13))
 """1 to GROUP_RECORDS."""
 _log: Final = logging.getLogger("wal.pchannel")
 
 
 class _FrameInFlight(msgspec.Struct, gc=False):
-    """A frame that was handed to the backend at time `since` and is not yet answered. `oldest` is when its oldest append was submitted."""
+    """A frame that was handed to the backend at time `since` and is not yet answered. `oldest`: the time of its oldest append's
+    submission.
+    """
 
     submissions: list[Submission]
     sequence: int
@@ -73,7 +75,9 @@ class _FrameInFlight(msgspec.Struct, gc=False):
 
 
 class FrameOwner(Protocol):
-    """What a `FramePipeline` tells of its frames. Frames are expected, shown and settled in one order; a refused one is never shown."""
+    """The notifications of a `FramePipeline` about its frames. Frames are expected, shown and settled in one order; a refused one is never
+    shown.
+    """
 
     def expect(self, frame: EncodedFrame) -> None:
         """Called when a frame was handed to the backend."""
@@ -115,7 +119,7 @@ class FramePipeline:
         compressor: Compressor | None = None,
     ) -> None:
         self.fault: WALError | None = None
-        """The reason why nothing is written any more, or None; final."""
+        """The reason why the pipeline writes nothing any more, or None; final."""
         self.owes_start: bool = False
         """Whether the first frame of the term found no room: it is written before any other frame."""
         self.frames: int = 0
@@ -128,7 +132,7 @@ class FramePipeline:
         self._append_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self._sync_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self._append_s = self._sync_s = 0.0
-        self._waiting_since = 0.0  # when the oldest of `_waiting` came, or before: what is left of a cut keeps it
+        self._waiting_since = 0.0  # the time of the oldest submission in `_waiting`, or before: the rest of a cut keeps it
         self._log = log
         self._owner = owner
         self._ticks = ticks
@@ -155,7 +159,7 @@ class FramePipeline:
         self._copies: deque[tuple[int, CopyNames]] = deque()  # of submissions that are perhaps not settled yet
         self._after: list[tuple[int, Callable[[], None]]] = []
         self._sequence = 0
-        self._refusing = False  # the frames in flight follow a refused one, and are refused next
+        self._refusing = False  # Invariant: while it is set, every frame in flight follows a refused one, and the backend refuses it next.
 
     # -- submissions
 
@@ -199,16 +203,16 @@ class FramePipeline:
             self._copies.append((serial, names))
 
     def withdraw(self, claims: frozenset[Hashable], error: WALError) -> None:
-        """Fails the operations with these claims, or that change these cursors, and were not handed over yet."""
+        """Fails the operations with these claims, or with changes of these cursors, that were not handed over yet."""
         if self._prepared is not None and any(submission.split(claims)[0] for submission in self._prepared[1]):
             self._waiting.extendleft(reversed(self._prepared[1]))  # the frame is drafted again, without them
             self._prepared = None
         parts = [submission.split(claims) for submission in self._waiting]
         self._waiting = deque(rest for _, rest in parts if rest is not None)
         self._plain = self._keyed = None
-        for gone, _ in parts:
-            if gone is not None:
-                self._fail(gone, error)
+        for withdrawn, _ in parts:
+            if withdrawn is not None:
+                self._fail(withdrawn, error)
         if self._after:
             self._call_settled()
 
@@ -224,21 +228,21 @@ class FramePipeline:
             self._call_settled()
 
     def stop(self, fault: WALError, *, in_flight: WALError) -> None:
-        """Stops writing: frames in flight fail with `in_flight`, everything else, now and later, with `fault`."""
+        """Stops writing: frames in flight fail with `in_flight`, all other submissions, now and later, with `fault`."""
         self.fault = fault
         while self._flights:
             for submission in self._flights.popleft().submissions:
                 self._fail(submission, in_flight)
         self.fail_waiting(fault)
 
-    # -- what it holds
+    # -- the submissions in it
 
     def is_pending(self, serial: int) -> bool:
         """Returns whether a submission with this serial, or with a smaller one, may not be settled yet."""
         return serial >= self._oldest()
 
     def pending_copies(self, name: RunName) -> int:
-        """Returns the serial of the newest submission that is not settled and has a copy for this vchannel; 0 if there is none."""
+        """Returns the serial of the newest unsettled submission with a copy for this vchannel; 0 without one."""
         for serial, copies in reversed(self._copies):
             if not self.is_pending(serial):
                 break
@@ -247,7 +251,7 @@ class FramePipeline:
         return 0
 
     def when_settled(self, serial: int, call: Callable[[], None]) -> None:
-        """Calls `call` once no submission up to this serial is pending, at once if none is."""
+        """Calls `call` once no submission up to this serial is pending; at once if that is so now."""
         if self.is_pending(serial):
             self._after.append((serial, call))
         else:
@@ -259,7 +263,7 @@ class FramePipeline:
         return self._serial
 
     def _oldest(self) -> float:
-        """Returns the serial of the oldest submission that is not settled, infinity if there is none."""
+        """Returns the serial of the oldest unsettled submission, infinity without one."""
         for flight in self._flights:
             if flight.submissions and (serial := flight.submissions[0].serial):
                 return serial
@@ -301,7 +305,7 @@ class FramePipeline:
         return sum(flight.frame.length for flight in self._flights)
 
     def histograms(self) -> tuple[Histogram, Histogram, Histogram]:
-        """Returns what was measured of durable frames with events: their events, and the seconds of their appends and of their syncs."""
+        """Returns the measurements of durable frames with events: their events, and the seconds of their appends and of their syncs."""
         return (
             Histogram(EVENTS_BOUNDS, tuple(self._event_counts), self.events),
             Histogram(LATENCY_BOUNDS_S, tuple(self._append_counts), self._append_s),
@@ -313,8 +317,8 @@ class FramePipeline:
     async def begin_term(self, tick: int) -> None:
         """Writes the first frame of the term; when it returns, this handle owns the pchannel.
 
-        If there is no room for the frame, it returns anyway, so that what was read can be truncated. The frame then precedes the first
-        frame that finds room.
+        Without room for the frame, it returns anyway, so that the log can be truncated. The frame then precedes the first frame that finds
+        room.
         """
         try:
             await self.write_alone(self._term_start(), tick)
@@ -355,15 +359,15 @@ class FramePipeline:
         return draft
 
     def _start_settled(self, error: BaseException | None) -> None:
-        """Takes the outcome of a first frame that is written late: a failed one is owed again."""
+        """Takes the outcome of a first frame that is written late: a failed one is written again."""
         self.owes_start = error is not None
 
     # -- the way of a frame
 
     def pump(self) -> None:
-        """Hands frames over until the backend has enough of them, nothing waits, or there are no ticks.
+        """Hands frames over until the backend has enough of them, no submission waits, or the oracle has no ticks.
 
-        Frames in flight behind a refused one are refused first: what fails with them may be followed by later sequences that wait.
+        Frames in flight after a refused one are refused first: later sequences that wait may follow the submissions that fail with it.
         """
         if self._refusing and self._flights:
             return
@@ -495,7 +499,7 @@ class FramePipeline:
         self._owner.frame_settled()
 
     def _refused(self, error: BaseException) -> None:
-        """Fails the oldest frame. Nothing of it or of the frames after it was written: their sequence numbers are reused."""
+        """Fails the oldest frame. No part of it or of the later frames was written: their sequence numbers are reused."""
         flight = self._flights.popleft()
         self._refusing = True
         self._promised.settled(flight.last_tick, durable=False)

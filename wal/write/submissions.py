@@ -1,7 +1,7 @@
-"""Submissions: what waits in the frame pipeline for the next frame, and how its callers get the outcome.
+"""Submissions: the entries of the frame pipeline that wait for the next frame, and the delivery of the outcome to their callers.
 
-A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps the index that it got there, and is
-settled once: resolved when the frame is durable, failed otherwise. Appends are below, copies of broadcasts in `copy_writes`.
+A submission is drafted into one frame as a whole (plain appends may be cut in two before), keeps its first index there, and is settled
+once: resolved when the frame is durable, failed otherwise. Appends are below, copies of broadcasts in `copy_writes`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Submission(abc.ABC):
     in_flight: int
     first: int
     serial: int
-    """Its number among all that were submitted, in their order; a part has that of the whole. Set by `FramePipeline.submit`."""
+    """Its number among all submissions, in their order; a part has that of the whole. Set by `FramePipeline.submit`."""
 
     @abc.abstractmethod
     def draft(self, draft: FrameDraft) -> None:
-        """Adds its records to the frame and keeps the index they begin at."""
+        """Adds its records to the frame and keeps the index at which they begin."""
 
     @abc.abstractmethod
     def resolve(self, origin: Origin, first_tick: int) -> None:
@@ -52,7 +52,7 @@ class Submission(abc.ABC):
         """Gives the callers the error: the frame was not written, or its outcome is unknown."""
 
     def split(self, claims: frozenset[Any]) -> tuple[Submission | None, Submission | None]:
-        """Returns what has one of these claims, or changes one of these cursors, and the rest; None for a part that is empty."""
+        """Returns the part with one of these claims, or with changes of one of these cursors, and the rest; None for an empty part."""
         return None, self
 
     def cut(self, *, size: int, count: int) -> Submission | None:
@@ -84,7 +84,7 @@ class BulkSubmission(Submission):
 
 
 class CursorOutcomes(Protocol):
-    """Takes what became of the record of a cursor: `CursorWrites` does."""
+    """Receives the outcome of a cursor's record: `CursorWrites` implements it."""
 
     def durable(self, record: CursorRecord) -> None: ...
 
@@ -92,13 +92,13 @@ class CursorOutcomes(Protocol):
 
 
 class TxnSubmission(Submission):
-    """A committed transaction on one or several vchannels; `claim` and `keyed` are set for one with an idempotency key.
+    """A committed transaction on one or several vchannels; `claim` and `keyed` are set for a transaction with an idempotency key.
 
-    `bodies` are its bodies, and `owners` the vchannel of each; None if `names` has only one. It is `whole` if it began with its commit,
-    so that it spans no other message while it waits for a barrier.
+    `bodies` are its bodies, and `owners` the vchannel of each; None for a single vchannel. It is `whole` if it began with its commit, so
+    that it spans no other message while it waits for a barrier.
 
-    `change` is the save of a cursor that it commits, and `record` is what is written of it, once it was judged by `cursors`. Without bodies
-    the record is all that is written.
+    `change` is the save of a cursor that it commits, and `record` the record of the save, after `cursors` has decided about it. A
+    transaction without bodies writes only the record.
     """
 
     __slots__ = (
@@ -146,7 +146,7 @@ class TxnSubmission(Submission):
         if self.record is not None:
             draft.cursor(self.record.key, self.record.encoded)
             if not self.bodies:
-                self.first = max(draft.indices - 1, 0)  # it has no event: the one before it in the frame, if any
+                self.first = max(draft.indices - 1, 0)  # it has no event: the event before it in the frame, if any
                 return
         txn_id, keepalive_ms = self.context.txn_id, round(self.context.keepalive * 1000)
         key = b"" if self.claim is None else key_ext(self.claim.key)
@@ -255,7 +255,7 @@ def cut(waiting: deque[Submission], *, size: int, count: int) -> list[Submission
 
 
 def _of_transaction(error: BaseException) -> BaseException:
-    """Returns the error for a transaction whose frame failed: a WouldBlockError would wrongly say that it is still open."""
+    """Returns the error for a transaction whose frame failed: a WouldBlockError would wrongly mean that it is still open."""
     if not isinstance(error, WouldBlockError):
         return error
     return caused(UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one"), error)
@@ -299,20 +299,20 @@ class AppendsSubmission(Submission, Generic[_AppendT]):
             return None
         front, rest = self.empty(), self.empty()
         for name, appends in zip(self.names, self.batches, strict=True):
-            taken = 0
+            taken_count = 0
             if not rest.count:
                 room = size - front.size - RUN_OVERHEAD - 4 * len(name[0])
                 for append in appends[: max(count - front.count, 0)]:
                     room -= append.size
                     if room < 0:
                         break
-                    taken += 1
-                if not taken and not front.count:
-                    taken = 1
-            if taken:
-                front.add(name, appends[:taken] if taken < len(appends) else appends)
-            if taken < len(appends):
-                rest.add(name, appends[taken:] if taken else appends)
+                    taken_count += 1
+                if not taken_count and not front.count:
+                    taken_count = 1
+            if taken_count:
+                front.add(name, appends[:taken_count] if taken_count < len(appends) else appends)
+            if taken_count < len(appends):
+                rest.add(name, appends[taken_count:] if taken_count else appends)
         if not rest.count:
             return None
         front.serial = self.serial
@@ -384,13 +384,13 @@ class KeyedSubmission(AppendsSubmission[KeyedAppend]):
                 self.keyed.failed(append.claim, append.key, append.future, error)
 
     def split(self, claims: frozenset[Any]) -> tuple[KeyedSubmission | None, KeyedSubmission | None]:
-        taken, rest = self.empty(), self.empty()
+        claimed, rest = self.empty(), self.empty()
         for name, appends in zip(self.names, self.batches, strict=True):
-            for part, is_claimed in ((taken, True), (rest, False)):
+            for part, is_claimed in ((claimed, True), (rest, False)):
                 chosen = [append for append in appends if (append.claim in claims) is is_claimed]
                 if chosen:
                     part.add(name, chosen)
-        if not taken.count:
+        if not claimed.count:
             return None, self
-        taken.serial = rest.serial = self.serial
-        return taken, rest if rest.count else None
+        claimed.serial = rest.serial = self.serial
+        return claimed, rest if rest.count else None

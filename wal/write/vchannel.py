@@ -1,25 +1,25 @@
 """The VChannel actor: decides about the operations on one vchannel before they join a frame.
 
-How it works. A caller checks its message, takes room in flight, makes a future, and `tell`s the actor an operation. The actor has its own
-identity, state and failure, but no task: it takes its turn in the group of its pchannel, where all calls have one order. In its turn it
-gets all operations that were told since the last one, in the order of the calls:
+How it works. A caller checks its message, takes room in flight, makes a future, and sends the actor an operation (`tell`). The actor has
+its own identity, state and failure, but no task: it takes its turn in the group of its pchannel, where all calls have one order. In its
+turn it gets all operations since the last one, in the order of the calls:
 
-* plain appends pass through as one list: `FramePipeline.submit_plain` is all that happens;
-* a key is claimed first (`KeyedWrites`): a known one gets the first result, one in flight shares it;
+* plain appends pass through as one list, by `FramePipeline.submit_plain` alone;
+* a key is claimed first (`KeyedWrites`): a call with a known key gets the first result, and one with a key in flight shares it;
 * an operation with a barrier waits in the pchannel until the promised tick has passed it, and comes back by `released`;
-* `expected_last` is compared with the newest event, those in flight included;
+* `expected_last` is compared with the newest event, including events in flight;
 * a message with a time of delivery becomes state of the pchannel (`ScheduleWrites`), unless its time has passed;
 * an exclusive message fails the open transactions on the vchannel. These are in the pchannel's table, since one may span several of its
   vchannels; bodies take no turn, only the commit is ordered with the other calls;
-* without a tick to give, everything is held until the oracle has saved a new limit.
+* without a tick, all operations are held until the oracle has saved a new limit.
 
-What is submitted has its place in the log: the pipeline makes frames of it, and resolves or fails its future.
+A submission has its final order in the log: the pipeline makes frames of submissions, and resolves or fails their futures.
 
-States: open; closed (`closed` says why: dropped, failed, or its record could not be saved), in which every operation is refused and gives
-its room back. What was submitted before is written all the same.
+States: open; closed (`closed` returns the reason: dropped, failed, or its record could not be saved), in which every operation is refused
+and gives its room back. Earlier submissions are written all the same.
 
 What can go wrong: a WALError of one operation refuses that one alone. A defect poisons this vchannel, and the others continue. A failure of
-the log is the pchannel's matter (`wal/write/pchannel.py`), which fails everything that waits here too.
+the log is the pchannel's matter (`wal/write/pchannel.py`), which fails all operations that wait here too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class VChannel(Member):
         self.scope: tuple[RunName, ...] = (self.run_name,)
         """The scope of its idempotency keys."""
         self.closed: Callable[[], WALError] | None = None
-        """Returns why it accepts no more operations: it was dropped, it failed, or its record could not be saved. None while it does."""
+        """Returns the reason why it accepts no more operations: it was dropped, it failed, or its record could not be saved. None
+        while open.
+        """
         self.tell: Callable[[Member, Any], None] = pchannel.actor_group.tell
         """The group's method, bound here for the callers that use it most."""
         self._frames = pchannel.frames
@@ -171,7 +173,7 @@ class VChannel(Member):
             self._submit(operation)
 
     def _keyed(self, operations: list[KeyedAppend]) -> None:
-        """Claims the keys of consecutive appends with one kind of key, and submits those whose keys are new."""
+        """Claims the keys of consecutive appends with one kind of key, and submits the appends whose keys are new."""
         pchannel, keyed, scope = self.pchannel, self.pchannel.keyed, self.scope
         if keyed.claim_run(scope, operations):
             self._submit_keyed(operations)
@@ -203,7 +205,7 @@ class VChannel(Member):
             self.newest = self._frames.submit_keyed(self.run_name, operations, self.pchannel.keyed)
 
     def _conditional_keyed(self, operation: ConditionalKeyedAppend) -> None:
-        """Claims the key first: a retry gets the first result, although the last event is another one by then."""
+        """Claims the key first: a retry gets the first result, although the last event has changed by then."""
         pchannel = self.pchannel
         claim = pchannel.keyed.claim(self.scope, operation.key, operation.future, barrier=operation.barrier)
         if claim is None:
@@ -302,7 +304,7 @@ class VChannel(Member):
             first = self._first_answer(operation)
             if keyed.answered(operation.scope, operation.key, first):
                 self._save_after(operation, first)
-                pchannel.table.rollback(operation.txn_id)  # the transaction is over; its bodies are not written
+                pchannel.table.rollback(operation.txn_id)  # the transaction has ended; its bodies are not written
                 return
             txn = pchannel.table.get(operation.txn_id, now=now)
             claim = keyed.table.claim(operation.scope, operation.key, barrier=txn.barrier)
@@ -319,17 +321,17 @@ class VChannel(Member):
 
     @staticmethod
     def _first_answer(operation: Atomic | KeyedCommit) -> Settles[Any]:
-        """Returns what gets the first result if the key of an operation is a duplicate: its caller, or a save that follows it."""
+        """Returns the receiver of the first result if the key of an operation is a duplicate: its caller, or a save that follows it."""
         return operation.future if operation.change is None else asyncio.get_running_loop().create_future()
 
     def _save_after(self, operation: Atomic | KeyedCommit, first: Settles[Any]) -> None:
-        """Has the save of an operation whose key is a duplicate follow the first result."""
+        """Makes the save of an operation whose key is a duplicate follow the first result."""
         if operation.change is not None:
             assert isinstance(first, asyncio.Future)
             self.pchannel.cursors.receive([save_after(operation.change, first, operation.future)])
 
     def _submit(self, operation: OrderedAppend | TxnSubmission) -> None:
-        """Submits an operation that waits for no barrier any more, unless it expects another last event than there is."""
+        """Submits an operation whose barrier has passed, unless its expected last event differs from the last event."""
         if isinstance(operation, _CONDITIONAL) and operation.expected and self._conflicts(operation):
             return
         if isinstance(operation, TxnSubmission):
@@ -349,7 +351,7 @@ class VChannel(Member):
                 self._plain([operation])
 
     def _conflicts(self, operation: Conditional) -> bool:
-        """Returns whether an expectation of the operation does not hold; if so, nothing of it is written, and its callers are told.
+        """Returns whether an expectation of the operation does not hold; then no part of it is written, and its callers get the error.
 
         An event in flight is already the last one. Its id is known once it is durable, so the callers get their error then.
         """
