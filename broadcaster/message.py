@@ -72,6 +72,8 @@ BYTES_A_VCHANNEL: Final = 64
 RUN_BYTES: Final = 20
 """The bytes that each vchannel takes in a frame besides its name: the row of a run, or the head of its name in the header."""
 FRAME_OVERHEAD: Final = 1024
+REMEMBERED_MAX: Final = 16_384
+"""The most names of a tuple that is remembered: as many as a broadcast has by default."""
 
 Outcomes = tuple[Sequence[str], CopyOutcomes]
 """Some vchannels, and the outcomes of their copies in the same order."""
@@ -280,7 +282,8 @@ def names_of(vchannels: tuple[str, ...]) -> VChannelNames:
     if names.vchannels is vchannels:
         return names
     try:
-        names = _last[0] = _names_of(vchannels)
+        remember = len(vchannels) <= REMEMBERED_MAX
+        names = _last[0] = _names_of(vchannels) if remember else _names_of.__wrapped__(vchannels)
     except TypeError:
         _check_names(vchannels)  # names the culprit; the cache only reports that an object is unhashable
         raise

@@ -29,19 +29,7 @@ from wal.read.figures import PChannelStatistics, counter, gauge
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
-    from broadcaster.message import BroadcastAppendResult, BroadcastMessage, BroadcastTask
-    from wal.channels.channels import ChannelDescription
-    from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.message import (
-        AppendResult,
-        ForgottenResult,
-        ImmutableMessage,
-        Message,
-        ResourceKey,
-        ScheduledMessage,
-        ScheduledResult,
-        TxnContext,
-    )
+    from wal.message import AppendResult, ForgottenResult, Message, ScheduledMessage, ScheduledResult, TxnContext
     from wal.message.matching import Matching
     from wal.read.cursors.cursor import Cursor, CursorKey
     from wal.read.cursors.service import Cursors
@@ -165,15 +153,6 @@ class ReadableEngine(Protocol):
         Raises InvalidArgumentError where the log cannot be read by a pattern.
         """
 
-    async def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels that are known, in any order."""
-
-    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, in this order, or (None) all, in the order of their creation. See `wal/channels/channels.py`.
-
-        Raises ChannelNotExistError if one of the names is not that of a channel.
-        """
-
     async def submit(self, request: Request[Answer]) -> Answer:
         """Returns the answer to a request (`wal.requests`), and raises what it says.
 
@@ -201,38 +180,6 @@ class WritableEngine(ReadableEngine, Protocol):
 
     @property
     def appends(self) -> Appends: ...
-
-    @property
-    def broadcasts(self) -> Broadcasts: ...
-
-    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably, on this pchannel or on one that the engine chooses.
-
-        Raises ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`;
-        NoSpaceError, UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
-        """
-
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel durably, with its transactions, readers and cursors; raises ChannelNotExistError if there is none.
-
-        Raises NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, the call may be repeated.
-        """
-
-    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates so many channels durably, all or none, and returns their names.
-
-        Raises as `create_vchannel` does. After an UnknownOutcomeError all exist, or none.
-        """
-
-    async def destroy_channels(self, names: tuple[str, ...]) -> None:
-        """Destroys channels durably, all or none, as `drop_vchannel` drops a vchannel.
-
-        Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError,
-        UnavailableError, UnknownOutcomeError or StorageError the call may be repeated.
-        """
-
-    async def allocate_time_tick(self) -> int:
-        """Returns a tick above every tick allocated before. Raises StorageError if the limit of ticks cannot be saved."""
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
         """Returns the home of a cursor, which is named durably if the cursor has none: this pchannel, or (None) that of its vchannels.
@@ -384,21 +331,3 @@ class EngineTxn(Protocol[R_co]):
 
     def abandon(self) -> bool:
         """Rolls back a transaction that no caller holds any more, without waiting; returns False if it has ended. From any thread."""
-
-
-class Broadcasts(Protocol):
-    """The broadcaster of the log; `wal.LogBroadcast` says what each call does and raises."""
-
-    async def append(self, message: BroadcastMessage, *, wait: bool = False) -> BroadcastAppendResult: ...
-
-    async def ack(self, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> None: ...
-
-    async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None: ...
-
-    async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None: ...
-
-    async def tasks(self) -> list[BroadcastTask]: ...
-
-    async def abort(self, broadcast_id: int, reason: str) -> None: ...
-
-    def statistics(self) -> BroadcasterStatistics: ...

@@ -13,11 +13,9 @@ from tests.rpc.server import until
 from tests.serve.servers import Serving, connected, serving
 from wal import BroadcastMessage, Message, OwnerDescription, Txn, WALAccesser, bridge, open_wal
 from wal.errors import FormatError, InvalidArgumentError
-from wal.rpc.api import cluster_pb2
+from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.rpc.headers import LOG_ID
-from wal.rpc.methods import LIST_VCHANNELS
 from wal.serve.access import Access
-from wal.serve.log_service import LogService
 
 Call = Callable[[WALAccesser], Awaitable[object]]
 
@@ -80,7 +78,7 @@ async def test_transaction_stays_out() -> None:
 
     txns: list[Txn] = []
     async with client_of_replaced(begin) as (_log, replaced), asyncio.timeout(60):
-        await replaced.now.log.create_vchannel("orders", None)
+        await replaced.now.log.submit(CreateVChannel("orders"))
         with pytest.raises(FormatError) as raised:
             await txns[0].commit()
         replaced.check(raised.value)
@@ -170,36 +168,17 @@ async def test_two_addresses_name_two_logs() -> None:
 
 async def test_older_client_is_not_judged(served: Serving) -> None:
     async with connected(served.address) as connection:
-        await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
+        await connection.submit(ListVChannels())
         connection.belong_to(served.log.coordinator.log_id + 1, lambda error: None)
         with pytest.raises(FormatError):
-            await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
+            await connection.submit(ListVChannels())
 
 
 async def test_unreadable_id_is_refused(served: Serving) -> None:
     async with connected(served.address) as connection:
         connection._headers = ((LOG_ID, "x y"),)
         with pytest.raises(InvalidArgumentError, match=LOG_ID):
-            await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
-
-
-async def test_older_server_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers no identity of its log and judges none; a producer compares what it has always answered."""
-    describe = LogService._describe
-
-    async def described(service: LogService, request: object, context: object) -> cluster_pb2.LogDescription:
-        description = await describe(service, request, context)  # type: ignore[arg-type]
-        description.ClearField("log_id")
-        return description
-
-    monkeypatch.setattr(LogService, "_describe", described)
-    async with client_of_replaced() as (log, replaced), asyncio.timeout(60):
-        with pytest.raises(FormatError, match=f"{replaced.before:x}"):
-            await log.raw_append(Message("orders", b"1"), idempotency_key="k")
-        assert await events_of(replaced.now) == 0
-        with pytest.raises(FormatError, match=f"{replaced.before:x}"):
-            await log.create_vchannel("new")
-        assert replaced.now.log.coordinator.vchannels.records == {}
+            await connection.submit(ListVChannels())
 
 
 async def test_blocking_clients_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.test_nodes import Coordinator, server, without_pchannels
+from tests.client.test_nodes import Coordinator, instead, server, without_pchannels
 from tests.rpc.server import until
 from tests.serve.servers import connected, serving
 from wal import BroadcastMessage, Message, WALAccesser, bridge, open_wal
@@ -17,8 +17,8 @@ from wal.errors import ChannelNotExistError, NotLeaderError, UnavailableError, W
 from wal.network import Method
 from wal.operate.processes.standalone import all_handlers
 from wal.requests.pchannels import LatestTick
+from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.rpc import methods
-from wal.rpc.api import cluster_pb2
 from wal.rpc.serving import Draining
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
@@ -149,6 +149,8 @@ async def call_in_a_move(
             places["p1"] = await opened.enter_async_context(server(served))
         coordinator.tell(1, places)
         served = {**without_pchannels(node), **(nowhere or {}), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
+        if methods.SUBMIT in (nowhere or {}):
+            served = instead(served | {methods.SUBMIT: without_pchannels(node)[methods.SUBMIT]}, pchannel=served[methods.SUBMIT])
         async with server(served) as address, open_wal(f"wal://{address}") as log:
             calling = asyncio.ensure_future(call(log, address))
             await until(lambda: asked() >= TRIES or calling.done())
@@ -195,12 +197,12 @@ async def test_vchannel_that_does_not_exist_is_refused_where_its_pchannel_is() -
 async def test_call_waits_for_a_leader_longer_than_its_deadline() -> None:
     async with serving(pchannels=1) as node:
         handlers = without_pchannels(node)
-        reading = Refusing(no_leader, handlers[methods.LIST_VCHANNELS], over=lambda: reading.refused >= TRIES)
-        writing = Refusing(no_leader, handlers[methods.CREATE_VCHANNEL], over=lambda: writing.refused >= TRIES)
-        handlers |= {methods.LIST_VCHANNELS: reading.answer, methods.CREATE_VCHANNEL: writing.answer}
+        reading = Refusing(no_leader, handlers[methods.SUBMIT], over=lambda: reading.refused >= TRIES)
+        writing = Refusing(no_leader, handlers[methods.SUBMIT], over=lambda: writing.refused >= TRIES)
+        handlers = instead(handlers, list_vchannels=reading.answer, create_vchannel=writing.answer)
         async with server(handlers) as address, connected(address, timeout_s=0.1) as connection:
-            await connection.read(methods.LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
-            await connection.write(methods.CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="v"), "creating")
+            await connection.submit(ListVChannels())
+            await connection.submit(CreateVChannel("v"))
         assert (reading.refused, writing.refused) == (TRIES, TRIES)
 
 
@@ -222,9 +224,9 @@ async def test_broadcast_waits_for_the_broadcaster_of_a_new_leader() -> None:
         coordinator = Coordinator()
         coordinator.tell(1, {"p0": node.address})
         handlers = {**without_pchannels(node), methods.ASSIGNMENT_DISCOVER: coordinator.discover}
-        refusing = Refusing(on_no_node, handlers[methods.APPEND_BROADCAST], over=lambda: refusing.refused >= 2)
-        listing = Refusing(on_no_node, handlers[methods.LIST_BROADCASTS], over=lambda: listing.refused >= 2)
-        handlers |= {methods.APPEND_BROADCAST: refusing.answer, methods.LIST_BROADCASTS: listing.answer}
+        refusing = Refusing(on_no_node, handlers[methods.SUBMIT], over=lambda: refusing.refused >= 2)
+        listing = Refusing(on_no_node, handlers[methods.SUBMIT], over=lambda: listing.refused >= 2)
+        handlers = instead(handlers, append_broadcast=refusing.answer, list_broadcasts=listing.answer)
         async with server(handlers) as address, open_wal(f"wal://{address}") as log:
             sent = await log.broadcast().append(BroadcastMessage(vchannels=["a", "b"], payload=b"1", needs_ack=False))
             assert set(sent.append_results) == {"a", "b"}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.serve.servers import Child, Serving, connected, serving
+from tests.serve.servers import Child, Serving, connected
 from tests.serve.test_produce import assigned, opened, outcomes
 from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import ConflictError, InvalidArgumentError, UnknownOutcomeError
 from wal.message import AppendResult
 from wal.rpc.api import append_pb2
 from wal.rpc.appends import columns_of
-from wal.serve.log_service import LogService
 
 
 async def test_chains_through_kills_of_the_server(server: Child, data_dir: object) -> None:
@@ -81,27 +79,6 @@ async def test_retry_after_an_unknown_outcome(served: Serving) -> None:
         with pytest.raises(ConflictError) as caught:
             await log.raw_append(message, expected_last=None, idempotency_key="another")
         assert caught.value.last == await log.last("orders")
-
-
-async def test_server_that_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server of an older version would ignore the condition: the client refuses before it sends anything."""
-    describe = LogService._describe
-
-    async def older(self: LogService, request: Any, context: object) -> Any:
-        description = await describe(self, request, context)
-        description.ClearField("judges_expected_last")
-        return description
-
-    monkeypatch.setattr(LogService, "_describe", older)
-    async with serving() as served, open_wal(f"wal://{served.address}") as log:
-        for call in (
-            log.raw_append(Message("orders", b"1"), expected_last=None),
-            log.append_txn("orders", [b"1"], expected_last=None),
-            log.txn("orders", expected_last=None),
-        ):
-            with pytest.raises(InvalidArgumentError, match="upgrade the server"):
-                await call
-        await log.raw_append(Message("orders", b"1"))
 
 
 async def test_hostile_expectations(served: Serving) -> None:

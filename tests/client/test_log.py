@@ -15,6 +15,7 @@ from wal import All, Delivery, Latest, Message, ProducerKey, StartAfter, WALAcce
 from wal.channels.vchannels import place
 from wal.errors import AuthenticationError, ChannelNotExistError, InvalidArgumentError, UnavailableError, WouldBlockError
 from wal.requests.rights import Right
+from wal.requests.vchannels import DropVChannel
 from wal.rpc.auth import Token
 from wal.runtime.secret import Secret
 from wal.serve.access import Access
@@ -108,7 +109,7 @@ async def test_vchannel_that_is_dropped_while_appends_to_it_are_on_their_way(ser
             asyncio.ensure_future(log.append_txn("orders", [b"4"])),
         ]
         await turns()
-        await served.log.drop_vchannel("orders")
+        await served.log.submit(DropVChannel("orders"))
         proxy.flow(up=True)
         for error in await asyncio.gather(*late, return_exceptions=True):
             assert isinstance(error, ChannelNotExistError)

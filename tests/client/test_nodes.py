@@ -28,7 +28,7 @@ from wal.operate.processes.standalone import all_handlers
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, GET_MOMENT, NODE_STATES, PRODUCE
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, GET_MOMENT, NODE_STATES, PRODUCE, SUBMIT
 from wal.rpc.serving import Draining, add_handlers, listen, server_options
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
@@ -255,3 +255,14 @@ def without_pchannels(node: Serving) -> dict[Any, Any]:
     handlers = all_handlers(node.log, hosted, Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
     del handlers[PRODUCE], handlers[CONSUME]
     return {method: handler for method, handler in handlers.items() if "PChannelService" not in method.path}
+
+
+def instead(handlers: dict[Any, Any], **others: Any) -> dict[Any, Any]:
+    """Returns these handlers, with others for the requests of these names; `pchannel` is for all requests about a pchannel."""
+    served = handlers[SUBMIT]
+
+    async def submit(envelope: Any, context: Any) -> Any:
+        name = "pchannel" if envelope.HasField("pchannel") and "pchannel" in others else envelope.WhichOneof("request")
+        return await others.get(name, served)(envelope, context)
+
+    return {**handlers, SUBMIT: submit}

@@ -15,6 +15,7 @@ from tests.serve.servers import Serving
 from wal import Message, Scanner, WALAccesser, bridge, open_wal
 from wal.client import remote_log
 from wal.errors import ChannelNotExistError
+from wal.requests.vchannels import DropVChannel
 from wal.streams.msgstream.media import wal_consumer
 from wal.streams.msgstream.media.wal_consumer import WalConsumer
 
@@ -180,7 +181,7 @@ async def test_drop_reaches_reader_that_began_alone(log: WALAccesser, served: Se
         async with asyncio.timeout(POLL_S):
             await anext(scanner)
     await until(lambda: "beginning of a read" not in {task.get_name() for task in asyncio.all_tasks()})
-    await served.log.drop_vchannel("orders")
+    await served.log.submit(DropVChannel("orders"))
     await until(lambda: scanner._loop.ended)
     with pytest.raises(ChannelNotExistError):
         await anext(scanner)

@@ -24,6 +24,7 @@ from wal.client.nodes import Nodes
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import UnknownError, UnknownOutcomeError, WALError
 from wal.network import Endpoints
+from wal.requests.vchannels import CreateVChannel
 
 
 def engine(log: WALAccesser) -> RemoteLog:
@@ -164,7 +165,7 @@ async def test_following_task_starts_anew(
             await until(works)
         assert len([record for record in caplog.records if "started anew" in record.message]) == 2
         assert all(record.exc_info for record in caplog.records if record.levelno >= logging.ERROR)
-        await served.log.create_vchannel("later", None)
+        await served.log.submit(CreateVChannel("later"))
         await until(lambda: "later" in engine(log).vchannels.records)
         await log.raw_append(Message("orders", b"2"))
         async with asyncio.timeout(60):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import NotLeaderError, WALError
-from wal.operate.processes.leading import _handing_on
+from wal.operate.processes.leading import _handed_on
 from wal.settings import Settings
 from wal.storage.kv import MemoryKV
 
@@ -50,11 +49,6 @@ async def test_calls_of_a_leader_that_ended_are_handed_on() -> None:
         lambda: vchannels.destroy_channels(tuple(names)),
     ]
     for call in calls:
-
-        async def handler(_request: object, _context: object, call: Callable[[], Awaitable[object]] = call) -> object:
-            return await call()
-
-        handed_on: Any = _handing_on(handler)
         with pytest.raises(NotLeaderError, match="leads no more"):
-            await handed_on(None, None)
+            await _handed_on(call())
     assert set(vchannels.directory.saved) == {"kept", *names}

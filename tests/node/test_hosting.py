@@ -18,6 +18,7 @@ from wal.node.local.log import LocalLog
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.requests.pchannels import LastEvent, Truncate
+from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.settings import Settings
 
 
@@ -213,8 +214,8 @@ async def test_vchannel_of_a_pchannel_that_is_away_is_not_created(location: str)
         with pytest.raises(ChannelNotExistError, match="p0"):
             await append(log, MOVED, b"nowhere")
         with pytest.raises(ChannelNotExistError, match="p0"):
-            await log.create_vchannel("new", "p0")
-        assert await log.list_vchannels() == []
+            await log.submit(CreateVChannel("new", "p0"))
+        assert await log.submit(ListVChannels()) == ()
         await reopened(log)
         await append(log, MOVED, b"one")
         assert [info.name for info in log.coordinator.vchannels.durable()] == [MOVED], "it was saved before its frame"

@@ -13,15 +13,16 @@ import grpc.aio
 from wal.errors import ChannelNotExistError, TruncatedError
 from wal.message import MessageID
 from wal.network import ServerCertificate, TlsFiles
-from wal.rpc.api import cluster_pb2, component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, streaming_pb2
+from wal.requests.vchannels import ListVChannels
+from wal.rpc.api import component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, requests_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header, producer_in
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, MILVUS_PRODUCE, NODE_STATES, READ_FRAMES
+from wal.rpc.methods import MILVUS_PRODUCE, NODE_STATES, READ_FRAMES, SUBMIT
 from wal.rpc.serving import add_handlers, listen, server_options
 
 WAIT_S = 30.0
 EARLIEST = MessageID("p-1", 7, 4096, 3)
-LISTING = cluster_pb2.ListVChannelsRequest()
+LISTING = requests_pb2.SubmitRequest(list_vchannels=requests_pb2.ListVChannels())
 
 
 class Server:
@@ -35,29 +36,33 @@ class Server:
         self.streams: set[Any] = set()
 
     def handlers(self) -> dict[Any, Any]:
-        return {
-            NODE_STATES: self.states,
-            LIST_VCHANNELS: self.list,
-            CREATE_VCHANNEL: self.create,
-            DROP_VCHANNEL: self.drop,
-            READ_FRAMES: self.read,
-            MILVUS_PRODUCE: self.produce,
-        }
+        return {NODE_STATES: self.states, SUBMIT: self.submit, READ_FRAMES: self.read, MILVUS_PRODUCE: self.produce}
 
     async def states(self, _request: object, _context: object) -> component_pb2.ComponentStates:
         return component_pb2.ComponentStates(state=component_pb2.ComponentInfo(state_code=component_pb2.Healthy))
 
-    async def list(self, _request: object, _context: object) -> cluster_pb2.VChannelStates:
+    async def submit(self, envelope: requests_pb2.SubmitRequest, context: Any) -> requests_pb2.SubmitResponse:
+        match envelope.WhichOneof("request"):
+            case "list_vchannels":
+                return await self.list(context)
+            case "create_vchannel":
+                return await self.create(envelope.create_vchannel, context)
+            case _:
+                return await self.drop(envelope.drop_vchannel)
+
+    async def list(self, _context: Any) -> requests_pb2.SubmitResponse:
         self.calls += 1
         await self.hang.wait()
-        return cluster_pb2.VChannelStates(vchannels=[pchannel_pb2.VChannelState(name="orders")])
+        info = pchannel_pb2.VChannelInfo(name="orders")
+        return requests_pb2.SubmitResponse(list_vchannels=requests_pb2.ListVChannelsAnswer(value=[info]))
 
-    async def create(self, request: cluster_pb2.CreateVChannelRequest, _context: object) -> pchannel_pb2.VChannelState:
+    async def create(self, request: requests_pb2.CreateVChannel, _context: Any) -> requests_pb2.SubmitResponse:
         self.calls += 1
         await self.hang.wait()
-        return pchannel_pb2.VChannelState(name=request.name, pchannel="p" * len(request.pchannel))
+        info = pchannel_pb2.VChannelInfo(name=request.name, pchannel="p" * len(request.pchannel))
+        return requests_pb2.SubmitResponse(create_vchannel=requests_pb2.CreateVChannelAnswer(value=info))
 
-    async def drop(self, request: cluster_pb2.DropVChannelRequest, _context: object) -> None:
+    async def drop(self, request: requests_pb2.DropVChannel) -> requests_pb2.SubmitResponse:
         if request.name == "defect":
             raise ZeroDivisionError("division by zero")
         raise ChannelNotExistError(f"vchannel {request.name!r} does not exist")
@@ -111,8 +116,7 @@ async def connected(*ports: int, host: str = "127.0.0.1", **options: Any) -> Asy
 
 
 async def listed(connection: Connection, **options: Any) -> list[str]:
-    answer = await connection.read(LIST_VCHANNELS, LISTING, "listing the vchannels", **options)
-    return [state.name for state in answer.vchannels]
+    return [info.name for info in await connection.submit(ListVChannels(), **options)]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ from wal.rpc import auth, methods
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Token, TokenCheck
 from wal.rpc.headers import token_header
-from wal.rpc.methods import LIST_VCHANNELS, MILVUS_PRODUCE, READ_FRAMES, SUBMIT
+from wal.rpc.methods import MILVUS_PRODUCE, READ_FRAMES, SUBMIT
 from wal.rpc.serving import add_handlers, listen
 from wal.runtime.secret import Secret
 
@@ -57,7 +57,7 @@ async def test_status_of_a_wrong_token_is_one_that_every_client_knows() -> None:
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel.unary_unary(LIST_VCHANNELS.path, **LIST_VCHANNELS.serializers())(LISTING)
+            await channel.unary_unary(SUBMIT.path, **SUBMIT.serializers())(LISTING)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -83,12 +83,12 @@ async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
             stream = await writer.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
             assert await stream.read() is not None
             with pytest.raises(AuthenticationError, match="which needs 'read'"):
-                await listed(writer)
+                await anext(writer.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
             stream.cancel()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                call = channel.unary_unary(LIST_VCHANNELS.path, **LIST_VCHANNELS.serializers())
-                await call(LISTING, metadata=[token_header(Secret("w"))])
+                call = channel.unary_stream(READ_FRAMES.path, **READ_FRAMES.serializers())
+                await call(pchannel_calls_pb2.ReadFramesRequest(), metadata=[token_header(Secret("w"))]).read()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 

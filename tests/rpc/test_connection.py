@@ -15,9 +15,10 @@ from tests.rpc.contract import PACKAGE, Contract
 from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produce, serving
 from wal import errors
 from wal.network import Method
-from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, streaming_pb2
+from wal.requests.vchannels import CreateVChannel, DropVChannel
+from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
 from wal.rpc.frame_pages import EncodedPage
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS, MILVUS_PRODUCE, NODE_STATES, READ_FRAMES
+from wal.rpc.methods import MILVUS_PRODUCE, NODE_STATES, READ_FRAMES, SUBMIT
 from wal.rpc.serving import listen, server_options
 
 
@@ -25,15 +26,15 @@ async def test_call_is_answered_and_an_error_arrives_as_it_was_raised() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         assert await listed(connection) == ["orders"]
         with pytest.raises(errors.ChannelNotExistError, match=r"^vchannel 'x' does not exist$"):
-            await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
+            await connection.submit(DropVChannel("x"))
 
 
 async def test_defect_ends_its_own_call_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(Server()) as port, connected(port) as connection:
         with pytest.raises(errors.UnknownError, match="ZeroDivisionError"):
-            await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="defect"), "dropping")
+            await connection.submit(DropVChannel("defect"))
         assert await listed(connection) == ["orders"]
-    assert "a handler of /wal.rpc.LogService/DropVChannel failed" in caplog.text
+    assert "a handler of /wal.rpc.LogService/Submit failed" in caplog.text
 
 
 async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
@@ -51,7 +52,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
 
     class Damaged(Server):
         def handlers(self) -> dict[Any, Any]:
-            each: dict[Any, Any] = {LIST_VCHANNELS: answer, DROP_VCHANNEL: answer, READ_FRAMES: read, MILVUS_PRODUCE: produce}
+            each: dict[Any, Any] = {SUBMIT: answer, READ_FRAMES: read, MILVUS_PRODUCE: produce}
             found = {Method(method.path, method.request, EncodedPage): handler for method, handler in each.items()}
             return {NODE_STATES: self.states, **found}
 
@@ -59,7 +60,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await listed(connection)
         with pytest.raises(errors.UnknownOutcomeError, match="cannot be read"):
-            await connection.write(DROP_VCHANNEL, cluster_pb2.DropVChannelRequest(name="x"), "dropping")
+            await connection.submit(DropVChannel("x"))
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await anext(connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
         stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
@@ -220,16 +221,15 @@ async def test_request_above_the_servers_limit_is_refused_and_the_next_one_is_an
     fake = Server()
     async with serving(fake, message_bytes_max=64 << 10) as port, connected(port) as connection:
         with pytest.raises(errors.InvalidArgumentError, match=r"larger than max .*65536.*; nothing was changed"):
-            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (80 << 10)), "creating")
+            await connection.submit(CreateVChannel("x", "x" * (80 << 10)))
         assert fake.calls == 0
-        made = await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x" * (60 << 10)), "creating")
-        assert len(made.name) == 60 << 10
+        made = await connection.submit(CreateVChannel("x", "x" * (60 << 10)))
+        assert len(made.pchannel) == 60 << 10
 
 
 async def test_answer_may_be_larger_than_the_default_of_grpc() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        request = cluster_pb2.CreateVChannelRequest(name="x", pchannel="x" * (6 << 20))
-        assert len((await connection.write(CREATE_VCHANNEL, request, "creating")).pchannel) == 6 << 20
+        assert len((await connection.submit(CreateVChannel("x", "x" * (6 << 20)))).pchannel) == 6 << 20
 
 
 async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_known() -> None:
@@ -240,7 +240,7 @@ async def test_call_to_a_frozen_server_ends_at_its_deadline_and_says_what_is_kno
         with pytest.raises(errors.UnavailableError, match=rf"127.0.0.1:{port}, listing the vchannels: .*nothing was changed"):
             await listed(connection, timeout_s=0.3)
         with pytest.raises(errors.UnknownOutcomeError, match="it may have been carried out"):
-            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating", timeout_s=0.3)
+            await connection.submit(CreateVChannel("x"), timeout_s=0.3)
         fake.hang.set()
         assert await listed(connection) == ["orders"]
 

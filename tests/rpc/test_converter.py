@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from broadcaster.message import BroadcastMessage
 from tests.rpc.test_contract import SCALARS
-from tests.rpc.test_converters import events, frames, ids, names
+from tests.rpc.test_converters import events, frames, ids, names, resource_keys
+from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
+from wal.message import MessageType, type_properties
 from wal.node.submit import _HANDLERS
+from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
 from wal.requests.pchannels import LatestTick, ListProducers, PChannelRetention, Truncate
 from wal.requests.request import Request, Where
 from wal.rpc.api import requests_pb2 as proto
@@ -33,12 +37,12 @@ def values(hint: Any, field: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return st.none() | values(next(one for one in arguments if one is not NoneType), field)
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         entry = field.message_type.fields_by_name
         return st.dictionaries(values(arguments[0], entry["key"]), values(arguments[1], entry["value"]), max_size=2)
-    if (origin is tuple and arguments[1:] == (...,)) or origin is frozenset:
+    if (origin is tuple and arguments[1:] == (...,)) or origin in (frozenset, Sequence):
         item = field if field.is_repeated else field.message_type.fields[0]
-        return st.lists(single(arguments[0], item), max_size=3).map(origin)
+        return st.lists(single(arguments[0], item), max_size=3).map(tuple if origin is Sequence else origin)
     return single(hint, field)
 
 
@@ -55,7 +59,20 @@ def single(hint: Any, field: Any) -> st.SearchStrategy[Any]:
     return names if hint is str else SCALARS[field.type]
 
 
+broadcasts = st.builds(
+    BroadcastMessage,
+    vchannels=st.lists(names, min_size=1, max_size=3),
+    payload=st.binary(max_size=8),
+    message_type=st.sampled_from([kind for kind in MessageType if type_properties(kind).appendable]),
+    properties=st.dictionaries(names.filter(lambda key: not key.startswith("_")), names, max_size=2),
+    resource_keys=st.lists(resource_keys, max_size=2, unique_by=lambda key: (key.domain, key.key)),
+    needs_ack=st.booleans(),
+)
+
+
 def structs(kind: Any, message: Any) -> st.SearchStrategy[Any]:
+    if kind is BroadcastMessage:  # it has more checks than others
+        return broadcasts
     hints = get_type_hints(kind)
     return st.fixed_dictionaries({name: values(hints[name], message.fields_by_name[name]) for name in kind.__struct_fields__}).map(
         lambda fields: kind(**fields)
@@ -90,7 +107,7 @@ def test_every_request_arrives_as_it_was_sent(data: st.DataObject, kind: type[Re
 
 @given(st.data(), KINDS)
 def test_every_answer_arrives_as_it_was_sent(data: st.DataObject, kind: type[Request[Any]]) -> None:
-    hint, fields = kind.answer(), message_of(proto.SubmitResponse, kind).fields_by_name
+    hint, fields = kind.sent or kind.answer(), message_of(proto.SubmitResponse, kind).fields_by_name
     answer = data.draw(values(hint, fields["value"])) if "value" in fields else None
     envelope = proto.SubmitResponse.FromString(answer_to_proto(kind, answer).SerializeToString())
     assert answer_from_proto(kind, envelope) == answer
@@ -105,7 +122,9 @@ async def test_long_list_is_encoded_in_slices() -> None:
 def test_every_request_has_its_message_and_its_handler() -> None:
     envelope: Any = proto.SubmitRequest.DESCRIPTOR
     assert {kind.__name__ for kind in REQUESTS} == {field.message_type.name for field in envelope.oneofs_by_name["request"].fields}
+    of_a_cluster = {GetClusterStatus, DrainNode, PauseBalancer}
     assert {kind for kind in REQUESTS if kind.where is not Where.COORDINATOR} == set(_HANDLERS)
+    assert {kind for kind in REQUESTS if kind.where is Where.COORDINATOR} == set(submit._HANDLERS) | of_a_cluster
 
 
 def test_every_request_says_what_it_does_in_errors() -> None:

@@ -9,12 +9,10 @@ import pytest
 
 from tests.rpc.server import Server, connected, listed, serving, until
 from wal.errors import SessionLostError, UnknownOutcomeError
-from wal.rpc.api import cluster_pb2, pchannel_pb2
+from wal.requests.vchannels import CreateVChannel
+from wal.rpc.api import requests_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import session_in
-from wal.rpc.methods import CREATE_VCHANNEL
-
-CREATE = cluster_pb2.CreateVChannelRequest(name="x")
 
 
 class Noting(Server):
@@ -26,11 +24,11 @@ class Noting(Server):
         self.sessions: set[str] = set()
         self.refuse_below = 0
 
-    async def list(self, request: object, context: Any) -> cluster_pb2.VChannelStates:
+    async def list(self, context: Any) -> requests_pb2.SubmitResponse:
         self._note(context)
-        return await super().list(request, context)
+        return await super().list(context)
 
-    async def create(self, request: cluster_pb2.CreateVChannelRequest, context: Any) -> pchannel_pb2.VChannelState:
+    async def create(self, request: requests_pb2.CreateVChannel, context: Any) -> requests_pb2.SubmitResponse:
         number = self._note(context)
         answer = await super().create(request, context)
         if number < self.refuse_below:
@@ -47,7 +45,7 @@ class Noting(Server):
 
 
 async def create(connection: Connection, *, timeout_s: float | None = None) -> None:
-    await connection.write(CREATE_VCHANNEL, CREATE, "creating", timeout_s=timeout_s)
+    await connection.submit(CreateVChannel("x"), timeout_s=timeout_s)
 
 
 async def test_change_that_is_given_up_is_overtaken_by_all_later_calls() -> None:

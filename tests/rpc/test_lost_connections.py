@@ -14,9 +14,11 @@ import pytest
 from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, produce, serving, until
 from tests.servers.process import free_ports
 from wal.errors import ClosedError, StorageError, UnavailableError, UnknownOutcomeError
-from wal.rpc.api import cluster_pb2, streaming_pb2
+from wal.requests.request import Request
+from wal.requests.vchannels import CreateVChannel, ListVChannels
+from wal.rpc.api import streaming_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.methods import CREATE_VCHANNEL, LIST_VCHANNELS, MILVUS_PRODUCE
+from wal.rpc.methods import MILVUS_PRODUCE, SUBMIT
 from wal.rpc.serving import listen, server_options
 
 
@@ -24,8 +26,8 @@ async def test_server_that_is_not_there_is_named_and_nothing_was_sent() -> None:
     async with connected(free_ports(1)[0]) as connection:
         with pytest.raises(UnavailableError, match=rf"listing the vchannels was not sent; tried {connection.where}: .+is it running"):
             await listed(connection, timeout_s=0.5)
-        with pytest.raises(UnavailableError, match="creating was not sent"):
-            await connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(), "creating", timeout_s=0.5)
+        with pytest.raises(UnavailableError, match="creating vchannel 'x' was not sent"):
+            await connection.submit(CreateVChannel("x"), timeout_s=0.5)
 
 
 async def test_client_finds_a_server_that_starts_later_and_one_that_comes_back() -> None:
@@ -47,10 +49,8 @@ async def test_read_goes_on_at_another_address_and_a_write_does_not(writing: boo
             stack.push_async_exit(one)
         for server in stacks:
             server.hang.clear()
-        creating = connection.write(CREATE_VCHANNEL, cluster_pb2.CreateVChannelRequest(name="x"), "creating")
-        call: asyncio.Task[Any] = asyncio.create_task(creating if writing else connection.read(LIST_VCHANNELS, LISTING, "listing"))
-        if not writing:
-            creating.close()
+        request: Request[Any] = CreateVChannel("x") if writing else ListVChannels()
+        call: asyncio.Task[Any] = asyncio.create_task(connection.submit(request))
         await until(lambda: any(server.calls for server in stacks))
         used, other = sorted(stacks, key=lambda server: -server.calls)
         other.hang.set()
@@ -59,7 +59,7 @@ async def test_read_goes_on_at_another_address_and_a_write_does_not(writing: boo
             with pytest.raises(UnknownOutcomeError, match="it may have been carried out"):
                 await call
         else:
-            assert len((await call).vchannels) == 1
+            assert len(await call) == 1
         assert other.calls == (not writing)
 
 
@@ -180,11 +180,11 @@ async def test_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture
 
 
 async def test_metadata_has_one_bound() -> None:
-    call = LIST_VCHANNELS.path, LIST_VCHANNELS.serializers()
+    call = SUBMIT.path, SUBMIT.serializers()
     async with serving(Server()) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         for _ in range(100):
             metadata = (("x", "y" * 15_000),)
-            assert (await channel.unary_unary(call[0], **call[1])(LISTING, metadata=metadata)).vchannels
+            assert (await channel.unary_unary(call[0], **call[1])(LISTING, metadata=metadata)).list_vchannels.value
         with pytest.raises(grpc.aio.AioRpcError, match="16384") as refused:
             await channel.unary_unary(call[0], **call[1])(LISTING, metadata=(("x", "y" * 16_384),))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -13,6 +13,7 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.frame import EncodedFrame
 from wal.message import AppendResult, MessageID, Origin
 from wal.node.appends import BULK_RECORDS, LocalAppends
+from wal.requests.vchannels import CreateVChannel
 from wal.rpc.connection import Connection
 from wal.rpc.converters import range_of, results_of
 from wal.write.operations import Together
@@ -36,7 +37,7 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
         return append_together(self, name, payloads)
 
     monkeypatch.setattr(LocalAppends, "append_together", counted)  # type: ignore[attr-defined]
-    await served.log.create_vchannel("orders", None)
+    await served.log.submit(CreateVChannel("orders"))
     await served.log.appends.append_waiting(Message("orders", b"first"), 0)
     stream = await opened(connection)
     await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(count)]))
@@ -52,7 +53,7 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
 
 async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
     async with serving(message_bytes_max=1000) as served, connected(served.address) as connection:
-        await served.log.create_vchannel("orders", None)
+        await served.log.submit(CreateVChannel("orders"))
         stream = await opened(connection)
         await stream.write(append(1, *[Message("orders", bytes(size)) for size in (10, 1001, 20)]))
         found = await outcomes(stream, 3)
@@ -62,7 +63,7 @@ async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
 
 async def test_large_request_is_no_larger_frame(served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend bounds its frames, and Pulsar takes none above a broker's `maxMessageSize`."""
-    await served.log.create_vchannel("orders", None)
+    await served.log.submit(CreateVChannel("orders"))
     lengths: list[int] = []
     for pchannel in served.log.node.pchannels.values():
         write = pchannel.log.append
@@ -82,7 +83,7 @@ async def test_large_request_is_no_larger_frame(served: Serving, connection: Con
 
 async def test_more_than_has_room_waits_for_it() -> None:
     async with serving(in_flight_bytes_max=10_000) as served, connected(served.address) as connection:
-        await served.log.create_vchannel("orders", None)
+        await served.log.submit(CreateVChannel("orders"))
         stream = await opened(connection)
         for first in range(0, 300, 100):
             await stream.write(append(first + 1, *[Message("orders", bytes(90))] * 100))
@@ -93,7 +94,7 @@ async def test_more_than_has_room_waits_for_it() -> None:
 
 
 async def test_each_message_for_a_dropped_vchannel_is_an_error(served: Serving, connection: Connection) -> None:
-    await served.log.create_vchannel("orders", None)
+    await served.log.submit(CreateVChannel("orders"))
     await served.log.appends.append_waiting(Message("orders", b"first"), 0)
     vchannel = served.log.node.routes.actors["orders"]
     stream = await opened(connection)

@@ -19,10 +19,11 @@ from tests.serve.test_produce import assigned, opened
 from wal import open_wal
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.message import Message
-from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2
+from wal.requests.vchannels import ListVChannels
+from wal.rpc.api import frames_pb2, pchannel_calls_pb2
 from wal.rpc.converters import position_to_proto
 from wal.rpc.frame_pages import READ_PAGES
-from wal.rpc.methods import DROP_VCHANNEL, FOLLOW_TAIL, LIST_VCHANNELS
+from wal.rpc.methods import FOLLOW_TAIL, SUBMIT
 from wal.serve.access import Access
 from wal.serve.bounds import Budget
 from wal.settings import ServerBounds
@@ -53,8 +54,7 @@ async def health(channel: grpc.aio.Channel) -> int:
 async def listed(address: str) -> list[str]:
     """Returns the vchannels, as another client sees them."""
     async with connected(address) as connection:
-        states = await connection.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
-        return [state.name for state in states.vchannels]
+        return [info.name for info in await connection.submit(ListVChannels())]
 
 
 def bounds_of(served: Serving) -> Any:
@@ -124,7 +124,7 @@ async def test_health_answers_over_every_bound() -> None:
         stream = await opened(other)
         await settled(lambda: bounds_of(served).calls.used == 1)
         with pytest.raises(WouldBlockError, match="calls_max=1"):
-            await other.read(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing")
+            await other.submit(ListVChannels())
         assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
         stream.cancel()
         await settled(lambda: bounds_of(served).calls.used == 0)
@@ -189,7 +189,7 @@ async def test_memory_of_unread_answers_comes_back(data_dir: Path) -> None:
 async def test_requests_that_arrive_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.serve.bounds.ROOM_S", 0.05)
     async with bounded(client_upload_bytes_max=16 * MIB) as served, channel_to(served.address) as channel:
-        call = channel.stream_stream(DROP_VCHANNEL.path)  # a call of one request, of which none is sent
+        call = channel.stream_stream(SUBMIT.path)  # a call of one request, of which none is sent
         stuck = [call() for _ in range(5)]
         await settled(lambda: sum(one.done() for one in stuck) == 3)
         for one in stuck:
@@ -205,7 +205,7 @@ async def test_requests_that_arrive_are_bounded(monkeypatch: pytest.MonkeyPatch)
 async def test_request_that_never_arrives_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal.serve.bounds.UPLOAD_S", 0.05)
     async with bounded() as served, channel_to(served.address) as channel:
-        stuck = channel.stream_stream(DROP_VCHANNEL.path)()
+        stuck = channel.stream_stream(SUBMIT.path)()
         assert await stuck.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "did not arrive within 0.05 s" in (await stuck.details())
         await settled(lambda: bounds_of(served).calls.used == 0)

@@ -17,6 +17,7 @@ from wal.message import AppendResult, Message, MessageID, MessageType
 from wal.message.codec import immutable_from_wire, txn_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.requests.pchannels import Truncate
+from wal.requests.vchannels import CreateVChannel, DropVChannel
 
 TIME_TICK = "1"
 
@@ -106,7 +107,7 @@ async def test_without_a_vchannel_the_whole_pchannel_is_delivered(served: Servin
     whole = await reader(foreign)
     await put(served, *[Message(f"v{number}", b"%d" % number) for number in range(10)])
     assert await whole.payloads(10) == [b"%d" % number for number in range(10)]
-    await served.log.drop_vchannel("v3")
+    await served.log.submit(DropVChannel("v3"))
     await put(served, Message("v3", b"recreated"))
     assert await whole.payloads(1) == [b"recreated"]
     again = await reader(foreign)
@@ -200,7 +201,7 @@ async def test_requests_that_are_none_end_their_stream_only(foreign: Foreign) ->
 async def test_dropped_vchannel_and_a_stopping_node_end_their_readers(served: Serving, foreign: Foreign) -> None:
     await put(served, Message("orders", b"x"))
     one, whole = await reader(foreign, "orders"), await reader(foreign)
-    await served.log.drop_vchannel("orders")
+    await served.log.submit(DropVChannel("orders"))
     assert (await foreign.error_of(one.call))[1].code == 2
     await served.node.close()
     assert (await foreign.error_of(whole.call))[1].code == 4
@@ -210,7 +211,7 @@ async def test_vchannel_of_another_pchannel_is_an_error(contract: Contract) -> N
     async with serving(pchannels=2) as served, Foreign(served.address, contract) as foreign:
         info = await foreign.assigned()
         other = next(name for name in served.log.node.pchannels if name != info.name)
-        await served.log.create_vchannel("there", other)
+        await served.log.submit(CreateVChannel("there", other))
         filters = [{"vchannel": foreign.kind("DeliverFilterVChannel")(vchannel="there")}]
         one = Reader(foreign, info, policy={"all": _own_empty(foreign)}, filters=filters)
         assert f"is on pchannel {other}" in (await foreign.error_of(one.call))[1].cause

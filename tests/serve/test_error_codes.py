@@ -13,8 +13,7 @@ from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving, connected
 from tests.serve.test_message_txns import Producer, Refused
 from wal.errors import ChannelExistError, ChannelFencedError
-from wal.rpc.api import cluster_pb2
-from wal.rpc.methods import CREATE_VCHANNEL
+from wal.requests.vchannels import CreateVChannel
 
 STATUS = grpc.StatusCode.FAILED_PRECONDITION
 Case = Callable[[Serving, Foreign], Awaitable[tuple[grpc.StatusCode | None, int]]]
@@ -29,10 +28,9 @@ async def ended(foreign: Foreign, call: Any) -> tuple[grpc.StatusCode, int]:
 async def channel_exist(served: Serving, _foreign: Foreign) -> tuple[None, int]:
     # Milvus' own call for it is Assign, which a cluster has. The code is the same in the call that creates a vchannel here.
     async with connected(served.address) as connection:
-        request = cluster_pb2.CreateVChannelRequest(name="orders")
-        await connection.write(CREATE_VCHANNEL, request, "creating")
+        await connection.submit(CreateVChannel("orders"))
         with pytest.raises(ChannelExistError) as refused:
-            await connection.write(CREATE_VCHANNEL, request, "creating")
+            await connection.submit(CreateVChannel("orders"))
     return None, int(refused.value.code)
 
 

@@ -13,24 +13,26 @@ from tests.serve.foreign import keep_poller
 from tests.serve.servers import Serving
 from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError, SessionLostError
-from wal.network import Method
-from wal.rpc.api import cluster_pb2
+from wal.requests.request import Request
+from wal.requests.vchannels import CreateVChannel, DropVChannel, ListVChannels
 from wal.rpc.codes import error_in
+from wal.rpc.converter import answer_from_proto, request_to_proto
 from wal.rpc.headers import session_header
-from wal.rpc.methods import CREATE_VCHANNEL, DROP_VCHANNEL, LIST_VCHANNELS
+from wal.rpc.methods import SUBMIT
 from wal.serve import fence
 
-CREATE = cluster_pb2.CreateVChannelRequest(name="orders")
-DROP = cluster_pb2.DropVChannelRequest(name="orders")
-LIST = cluster_pb2.ListVChannelsRequest()
+CREATE = CreateVChannel("orders")
+DROP = DropVChannel("orders")
+LIST = ListVChannels()
 
 
-async def call(served: Serving, method: Method[Any, Any], request: Any, *header: tuple[str, str]) -> Any:
-    """Returns the answer to a call with this metadata; raises the error of the server."""
+async def call(served: Serving, request: Request[Any], *header: tuple[str, str]) -> Any:
+    """Returns the answer to a request with this metadata; raises the error of the server."""
     keep_poller()
     async with grpc.aio.insecure_channel(served.address) as channel:
         try:
-            return await channel.unary_unary(method.path, **method.serializers())(request, metadata=header)
+            answer = await channel.unary_unary(SUBMIT.path, **SUBMIT.serializers())(request_to_proto(request, None), metadata=header)
+            return answer_from_proto(type(request), answer)
         except grpc.aio.AioRpcError as error:
             raise error_in(error) or error from None
 
@@ -40,20 +42,20 @@ def names(served: Serving) -> list[str]:
 
 
 async def test_change_with_an_older_number_is_refused(served: Serving) -> None:
-    await call(served, CREATE_VCHANNEL, CREATE, session_header("a", 0))
-    await call(served, LIST_VCHANNELS, LIST, session_header("a", 1))
+    await call(served, CREATE, session_header("a", 0))
+    await call(served, LIST, session_header("a", 1))
     with pytest.raises(SessionLostError, match="nothing was changed"):
-        await call(served, DROP_VCHANNEL, DROP, session_header("a", 0))
+        await call(served, DROP, session_header("a", 0))
     assert names(served) == ["orders"]
-    assert len((await call(served, LIST_VCHANNELS, LIST, session_header("a", 0))).vchannels) == 1  # a read does no harm
-    await call(served, DROP_VCHANNEL, DROP, session_header("a", 1))
+    assert len(await call(served, LIST, session_header("a", 0))) == 1  # a read does no harm
+    await call(served, DROP, session_header("a", 1))
     assert names(served) == []
 
 
 async def test_sessions_do_not_concern_each_other(served: Serving) -> None:
-    await call(served, LIST_VCHANNELS, LIST, session_header("a", 7))
-    await call(served, CREATE_VCHANNEL, CREATE, session_header("b", 0))
-    await call(served, DROP_VCHANNEL, DROP)  # a client without a session, such as one of Milvus' protocol
+    await call(served, LIST, session_header("a", 7))
+    await call(served, CREATE, session_header("b", 0))
+    await call(served, DROP)  # a client without a session, such as one of Milvus' protocol
     assert names(served) == []
 
 
@@ -68,14 +70,14 @@ async def test_change_that_has_begun_is_waited_for(served: Serving, monkeypatch:
         return await create(vchannels, *given)
 
     monkeypatch.setattr(VChannels, "create", slow)
-    creating = asyncio.ensure_future(call(served, CREATE_VCHANNEL, CREATE, session_header("a", 0)))
+    creating = asyncio.ensure_future(call(served, CREATE, session_header("a", 0)))
     await begun.wait()
-    await call(served, LIST_VCHANNELS, LIST, session_header("a", 0))  # one of the same number does not wait
-    listing = asyncio.ensure_future(call(served, LIST_VCHANNELS, LIST, session_header("a", 1)))
+    await call(served, LIST, session_header("a", 0))  # one of the same number does not wait
+    listing = asyncio.ensure_future(call(served, LIST, session_header("a", 1)))
     await asyncio.wait([listing], timeout=0.3)
     assert not listing.done()
     go_on.set()
-    assert [state.name for state in (await listing).vchannels] == ["orders"]
+    assert [info.name for info in await listing] == ["orders"]
     await creating
 
 
@@ -83,14 +85,14 @@ async def test_what_is_remembered_is_bounded(served: Serving, monkeypatch: pytes
     """The session that was silent longest is forgotten."""
     monkeypatch.setattr(fence, "SESSIONS_MAX", 2)
     for session in ("a", "b", "a", "c"):
-        await call(served, LIST_VCHANNELS, LIST, session_header(session, 1))
-    await call(served, CREATE_VCHANNEL, CREATE, session_header("b", 0))
+        await call(served, LIST, session_header(session, 1))
+    await call(served, CREATE, session_header("b", 0))
     with pytest.raises(SessionLostError):
-        await call(served, DROP_VCHANNEL, DROP, session_header("a", 0))
+        await call(served, DROP, session_header("a", 0))
 
 
 @pytest.mark.parametrize("text", ["", "a", "a -1", "a 1.5", "a b", " 1", "a 1 2", "x" * 65 + " 1", "a " + "1" * 19])
 async def test_session_that_cannot_be_read_is_refused(served: Serving, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="calls-session"):
-        await call(served, CREATE_VCHANNEL, CREATE, ("calls-session", text))
+        await call(served, CREATE, ("calls-session", text))
     assert names(served) == []

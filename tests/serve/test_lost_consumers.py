@@ -17,6 +17,7 @@ from wal.client import cursor_home
 from wal.errors import ResourceAcquiredError
 from wal.node.cursor_claims import CursorClaims
 from wal.read.cursors.cursor import CursorKey
+from wal.requests.vchannels import CreateVChannel
 from wal.serve.access import Access
 from wal.settings import ServerBounds
 from wal.write.cursor_table import ConsumerLostError
@@ -61,7 +62,7 @@ class Claim:
 @contextlib.asynccontextmanager
 async def claimed() -> AsyncIterator[Claim]:
     async with serving(pchannels=1) as node:
-        await node.log.create_vchannel("in", None)
+        await node.log.submit(CreateVChannel("in"))
         claims, clock = node.log.node.claims, VirtualClock()
         claims._clock = clock
         yield Claim(claims, clock, node.log.node.pchannels["p0"])

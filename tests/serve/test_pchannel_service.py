@@ -15,6 +15,7 @@ from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.request import Request
+from wal.requests.vchannels import CreateVChannel
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
@@ -164,7 +165,7 @@ async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", other)):
-            await served.log.create_vchannel(name, pchannel)
+            await served.log.submit(CreateVChannel(name, pchannel))
             await served.log.appends.append_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
         await connection.submit(ForgetProducer("loader"), one)
         assert [info.vchannels for info in await served.log.submit(ListProducers())] == [("b",)]
@@ -236,7 +237,7 @@ async def test_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) 
 async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         one, other = served.log.node.pchannels.values()
-        await served.log.create_vchannel("a", one.channel)
+        await served.log.submit(CreateVChannel("a", one.channel))
         at = await append(served)
         incarnation = served.log.node.routes.incarnation("a")
         position = (at.message_id.position, at.message_id.index)

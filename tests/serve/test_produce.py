@@ -14,6 +14,7 @@ from wal import errors, open_wal
 from wal.message import AppendResult, Message, MessageType
 from wal.read.options import ReadOptions
 from wal.read.scanner import Scanner
+from wal.requests.vchannels import AllocateTimeTicks, CreateVChannel
 from wal.rpc.api import append_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, columns_of, outcomes_from_proto, request_of
@@ -118,7 +119,7 @@ async def test_key_is_written_once(served: Serving, connection: Connection) -> N
 
 async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    tick = await served.log.allocate_time_tick()
+    tick = (await served.log.submit(AllocateTimeTicks())).first
     request = request_of(1, [(Message("orders", b"x"), tick, None)], seen_time_tick=tick + 5)
     await stream.write(append_pb2.ProducerRequest(append=request))
     result = (await outcomes(stream, 1))[1]
@@ -149,7 +150,7 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
 
 async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    message, far = Message("orders", b"x"), (await served.log.allocate_time_tick()) + (3600_000 << 18)
+    message, far = Message("orders", b"x"), (await served.log.submit(AllocateTimeTicks())).first + (3600_000 << 18)
     await stream.write(append_pb2.ProducerRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
     txn = append_pb2.AppendTxn(request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
     await stream.write(append_pb2.ProducerRequest(append_txn=txn))
@@ -190,7 +191,7 @@ async def test_vchannel_of_another_pchannel_is_refused() -> None:
         for number in (0, 1):
             info = await assigned(connection, number)
             other = next(name for name in served.log.node.pchannels if name != info.name)
-            await served.log.create_vchannel(f"on-{other}", other)
+            await served.log.submit(CreateVChannel(f"on-{other}", other))
             stream = await opened(connection, info)
             await stream.write(append(1, Message(f"on-{other}", b"x")))
             refused = (await outcomes(stream, 1))[1]
@@ -204,7 +205,7 @@ async def test_name_is_looked_up_before_it_is_refused(monkeypatch: pytest.Monkey
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         info = await assigned(connection, 0)
         other = next(name for name in served.log.node.pchannels if name != info.name)
-        await served.log.create_vchannel("late", info.name)
+        await served.log.submit(CreateVChannel("late", info.name))
         monkeypatch.setattr(served.log.coordinator.vchannels, "pchannel_of", lambda name: other)
         stream = await opened(connection, info)
         await stream.write(append(1, Message("late", b"x")))
@@ -224,7 +225,7 @@ async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, c
 
 async def test_requests_after_the_one_that_closes_are_not_executed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    held = request_of(1, [(Message("orders", b"held"), (await served.log.allocate_time_tick()) + (1 << 18) * 300, None)])
+    held = request_of(1, [(Message("orders", b"held"), (await served.log.submit(AllocateTimeTicks())).first + (1 << 18) * 300, None)])
     await stream.write(append_pb2.ProducerRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))

@@ -13,6 +13,7 @@ from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import append, opened, outcomes, stored
 from wal import errors
 from wal.message import AppendResult, Message, MessageType
+from wal.requests.vchannels import CreateVChannel, DropVChannel, ListVChannels
 from wal.rpc.api import append_pb2
 from wal.rpc.appends import columns_of
 from wal.rpc.codes import error_from_proto
@@ -229,14 +230,14 @@ async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Ser
 async def test_dropped_vchannel_ends_it_also_across_a_restart(tmp_path: Path, recreated: bool) -> None:
     async with serving(tmp_path) as served, connected(served.address) as connection:
         txn = await Client(await opened(connection)).begin("a", "b")
-        await served.log.drop_vchannel("b")
+        await served.log.submit(DropVChannel("b"))
         if recreated:
-            await served.log.create_vchannel("b", None)
+            await served.log.submit(CreateVChannel("b"))
     async with serving(tmp_path) as served, connected(served.address) as connection:
         with pytest.raises(errors.ChannelNotExistError, match="dropped"):
             await Client(await opened(connection)).commit(txn, ["a", "b"], Message("a", b"1"))
         assert served.log.statistics().pchannels[0].open_transactions == 0
-        assert [info.name for info in await served.log.list_vchannels()] == ["a", "b"][: 1 + recreated]
+        assert [info.name for info in await served.log.submit(ListVChannels())] == ["a", "b"][: 1 + recreated]
 
 
 @pytest.mark.parametrize("wrong", [{"names": []}, {"names": ["a", "a"]}, {"names": ["a"], "keepalive_s": -1.0}])
@@ -258,8 +259,8 @@ async def test_commit_names_the_vchannels_of_its_begin(client: Client) -> None:
 
 async def test_commit_is_for_vchannels_of_the_pchannel_of_its_stream() -> None:
     async with serving(pchannels=2) as served, connected(served.address) as connection:
-        await served.log.create_vchannel("a", "p0")
-        await served.log.create_vchannel("b", "p1")
+        await served.log.submit(CreateVChannel("a", "p0"))
+        await served.log.submit(CreateVChannel("b", "p1"))
         client = Client(await opened(connection))
         txn = await client.begin("a")
         with pytest.raises(errors.ChannelNotExistError, match="this stream writes p0"):

@@ -12,6 +12,7 @@ from tests.serve.test_produce import append, assigned, outcomes, stored
 from wal import Message
 from wal.errors import ClosedError, InvalidArgumentError
 from wal.message import AppendResult
+from wal.requests.vchannels import CreateVChannel
 from wal.rpc.api import append_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header
@@ -65,7 +66,7 @@ async def test_nothing_of_the_older_stream_is_executed_once_the_newer_one_is_ans
 async def test_other_sessions_and_pchannels_are_left_alone() -> None:
     async with serving(pchannels=2, create_vchannels=False) as served, connected(served.address) as connection:
         for number, pchannel in enumerate(served.log.node.pchannels):
-            await served.log.create_vchannel(f"v{number}", pchannel)
+            await served.log.submit(CreateVChannel(f"v{number}", pchannel))
         streams = [
             (await begun(connection, b"", 0), "v0"),
             (await begun(connection, b"", 0), "v0"),

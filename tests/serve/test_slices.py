@@ -15,14 +15,17 @@ from google.protobuf.message import Message as Proto
 from actors.group import RUNS_A_TURN
 from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import opened, outcomes
+from wal.channels.slices import SLICE
 from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, Message, encode_properties
-from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
+from wal.requests.vchannels import CreateVChannel, ListVChannels, LocateVChannels
+from wal.rpc.api import append_pb2, pchannel_calls_pb2
+from wal.rpc.api import requests_pb2 as submit_pb2
 from wal.rpc.appends import columns_of, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import APPEND_BROADCAST, DELETE_CURSORS, DESCRIBE_CHANNELS, DESTORY_CHANNELS, LIST_VCHANNELS, LOCATE_VCHANNELS
-from wal.rpc.serving import ENTRIES_MAX, SLICE
+from wal.rpc.methods import DELETE_CURSORS, SUBMIT
+from wal.rpc.serving import ENTRIES_MAX
 from wal.write.vchannel import VChannel
 
 MANY = 4 * SLICE
@@ -83,9 +86,9 @@ async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest
     async with serving() as served, connected(served.address) as connection:
         with turns.counted(monkeypatch, VChannels, "create_nowait"):
             names = [f"located-{number}" for number in range(MANY)]
-            answered = await ask(connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True))
-            assert [state.name for state in answered.vchannels] == names
-            assert all(state.incarnation for state in answered.vchannels)
+            answered = await connection.submit(LocateVChannels(tuple(names), create=True), timeout_s=60.0)
+            assert [state.name for state in answered] == names
+            assert all(state.incarnation for state in answered)
             stream = await opened(connection)
             begin = append_pb2.BeginTxn(request_id=1, vchannels=[f"begun-{number}" for number in range(MANY)])
             assert await answer(stream, begin_txn=begin) is None
@@ -102,7 +105,7 @@ async def test_appends_are_executed_in_slices(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection, properties: dict[str, str]
 ) -> None:
     stream = await opened(connection)
-    await served.log.create_vchannel("orders", None)
+    await served.log.submit(CreateVChannel("orders"))
     messages = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4 * MANY))
     if properties:
         one = encode_properties(properties)
@@ -138,9 +141,9 @@ async def test_transaction_without_room_creates_nothing() -> None:
         assert isinstance(refused, InvalidArgumentError)
         assert "'v0' and 10 others would be 1 more than vchannels_max=10" in str(refused)
         assert not served.log.coordinator.vchannels.records
-        request = cluster_pb2.LocateVChannelsRequest(names=begin.vchannels, create=True)
+        request = LocateVChannels(tuple(begin.vchannels), create=True)
         with pytest.raises(InvalidArgumentError, match="1 more than vchannels_max=10"):
-            await ask(connection, LOCATE_VCHANNELS, request)
+            await connection.submit(request)
         assert not served.log.coordinator.vchannels.records
 
 
@@ -165,10 +168,13 @@ async def test_too_many_entries_are_counted_before_they_are_read(
     info.pchannel.name = "wal-0"
     info.vchannels.names.extend(millions)
     requests: list[tuple[Any, Proto]] = [
-        (LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=millions)),
-        (DESTORY_CHANNELS, cluster_pb2.ChannelNames(names=millions)),
-        (DESCRIBE_CHANNELS, cluster_pb2.ChannelNames(names=millions)),
-        (APPEND_BROADCAST, cluster_pb2.AppendBroadcastRequest(vchannels=millions)),
+        (SUBMIT, submit_pb2.SubmitRequest(locate_vchannels=submit_pb2.LocateVChannels(names=millions))),
+        (SUBMIT, submit_pb2.SubmitRequest(destroy_channels=submit_pb2.DestroyChannels(names=millions))),
+        (SUBMIT, submit_pb2.SubmitRequest(describe_channels=submit_pb2.DescribeChannels(names={"names": millions}))),
+        (
+            SUBMIT,
+            submit_pb2.SubmitRequest(append_broadcast=submit_pb2.AppendBroadcast(message=submit_pb2.BroadcastMessage(vchannels=millions))),
+        ),
         (DELETE_CURSORS, info),
     ]
     for method, request in requests:
@@ -210,10 +216,10 @@ async def test_list_of_many_vchannels_is_encoded_in_slices(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, served: Serving, connection: Connection
 ) -> None:
     names = [f"v{number}" for number in range(MANY)]
-    await ask(connection, LOCATE_VCHANNELS, cluster_pb2.LocateVChannelsRequest(names=names, create=True))
-    with turns.counted(monkeypatch, cluster_pb2.VChannelStates, "SerializeToString"):
-        listed = await ask(connection, LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest())
-    assert [state.name for state in listed.vchannels] == names
+    await connection.submit(LocateVChannels(tuple(names), create=True), timeout_s=60.0)
+    with turns.counted(monkeypatch, submit_pb2.SubmitResponse, "SerializeToString"):
+        listed = await connection.submit(ListVChannels())
+    assert [info.name for info in listed] == names
     assert len(turns.calls) >= MANY // SLICE
 
 
@@ -221,7 +227,7 @@ async def test_waiting_appends_are_taken_in_turns(turns: Turns, monkeypatch: pyt
     async with serving() as served:
         log = served.log
         for number in range(2):
-            await log.create_vchannel(f"v{number}", None)
+            await log.submit(CreateVChannel(f"v{number}"))
         group = next(iter(log.node.pchannels.values())).actor_group
         group.pause()
         count = 2 * RUNS_A_TURN + 1

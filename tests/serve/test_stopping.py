@@ -14,11 +14,10 @@ from tests.serve.test_produce import append, assigned, opened
 from wal import BroadcastMessage, Message, ResourceKey, open_wal
 from wal.errors import ClosedError, UnavailableError, WALError
 from wal.message import AppendResult
-from wal.rpc.api import cluster_pb2
+from wal.requests.broadcasts import AppendBroadcast, AwaitResourceKey
 from wal.rpc.appends import outcomes_from_proto
-from wal.rpc.broadcasts import broadcast_to_proto, key_to_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import APPEND_BROADCAST, AWAIT_RESOURCE_KEY, PRODUCE
+from wal.rpc.methods import PRODUCE
 
 HOUR_S = 3600.0
 KEY = ResourceKey("collection", "orders")
@@ -61,11 +60,9 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
     log = served.log
     first = await log.broadcasts.append(BroadcastMessage(vchannels=["a"], payload=b"1", resource_keys=[KEY]))
     second = BroadcastMessage(vchannels=["a"], payload=b"2", resource_keys=[KEY])
-    append_call = broadcast_to_proto(second, wait=True, seen_time_tick=0)
-    await_call = cluster_pb2.AwaitResourceKeyRequest(key=key_to_proto(KEY), all=True)
     waiting = [
-        asyncio.ensure_future(connection.write(APPEND_BROADCAST, append_call, "appending", timeout_s=HOUR_S)),
-        asyncio.ensure_future(connection.read(AWAIT_RESOURCE_KEY, await_call, "waiting", timeout_s=HOUR_S)),
+        asyncio.ensure_future(connection.submit(AppendBroadcast(second, wait=True), timeout_s=HOUR_S)),
+        asyncio.ensure_future(connection.submit(AwaitResourceKey(KEY, everywhere=True), timeout_s=HOUR_S)),
     ]
     while log.broadcasts.statistics().waiting == 0:
         await asyncio.sleep(0.01)

@@ -11,6 +11,7 @@ from tests.serve.servers import Serving
 from tests.serve.test_produce import assigned
 from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import Message
+from wal.requests.vchannels import AllocateTimeTicks
 from wal.rpc.api.frames_pb2 import FollowTailRequest
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
@@ -60,7 +61,7 @@ async def test_awaited_tick_is_promised_at_once(served: Serving, connection: Con
     feed = await Feed.open(connection)
     for _ in range(3):
         await put(served, Message("orders", b"x"))
-        tick = await served.log.allocate_time_tick()
+        tick = (await served.log.submit(AllocateTimeTicks())).first
         await feed.stream.write(FollowTailRequest(await_tick=tick))
         while feed.tail.promised_tick < tick:
             await feed.update()

@@ -15,6 +15,7 @@ from tests.serve.test_consume_messages import TIME_TICK, put, reader
 from tests.serve.test_tail import Feed
 from wal.message import Message
 from wal.read.pchannel import Tail
+from wal.requests.vchannels import AllocateTimeTicks
 from wal.rpc.api.frames_pb2 import FollowTailRequest
 from wal.rpc.connection import Connection
 from wal.rpc.converters import position_from_proto
@@ -99,7 +100,7 @@ async def test_data_waits_for_no_round(no_rounds: None, served: Serving, connect
 
 async def test_awaited_tick_waits_for_no_round(no_rounds: None, served: Serving, connection: Connection) -> None:
     feed = await Feed.open(connection)
-    tick = await served.log.allocate_time_tick()
+    tick = (await served.log.submit(AllocateTimeTicks())).first
     await feed.stream.write(FollowTailRequest(await_tick=tick))
     while feed.tail.promised_tick < tick:
         await feed.update()

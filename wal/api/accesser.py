@@ -29,8 +29,8 @@ from wal.api.broadcast import LogBroadcast
 from wal.api.consuming import check_only
 from wal.api.lifecycle import Lifecycle
 from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
-from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
-from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel, check_vchannels
+from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_names
+from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, check_vchannels
 from wal.engine import UNCHECKED, LogStatistics, Unchecked
 from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
@@ -44,6 +44,15 @@ from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Truncate
 from wal.requests.request import Answer, Request
 from wal.requests.rights import Right
+from wal.requests.vchannels import (
+    AllocateTimeTicks,
+    CreateChannels,
+    CreateVChannel,
+    DescribeChannels,
+    DestroyChannels,
+    DropVChannel,
+    ListVChannels,
+)
 from wal.timestamp.checks import check_tick, number_text
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
@@ -333,7 +342,7 @@ class WALAccesser:
 
     async def allocate_time_tick(self) -> int:
         """Returns a time tick above every tick allocated before, for use as a barrier."""
-        return await (await self._lifecycle.ready()).allocate_time_tick()
+        return (await (await self._lifecycle.ready()).submit(AllocateTimeTicks())).first
 
     def broadcast(self) -> LogBroadcast:
         """Returns the calls of the log's broadcaster, which appends one message to many vchannels on any pchannels."""
@@ -750,11 +759,12 @@ class WALAccesser:
 
     async def vchannels(self) -> list[VChannelInfo]:
         """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
-        return sorted(await (await self._lifecycle.readable()).list_vchannels(), key=lambda info: info.name)
+        infos = await (await self._lifecycle.readable()).submit(ListVChannels())
+        return sorted(infos, key=lambda info: info.name)
 
     async def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
         """Creates a vchannel durably; raises ChannelExistError if the name is taken."""
-        return await (await self._lifecycle.ready()).create_vchannel(name, pchannel)
+        return await (await self._lifecycle.ready()).submit(CreateVChannel(name, pchannel))
 
     async def drop_vchannel(self, name: str) -> None:
         """Drops a vchannel: its transactions fail, its readers end, and a recreated vchannel shows nothing of it.
@@ -762,7 +772,7 @@ class WALAccesser:
         Once the call has returned, no new read in any process shows anything of it, even after a crash. If readers in other processes
         cannot be told, the call raises NoSpaceError or StorageError: the vchannel is gone here; repeat the call when there is room.
         """
-        await (await self._lifecycle.ready()).drop_vchannel(name)
+        await (await self._lifecycle.ready()).submit(DropVChannel(name))
 
     async def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
         """Creates so many channels (1 … 60) durably, all or none, and returns their names.
@@ -770,9 +780,9 @@ class WALAccesser:
         A channel is a vchannel with a generated name, which the log gives only once, and with an owner. Once the call has returned,
         processes that read the log know the channels too. A cancelled caller does not learn the names: `describe_channels` lists them.
         """
-        check_owner(owner)
-        check_channel_count(count)
-        return await (await self._lifecycle.ready()).create_channels(owner, count)
+        request = CreateChannels(owner, count)
+        names = await (await self._lifecycle.ready()).submit(request)
+        return list(names)
 
     async def destroy_channels(self, names: Iterable[str]) -> None:
         """Destroys channels (at most 60), all or none: each ends as `drop_vchannel` ends a vchannel.
@@ -780,8 +790,8 @@ class WALAccesser:
         Raises ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. If the metadata cannot be written,
         or readers in other processes cannot be told, the call raises the error and may be repeated.
         """
-        checked = check_channel_names(names, names_max=CHANNELS_MAX)
-        await (await self._lifecycle.ready()).destroy_channels(checked)
+        request = DestroyChannels(check_channel_names(names, names_max=CHANNELS_MAX))
+        await (await self._lifecycle.ready()).submit(request)
 
     async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
         """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
@@ -789,8 +799,9 @@ class WALAccesser:
         What a `create_channels` or `destroy_channels` of any process has changed before this call began is in the answer, also with
         `read_only=True`. Raises ChannelNotExistError if one of the names is not that of a channel.
         """
-        checked = None if names is None else check_channel_names(names)
-        return await (await self._lifecycle.readable()).describe_channels(checked)
+        request = DescribeChannels(None if names is None else check_channel_names(names))
+        described = await (await self._lifecycle.readable()).submit(request)
+        return list(described)
 
 
 Log = WALAccesser

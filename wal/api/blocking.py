@@ -743,7 +743,10 @@ class BlockingBroadcast(Twin):
         self._call(lambda: self._async.abort(broadcast_id, reason))
 
     def statistics(self) -> BroadcasterStatistics:
-        """Returns the broadcaster's counts: those of this moment, and those since the log was opened."""
+        """Returns the broadcaster's counts: those of this moment, and those since the log was opened.
+
+        Raises NotLocalError over the network: they are kept where the broadcaster runs.
+        """
         return self._run(lambda: self._async.statistics())
 
 

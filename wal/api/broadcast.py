@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
 from wal.api.lifecycle import Lifecycle
+from wal.errors import NotLocalError
 from wal.message import ImmutableMessage, ResourceKey
+from wal.requests.broadcasts import AbortBroadcast, AckBroadcast, AppendBroadcast, AwaitResourceKey, ListBroadcasts
 
 if TYPE_CHECKING:
     from wal.engine import WritableEngine
@@ -46,7 +48,7 @@ class LogBroadcast:
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
         _check_size(message, engine)
-        return await engine.broadcasts.append(message, wait=wait)
+        return await engine.submit(AppendBroadcast(message, wait))
 
     async def check(self, message: BroadcastMessage) -> None:
         """Returns if the message is within the log's bounds; raises the InvalidArgumentError of `append` otherwise."""
@@ -58,19 +60,20 @@ class LogBroadcast:
         The keys are free after the last acknowledgement. Acknowledging twice, or a broadcast that has ended or is unknown, does nothing; a
         vchannel that is not in the broadcast is an InvalidArgumentError.
         """
-        await (await self._lifecycle.ready()).broadcasts.ack(broadcast, vchannel)
+        await (await self._lifecycle.ready()).submit(AckBroadcast.of(broadcast, vchannel))
 
     async def block_until_resource_key_ack_once(self, key: ResourceKey) -> None:
         """Returns when each broadcast that holds the key now was acknowledged by at least one vchannel; at once if none holds it."""
-        await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_once(key)
+        await (await self._lifecycle.ready()).submit(AwaitResourceKey(key))
 
     async def block_until_resource_key_ack_all(self, key: ResourceKey) -> None:
         """Returns when each broadcast that holds the key now has ended; at once if none holds it."""
-        await (await self._lifecycle.ready()).broadcasts.block_until_resource_key_ack_all(key)
+        await (await self._lifecycle.ready()).submit(AwaitResourceKey(key, everywhere=True))
 
     async def tasks(self) -> list[BroadcastTask]:
         """Returns the unfinished broadcasts, including those that cannot continue."""
-        return await (await self._lifecycle.ready()).broadcasts.tasks()
+        tasks = await (await self._lifecycle.ready()).submit(ListBroadcasts())
+        return list(tasks)
 
     async def abort(self, broadcast_id: int, reason: str) -> None:
         """Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST with the same header, then the keys are free.
@@ -78,11 +81,17 @@ class LogBroadcast:
         The reason is the payload of that message. A second abort waits for the first; a broadcast that is unknown, or ended in another
         way, is an InvalidArgumentError. A caller that still waits in `append` gets an UnrecoverableError.
         """
-        await (await self._lifecycle.ready()).broadcasts.abort(broadcast_id, reason)
+        await (await self._lifecycle.ready()).submit(AbortBroadcast(broadcast_id, reason))
 
     def statistics(self) -> BroadcasterStatistics:
-        """Returns the broadcaster's counts: those of this moment, and those since the log was opened."""
-        return self._lifecycle.ready_nowait().broadcasts.statistics()
+        """Returns the broadcaster's counts: those of this moment, and those since the log was opened.
+
+        Raises NotLocalError over the network: they are kept where the broadcaster runs.
+        """
+        counts = self._lifecycle.ready_nowait().statistics().broadcasts
+        if counts is None:
+            raise NotLocalError("the broadcaster runs on the server, and its counts are kept there: look at tasks() instead")
+        return counts
 
 
 def _check_size(message: BroadcastMessage, engine: WritableEngine) -> None:

@@ -20,6 +20,7 @@ from wal.read.cursors.cursor import REDRIVE
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
 from wal.read.scanner import Scanner
+from wal.requests.vchannels import ListVChannels
 
 if TYPE_CHECKING:
     from wal.api.lifecycle import Lifecycle
@@ -51,7 +52,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
     consumer = consume(lifecycle, options, follow=False)
     (name,) = options.vchannels
-    if name not in {info.name for info in await (await lifecycle.ready()).list_vchannels()}:
+    if name not in {info.name for info in await (await lifecycle.ready()).submit(ListVChannels())}:
         raise ChannelNotExistError(
             f"vchannel {name!r} does not exist, so there are no dead letters in it: redrive takes the vchannel that a consumer names as "
             "its dead_letter, which exists from its first dead letter on"

@@ -8,16 +8,12 @@ crash leaves nothing to clean up. All records of one call are saved in one opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from wal.channels.directory import VChannelDirectory
-
 
 CHANNELS_MAX: Final = OWNERS_MAX
 """The most channels that one call creates or destroys. Their records and the counter of incarnations are one operation, of which every KV
@@ -29,6 +25,20 @@ class ChannelDescription(msgspec.Struct, frozen=True, gc=False):
 
     channel_name: str
     owner: OwnerDescription
+
+
+class Admitting(Protocol):
+    """What admitting channels needs of a `VChannelDirectory`."""
+
+    next_incarnation: int
+
+    @property
+    def records(self) -> Mapping[str, VChannelInfo]: ...
+
+    @property
+    def saved(self) -> Mapping[str, VChannelInfo]: ...
+
+    def admit(self, name: str, pchannel: str, owner: OwnerDescription | None = None) -> VChannelInfo: ...
 
 
 def check_channel_count(count: object) -> int:
@@ -61,9 +71,7 @@ def check_channel_names(channels: object, *, names_max: int | None = None) -> tu
     return names
 
 
-def admit_channels(
-    directory: VChannelDirectory, owner: OwnerDescription, count: int, pchannel_for: Callable[[str], str]
-) -> list[VChannelInfo]:
+def admit_channels(directory: Admitting, owner: OwnerDescription, count: int, pchannel_for: Callable[[str], str]) -> list[VChannelInfo]:
     """Returns new channels, each on the pchannel that `pchannel_for` chooses. Their records must still be saved, by one `RecordChange`.
 
     A name contains the vchannel's incarnation, which a log never assigns twice, so no name of a destroyed channel comes back. A name that a

@@ -60,10 +60,8 @@ def pchannel_names(count: int) -> list[str]:
     return [f"p{number}" for number in range(count)]
 
 
-def check_choice(pchannel: object, pchannels: Collection[str]) -> None:
-    """Raises TypeError or InvalidArgumentError for a pchannel that a caller chose for a vchannel, unless it is one of these, or None."""
-    if pchannel is not None and not isinstance(pchannel, str):
-        raise TypeError(f"pchannel must be a str or None, not {type(pchannel).__name__}")
+def check_choice(pchannel: str | None, pchannels: Collection[str]) -> None:
+    """Raises InvalidArgumentError for a pchannel that a caller chose for a vchannel, unless it is one of these, or None."""
     if pchannel is not None and pchannel not in pchannels:
         raise InvalidArgumentError(f"pchannel {pchannel!r} does not exist: choose one of {', '.join(pchannels)}")
 

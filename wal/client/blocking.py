@@ -27,7 +27,8 @@ from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.store import SavedCursors
 from wal.read.read_only_core import ReadOnlySource
-from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_pb2
+from wal.requests.vchannels import ListVChannels
+from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.converters import (
     cursor_from_proto,
@@ -38,19 +39,8 @@ from wal.rpc.converters import (
     key_to_proto,
     position_from_proto,
     position_to_proto,
-    vchannel_from_proto,
 )
-from wal.rpc.methods import (
-    COUNT_BYTES,
-    FIND_EVENT_BELOW,
-    FIND_TICK,
-    GET_MOMENT,
-    LIST_CURSORS,
-    LIST_VCHANNELS,
-    LOAD_CURSOR,
-    SAVE_CURSOR,
-    WEIGH_FRAMES,
-)
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, LIST_CURSORS, LOAD_CURSOR, SAVE_CURSOR, WEIGH_FRAMES
 from wal.runtime.loop_thread import LoopThread
 from wal.settings import Settings
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
@@ -288,8 +278,8 @@ class BlockingLog(ReadOnlyPChannelLog):
         """
         if isinstance(choice, frozenset):
             return choice
-        answer = self._ask(LIST_VCHANNELS, cluster_pb2.ListVChannelsRequest(), "listing the vchannels")
-        infos = map(vchannel_from_proto, answer.vchannels)
+        self._check_open()
+        infos = self._remote.call(lambda: self._remote.log.submit(ListVChannels()), "listing the vchannels", owner=self)
         names = frozenset(info.name for info in infos if info.pchannel == self.pchannel and info.name in choice)
         return names if len(names) <= _NAMES_MAX else None
 

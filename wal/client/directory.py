@@ -1,4 +1,4 @@
-"""RemoteDirectory: the vchannels of a log on the network: where they are, and the calls that create and drop them.
+"""RemoteDirectory: the vchannels of a log on the network, and where they are.
 
 Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
 that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
@@ -13,30 +13,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import aclosing, contextmanager
 from typing import Final
 
-from wal.channels.channels import ChannelDescription
-from wal.channels.pchannels import check_choice
-from wal.channels.vchannels import UNKNOWN_S, OwnerDescription, UnknownVChannels, VChannelInfo, check_vchannel
+from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo
 from wal.client.calls import Pauses, SharedCalls, Supervision
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ChannelNotExistError, ClosedError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
 from wal.read.options import Selection
-from wal.rpc.api import cluster_pb2, pchannel_pb2
+from wal.requests.vchannels import Existence, LocateVChannels, VChannelState, VChannelStates
+from wal.rpc.api import cluster_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.converters import owner_from_proto, owner_to_proto, vchannel_from_proto
-from wal.rpc.methods import (
-    CREATE_CHANNELS,
-    CREATE_VCHANNEL,
-    DESCRIBE_CHANNELS,
-    DESTORY_CHANNELS,
-    DROP_VCHANNEL,
-    LIST_VCHANNELS,
-    LOCATE_VCHANNELS,
-    WATCH_VCHANNELS,
-)
+from wal.rpc.converter import struct_from_proto
+from wal.rpc.methods import WATCH_VCHANNELS
 from wal.runtime.tasks import end_tasks
-
-_State = pchannel_pb2.VChannelState
 
 
 class ShownVChannels:
@@ -54,19 +42,19 @@ class ShownVChannels:
         """Grows with every change, so that a copy can be compared with what is known now."""
         self._spanned: dict[str, tuple[int, MessageType]] = {}
 
-    def replace(self, states: cluster_pb2.VChannelStates) -> None:
+    def replace(self, states: VChannelStates) -> None:
         """Takes all vchannels from the server, in place of those known."""
         self.records.clear()
         self.update(states)
 
-    def update(self, states: cluster_pb2.VChannelStates) -> None:
+    def update(self, states: VChannelStates) -> None:
         """Takes the vchannels that changed."""
         self.take(states.vchannels)
         self.version += 1
         for pchannel, floor in states.floors.items():
             self.floors[pchannel] = max(floor, self.floors.get(pchannel, 0))
 
-    def take(self, states: Iterable[_State]) -> None:
+    def take(self, states: Iterable[VChannelState]) -> None:
         """Takes single vchannels; an older incarnation than the known one is ignored.
 
         The floors stay: one vchannel says nothing about those that were created before it.
@@ -76,8 +64,8 @@ class ShownVChannels:
             if known is not None and state.incarnation < known.incarnation:
                 continue
             self.version += 1
-            if state.state == _State.EXISTS:
-                self.records[state.name] = vchannel_from_proto(state)
+            if state.state == Existence.EXISTS:
+                self.records[state.name] = state.info
             elif known is not None:
                 del self.records[state.name]
                 self._spanned.pop(state.name, None)
@@ -95,12 +83,12 @@ class ShownVChannels:
                 return name, message_type
         return None
 
-    def selection(self, states: Iterable[_State]) -> Selection:
+    def selection(self, states: Iterable[VChannelState]) -> Selection:
         """Returns the selection of a read of these vchannels, from what the server has just answered about them."""
         bound: dict[str, int | None] = {}
         floor = 0
         for state in states:
-            exists = state.state == _State.EXISTS
+            exists = state.state == Existence.EXISTS
             bound[state.name] = state.incarnation if exists else None
             if not exists:
                 floor = max(floor, state.incarnation)
@@ -145,7 +133,7 @@ class RemoteDirectory:
         self._place = place
         self._supervision = supervision
         self._use = use
-        self._located: SharedCalls[Sequence[_State]] = SharedCalls()
+        self._located: SharedCalls[Sequence[VChannelState]] = SharedCalls()
         self._unknown = UnknownVChannels(place, monotonic=time.monotonic)
         self._warning: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -170,7 +158,7 @@ class RemoteDirectory:
 
     async def located_to_write(self, names: tuple[str, ...]) -> list[VChannelInfo]:
         """Returns these vchannels, after creating those that do not exist; raises ChannelNotExistError if the log forbids that."""
-        return [vchannel_from_proto(state) for state in await self._locate(names, create=True, together=False)]
+        return [state.info for state in await self._locate(names, create=True, together=False)]
 
     async def pchannel_of(self, name: str) -> str:
         """Returns the pchannel of a vchannel, or the one that it would get. Raises ChannelNotExistError if it cannot be created."""
@@ -196,44 +184,15 @@ class RemoteDirectory:
     def _expected(self, names: tuple[str, ...]) -> list[_Mark] | None:
         """Returns the marks of these vchannels by what is known of them, which may be old; None if one is not known."""
         known = [self.known.records.get(name) for name in names]
-        return None if None in known else [(info.pchannel, _State.EXISTS, info.incarnation) for info in known if info]
+        return None if None in known else [(info.pchannel, int(Existence.EXISTS), info.incarnation) for info in known if info]
 
-    async def listed(self) -> list[VChannelInfo]:
-        """Returns all vchannels."""
-        request = cluster_pb2.ListVChannelsRequest()
-        answer = await self._connection.read(LIST_VCHANNELS, request, "listing the vchannels")
-        return [vchannel_from_proto(state) for state in answer.vchannels]
-
-    async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably. Without an answer it raises UnknownOutcomeError: the list of vchannels says whether it exists."""
-        check_vchannel(name)
-        check_choice(pchannel, self._pchannels)
-        request = cluster_pb2.CreateVChannelRequest(name=name, pchannel=pchannel or "")
-        state = await self._connection.write(CREATE_VCHANNEL, request, f"creating vchannel {name!r}")
-        if state.pchannel in self._pchannels:  # otherwise the next call or the watch learns of both
-            self.known.take([state])
-        return vchannel_from_proto(state)
-
-    async def drop(self, name: str) -> None:
-        """Drops a vchannel durably. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
-        request = cluster_pb2.DropVChannelRequest(name=check_vchannel(name))
-        with self._forgetting((name,)):
-            await self._connection.write(DROP_VCHANNEL, request, f"dropping vchannel {name!r}")
-
-    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates so many channels durably, all or none, and returns their names."""
-        request = cluster_pb2.CreateChannelsRequest(owner=owner_to_proto(owner), count=count)
-        answer = await self._connection.write(CREATE_CHANNELS, request, f"creating {count} channels")
-        return list(answer.names)
-
-    async def destroy_channels(self, names: tuple[str, ...]) -> None:
-        """Destroys channels durably, all or none. Without an answer it raises UnknownOutcomeError: the call may be repeated."""
-        request = cluster_pb2.ChannelNames(names=names)
-        with self._forgetting(names):
-            await self._connection.write(DESTORY_CHANNELS, request, f"destroying {len(names)} channels")
+    def learn(self, info: VChannelInfo) -> None:
+        """Takes a vchannel that was created. If its pchannel is not in use yet, the next call or the watch learns of both."""
+        if info.pchannel in self._pchannels:
+            self.known.take([VChannelState(info, Existence.EXISTS)])
 
     @contextmanager
-    def _forgetting(self, names: tuple[str, ...]) -> Iterator[None]:
+    def forgetting(self, names: tuple[str, ...]) -> Iterator[None]:
         """Forgets these vchannels when they were dropped, before the watch says so, unless they were recreated meanwhile."""
         records = self.known.records
         before = {name: records[name] for name in names if name in records}
@@ -242,25 +201,16 @@ class RemoteDirectory:
             if records.get(name) == info:
                 del records[name]
 
-    async def described(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, in this order, or (None) all."""
-        if names == ():
-            return []
-        request = cluster_pb2.ChannelNames(names=names or ())
-        answer = await self._connection.read(DESCRIBE_CHANNELS, request, "describing channels")
-        return [ChannelDescription(channel.name, owner_from_proto(channel.owner)) for channel in answer.channels]
-
-    async def _locate_to_read(self, names: tuple[str, ...]) -> Sequence[_State]:
+    async def _locate_to_read(self, names: tuple[str, ...]) -> Sequence[VChannelState]:
         return await self._located.join_next(names, lambda: self._locate(names, create=False, together=True))
 
-    async def _locate(self, names: tuple[str, ...], *, create: bool, together: bool) -> Sequence[_State]:
-        request = cluster_pb2.LocateVChannelsRequest(names=names, create=create, together=together)
-        answer = await self._connection.read(LOCATE_VCHANNELS, request, f"locating {len(names)} vchannels")
-        if [state.name for state in answer.vchannels] != list(names):
+    async def _locate(self, names: tuple[str, ...], *, create: bool, together: bool) -> Sequence[VChannelState]:
+        states = await self._connection.submit(LocateVChannels(names, create, together))
+        if [state.name for state in states] != list(names):
             raise UnknownError(f"the server at {self._place} located other vchannels than those it was asked for")
-        await self._use({state.pchannel for state in answer.vchannels})
-        self.known.take(answer.vchannels)
-        return answer.vchannels
+        await self._use({state.pchannel for state in states})
+        self.known.take(states)
+        return states
 
     # -- watching
 
@@ -271,9 +221,10 @@ class RemoteDirectory:
         while True:
             known = False
             try:
-                states = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
-                async with aclosing(states) as changes:
-                    async for change in changes:
+                responses = self._connection.responses(WATCH_VCHANNELS, request, "watching the vchannels")
+                async with aclosing(responses) as changes:
+                    async for response in changes:
+                        change = struct_from_proto(VChannelStates, response)
                         await self._use({*change.floors, *(state.pchannel for state in change.vchannels)})
                         (self.known.update if known else self.known.replace)(change)
                         known = True
@@ -303,8 +254,8 @@ class RemoteDirectory:
                         reader.created(name, there, incarnation=change.incarnation)
 
 
-def _mark(state: _State) -> _Mark:
-    return state.pchannel, state.state, state.incarnation if state.state == _State.EXISTS else 0
+def _mark(state: VChannelState) -> _Mark:
+    return state.pchannel, int(state.state), state.incarnation if state.state == Existence.EXISTS else 0
 
 
 _log: Final = logging.getLogger("wal.remote")

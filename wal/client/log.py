@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Never
 
@@ -16,10 +16,7 @@ import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the fir
 import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
-from wal.channels.channels import ChannelDescription
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.client.appends import RemoteAppends
-from wal.client.broadcasts import RemoteBroadcasts
 from wal.client.calls import SeenTick, Supervision
 from wal.client.directory import RemoteDirectory, ShownVChannels
 from wal.client.nodes import Nodes
@@ -37,21 +34,12 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection, unmatched
 from wal.read.pchannel import ReadablePChannel
+from wal.requests.log import DescribeLog, LogDescription, LogSettings
 from wal.requests.request import Answer, Request
-from wal.rpc.api import cluster_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
-from wal.rpc.converters import (
-    LOG_SETTINGS,
-    cursor_from_proto,
-    cursor_to_proto,
-    event_to_proto,
-    identity_from_proto,
-    info_from_proto,
-    key_to_proto,
-    lineage_from_proto,
-    settings_from_proto,
-)
-from wal.rpc.methods import ALLOCATE_TIME_TICKS, DELETE_CURSORS, DESCRIBE_LOG, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
+from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_to_proto, info_from_proto, key_to_proto
+from wal.rpc.methods import DELETE_CURSORS, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
 from wal.runtime.async_only import import_late
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
@@ -80,7 +68,6 @@ class RemoteLog:
     """The name of the backend on the server."""
     frame_bytes_max: int
     appends: RemoteAppends
-    broadcasts: RemoteBroadcasts
     cursors: RemoteCursors
     settings: Settings
     """The settings of the log."""
@@ -188,22 +175,18 @@ class RemoteLog:
     async def _open(self) -> None:
         timeout_s = max(self._wait_s, self._connection.timeout_s)
         description = await self._describe(timeout_s)
-        if description.log_id:
-            self._log_id = description.log_id
-            self._connection.belong_to(self._log_id, self.supervision.end)
-        self.settings = self._checked(settings_from_proto(description.settings))
+        self._log_id = description.log_id
+        self._connection.belong_to(self._log_id, self.supervision.end)
+        self.settings = self._checked(description.settings.settings())
         self.name = description.wal_name
         self.frame_bytes_max = description.frame_bytes_max
         timeout_s = max(timeout_s, UNREACHABLE_S)  # the server that has just answered may not lead any more
         await self._nodes.start(timeout_s)
         await self.system.start()
         self._know_pchannels(description)
-        self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=description.saves_cursors)
+        self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=True)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
-        in_process = self._servers.root is not None
-        self._requests = RemoteRequests(self._connection, self._nodes, self.pchannels, self._directory, in_process=in_process)
-        self.broadcasts = RemoteBroadcasts(self._connection, self.seen)
         self.appends = RemoteAppends(
             self._directory.known,
             self.producers,
@@ -212,9 +195,13 @@ class RemoteLog:
             TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
             nodes=self._nodes,
-            judges_expected_last=description.judges_expected_last,
+            judges_expected_last=True,
             save_of=self.cursors.save_of,
             schedules=self._make_schedules,
+        )
+        in_process = self._servers.root is not None
+        self._requests = RemoteRequests(
+            self._connection, self._nodes, self.pchannels, self._directory, self.appends, self.seen, in_process=in_process
         )
 
     async def _make_schedules(self) -> RemoteSchedules:
@@ -240,19 +227,17 @@ class RemoteLog:
         if not self.pchannels.keys() >= set(names):
             self._know_pchannels(await self._describe(None))
 
-    async def _describe(self, timeout_s: float | None) -> cluster_pb2.LogDescription:
-        request, what = cluster_pb2.DescribeLogRequest(), f"opening the log at {self.place}"
-        return await self._connection.read(DESCRIBE_LOG, request, what, timeout_s=timeout_s)
+    async def _describe(self, timeout_s: float | None) -> LogDescription:
+        return await self._connection.submit(DescribeLog(), timeout_s=timeout_s)
 
-    def _know_pchannels(self, description: cluster_pb2.LogDescription) -> None:
+    def _know_pchannels(self, description: LogDescription) -> None:
         """Takes the new ones of these pchannels into use. None is looked at before a reader or a writer uses it: its server may be away."""
         for identity in description.pchannels:
-            name = identity.pchannel.name
+            name = identity.name
             if name in self.pchannels:
                 continue
-            origin, lineage = identity_from_proto(identity), lineage_from_proto(identity)
             log = RemoteReadableLog(
-                LogSnapshot(origin, lineage, identity.pchannel.term, 0, (0, 0), 0, False, None), self._nodes, self.supervision.end
+                LogSnapshot(identity.origin, identity.lineage, identity.term, 0, (0, 0), 0, False, None), self._nodes, self.supervision.end
             )
             pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision, moves=partial(self._nodes.may_move, name))
             self.producers[name] = Producer(
@@ -262,7 +247,7 @@ class RemoteLog:
     def _checked(self, settings: Settings) -> Settings:
         """Returns the settings of the log. Raises InvalidArgumentError if the caller chose another value for one of them."""
         defaults, client_settings = Settings(), self._client_settings
-        for field in LOG_SETTINGS:
+        for field in LogSettings.__struct_fields__:
             chosen, served = getattr(client_settings, field), getattr(settings, field)
             if field not in OWN_SETTINGS and chosen != getattr(defaults, field) and chosen != served:
                 raise InvalidArgumentError(
@@ -302,33 +287,6 @@ class RemoteLog:
         """Starts an actor, which ends with the log at the latest. A number is added to make its name unique."""
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
-
-    async def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels."""
-        return await self._directory.listed()
-
-    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably."""
-        return await self._directory.create(name, pchannel)
-
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel durably."""
-        await self.appends.dropping(name, lambda: self._directory.drop(name))
-
-    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates so many channels durably, all or none, and returns their names."""
-        return await self._directory.create_channels(owner, count)
-
-    async def destroy_channels(self, names: tuple[str, ...]) -> None:
-        """Destroys channels durably, all or none."""
-        destroy: Callable[[], Awaitable[None]] = partial(self._directory.destroy_channels, names)
-        for name in names:
-            destroy = partial(self.appends.dropping, name, destroy)
-        await destroy()
-
-    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, or (None) all."""
-        return await self._directory.described(names)
 
     # -- the log
 
@@ -376,13 +334,6 @@ class RemoteLog:
         request = pchannel_calls_pb2.CursorHomeRequest(pchannel=_named(asked), key=key_to_proto(key))
         answer = await self._nodes.repeat(asked, NAME_CURSOR_HOME, request, f"looking for the home of {key}")
         return RemoteCursorHome(key, answer.pchannel, self._nodes, self.appends, self.supervision, save_of)
-
-    async def allocate_time_tick(self) -> int:
-        """Returns a tick above every tick that this client has seen."""
-        request = cluster_pb2.AllocateRequest(count=1, seen_time_tick=self.seen.value)
-        answer = await self._connection.read(ALLOCATE_TIME_TICKS, request, "allocating a time tick")
-        self.seen.saw(answer.first)
-        return answer.first
 
 
 def _of(failure: WALError, pchannel: str) -> WALError:

@@ -166,7 +166,7 @@ class RemotePChannel(ShownPChannel):
 
     async def _take(self, stream: TailStream, check: Callable[[Created], Awaitable[None]]) -> None:
         info, term = pchannel_pb2.PChannelInfo(name=self.channel), self.log.shown.term
-        await stream.write_if_open(frames_pb2.FollowTailRequest(pchannel=info, incarnation=self.log.incarnation))
+        await stream.write(frames_pb2.FollowTailRequest(pchannel=info, incarnation=self.log.incarnation))
         while (update := await stream.read()) is not None:
             if update.HasField("log"):
                 await check(update)

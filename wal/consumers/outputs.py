@@ -19,6 +19,7 @@ from wal.consumers.delivery import Delivery, Outputs, cut_reason
 from wal.consumers.plan import Dead
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.message import ImmutableMessage, Message, MessageType, type_properties
+from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.write.checks import LETTER_BYTES, check_size
 from wal.write.txn_table import BODY_OVERHEAD
 
@@ -92,7 +93,7 @@ class OutputRouter:
         """Locates the pchannels of these vchannels. Raises ChannelNotExistError for a missing one that must not be created."""
         async with self._locating:
             missing = [name for name in names if name not in self._pchannels]
-            infos = {info.name: info.pchannel for info in await self._engine.list_vchannels()} if missing else {}
+            infos = {info.name: info.pchannel for info in await self._engine.submit(ListVChannels())} if missing else {}
             for name in missing:
                 self._pchannels[name] = infos[name] if name in infos else await self._create(name)
                 self.is_split = self.is_split or self._pchannels[name] != self._home
@@ -104,11 +105,11 @@ class OutputRouter:
                 f"a handler appended to vchannel {name!r}, which does not exist, and create_vchannels=False: create it before"
             )
         try:
-            return (await self._engine.create_vchannel(name, self._home)).pchannel
+            return (await self._engine.submit(CreateVChannel(name, self._home))).pchannel
         except ChannelExistError:  # another process has created it: the list of a client may lag by a moment
             async with asyncio.timeout(LISTED_S):
                 while True:
-                    for info in await self._engine.list_vchannels():
+                    for info in await self._engine.submit(ListVChannels()):
                         if info.name == name:
                             return info.pchannel
                     await asyncio.sleep(0.02)

@@ -40,6 +40,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import Reached, ReadOptions
 from wal.read.scanner import Scanner
+from wal.requests.broadcasts import AckBroadcast
 from wal.runtime.tasks import end_tasks
 from wal.runtime.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
@@ -456,7 +457,7 @@ class ConsumerSession:
         if next_commit.elsewhere:
             await self._router.append(next_commit.elsewhere)
         for copy in next_commit.copies:  # before the commit: after it, a crash would leave them unacknowledged
-            await self._engine.broadcasts.ack(copy)
+            await self._engine.submit(AckBroadcast.of(copy))
         table.finish_ended(next_commit.ended)
         if next_commit.dead:
             table.finish(next_commit.dead)

@@ -31,7 +31,8 @@ from wal.errors import (
 from wal.network import Method
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.converters import vchannel_to_proto
+from wal.rpc.api.pchannel_pb2 import VChannelInfo as VChannelInfoProto
+from wal.rpc.converter import struct_to_proto
 from wal.rpc.methods import END_VCHANNELS
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks, keep_task
@@ -126,5 +127,5 @@ class VChannelsOnNodes:
             ended(error)
 
     async def _end_on(self, pchannel: str, infos: list[VChannelInfo]) -> None:
-        request = nodes_pb2.EndVChannelsRequest(vchannels=map(vchannel_to_proto, infos))
+        request = nodes_pb2.EndVChannelsRequest(vchannels=[struct_to_proto(info, VChannelInfoProto) for info in infos])
         await self._nodes.ask(pchannel, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel}")

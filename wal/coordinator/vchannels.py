@@ -111,7 +111,7 @@ class VChannels:
         """Does nothing: what is saved is known here first."""
 
     def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, or (None) all; see `ReadableEngine.describe_channels`."""
+        """Returns these channels, or (None) all; see `DescribeChannels`."""
         return describe_channels(self.directory.saved, names)
 
     # -- creating
@@ -144,7 +144,7 @@ class VChannels:
         self._start((self.directory.admit(name, self._place_new(name)),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably; see `WritableEngine.create_vchannel`."""
+        """Creates a vchannel durably; see `CreateVChannel`."""
         check_vchannel(name)
         if name in self.directory.records:
             raise ChannelExistError(f"vchannel {name!r} exists already: append to it, or drop it first")
@@ -157,7 +157,7 @@ class VChannels:
         return info
 
     async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates channels durably, all or none; see `WritableEngine.create_channels`."""
+        """Creates channels durably, all or none; see `CreateChannels`."""
         self.check_room(f"{count} channels", count)
         infos = tuple(admit_channels(self.directory, owner, count, self._place_new))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -217,7 +217,7 @@ class VChannels:
     # -- ending
 
     async def drop(self, name: str) -> None:
-        """Drops a vchannel, which may be a channel, in the order of the calls, and its cursors; see `WritableEngine.drop_vchannel`."""
+        """Drops a vchannel, which may be a channel, in the order of the calls, and its cursors; see `DropVChannel`."""
         info = self.directory.records.get(check_vchannel(name))
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if info is None:
@@ -255,7 +255,7 @@ class VChannels:
         await self._delete_cursors(info)
 
     async def destroy_channels(self, names: tuple[str, ...]) -> None:
-        """Destroys channels durably, all or none, and their cursors; see `WritableEngine.destroy_channels`."""
+        """Destroys channels durably, all or none, and their cursors; see `DestroyChannels`."""
         for name in names:
             if name in self._ending:
                 raise ChannelNotExistError(f"channel {name!r} is being destroyed by another call: leave it out")

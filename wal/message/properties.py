@@ -14,6 +14,8 @@ import msgspec
 from wal.errors import CorruptionError, InvalidArgumentError
 
 RESERVED_PREFIX: Final = "_"
+PROPERTIES_MAX: Final = 16_384
+"""The most properties of a message over the network: decoding them keeps the loop."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(dict[str, str])

@@ -52,6 +52,10 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     """Whether something may be left of one without an answer: that is an UnknownOutcomeError, otherwise an UnavailableError."""
     repeatable: ClassVar[bool] = True
     """Whether executing it twice does no harm: it is sent until it is answered. Otherwise it is executed at most once."""
+    insists_s: ClassVar[float] = 0.0
+    """How long a client sends it again while servers refuse it as unavailable."""
+    sent: ClassVar[type[Any] | None] = None
+    """The type in which the answer is sent, if that is another one: `packed` makes it, and `unpacked` the answer."""
     visible: ClassVar[bool] = False
     """Whether the readers of the client see what it changed in its pchannel once it is answered."""
 
@@ -74,6 +78,32 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     def local_only(self) -> bool:
         """Whether a client must not ask another process for the answer."""
         return False
+
+    @property
+    def timeout_s(self) -> float | None:
+        """How long a client waits for the answer; None: as long as for any other, infinity: for ever."""
+        return None
+
+    def packed(self, answer: Answer) -> Any:
+        """Returns the answer as it is sent."""
+        return answer
+
+    def unpacked(self, answer: Any) -> Answer:
+        """Returns the answer that was sent. Raises UnknownError for one that does not fit the request."""
+        answered: Answer = answer
+        return answered
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The vchannels that end with the request: what a client appends to them before it is executed before it."""
+        return ()
+
+    def newest_tick(self, answer: Answer) -> int:
+        """Returns the largest tick in the answer: later writes of the client are above it. 0 if there is none.
+
+        A client sends the largest one that it has seen in the field `seen_time_tick` of the requests that have it.
+        """
+        return 0
 
     def elsewhere(self, pchannels: Iterable[str]) -> WALError:
         """Returns the error for a request whose pchannel `target` is not among those of the log."""

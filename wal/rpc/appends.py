@@ -26,13 +26,11 @@ from wal.message import (
     encode_properties,
     properties_count,
 )
+from wal.message.properties import PROPERTIES_MAX
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.rpc.converters import Numbered, id_to_bytes, ranges_of, results_of
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
-
-PROPERTIES_MAX: Final = 16_384
-"""The most properties of a message over the network: decoding them keeps the loop."""
 
 Append = tuple[Message, int, Key | None]
 """A message, its barrier time tick (0: none), and its idempotency key."""

@@ -174,19 +174,31 @@ class Connection:
         return ",".join(self._endpoints.addresses)
 
     async def submit(
-        self, request: LogRequest[Answer], pchannel: str | None = None, *, term: int = 0, timeout_s: float | None = None
+        self,
+        request: LogRequest[Answer],
+        pchannel: str | None = None,
+        *,
+        term: int = 0,
+        timeout_s: float | None = None,
+        again: bool = False,
     ) -> Answer:
         """Returns the answer to a request for this pchannel, or for the log as a whole; raises what `read`, `repeat` or `write` raises.
 
-        The attributes of the request say which of them. In term 0 the server has the pchannel in any term.
+        The attributes of the request say which of them; with `again` it is sent until it is answered, whatever they say. In term 0 the
+        server has the pchannel in any term.
         """
         what = request.doing if pchannel is None or request.target else f"{request.doing} of pchannel {pchannel}"
         envelope = request_to_proto(request, None if pchannel is None else PChannelInfo(name=pchannel, term=term))
         answer = await self._call(
-            SUBMIT, envelope, what, timeout_s, writing=request.writes, once=not request.repeatable, changes=request.changes
+            SUBMIT,
+            envelope,
+            what,
+            timeout_s or request.timeout_s,
+            writing=request.writes,
+            once=not (request.repeatable or again),
+            changes=request.changes,
         )
-        answered: Answer = answer_from_proto(type(request), answer)
-        return answered
+        return request.unpacked(answer_from_proto(type(request), answer))
 
     async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
         """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels".

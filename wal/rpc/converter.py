@@ -5,7 +5,7 @@ differ; so does the test that makes the plans of all requests.
 
     str, bytes, bool, int, float        the same                MessageID           its bytes
     datetime                            int64, in µs            an int that is a position, a LogPosition    Position, EventPosition
-    X | None                            absent for None         tuple[X, …], frozenset[X]    repeated, in this order
+    X | None                            absent for None         tuple[X, …], frozenset[X], Sequence[X]    repeated, in this order
     a struct                            a message               Mapping             map
     an enum with numbers                int32                   tuple[X, …] | None           a message with one repeated field
 
@@ -16,11 +16,11 @@ condition that is ignored is a wrong write. In an answer unknown fields are igno
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from google.protobuf.message import Message as Proto
@@ -29,7 +29,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import MessageID
-from wal.requests import pchannels
+from wal.requests import broadcasts, cluster, log, pchannels, vchannels
 from wal.requests.request import Request
 from wal.rpc.api import requests_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -37,12 +37,14 @@ from wal.rpc.converters import event_from_proto, event_to_proto, id_from_bytes, 
 
 REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     kind
-    for module in (pchannels,)
+    for module in (pchannels, log, vchannels, broadcasts, cluster)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Request) and kind.__module__ == module.__name__
 )
 """Everything that can be asked."""
 
+_P = TypeVar("_P", bound=Proto)
+_S = TypeVar("_S")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 
@@ -77,6 +79,20 @@ def answer_from_proto(kind: type[Request[Any]], envelope: proto.SubmitResponse) 
     if envelope.WhichOneof("answer") != name:
         raise UnknownError(f"the server answered {envelope.WhichOneof('answer') or 'nothing'} to {name}: use versions that fit each other")
     return _answer_plan(kind).from_proto(getattr(envelope, name), strict=False).value
+
+
+def struct_to_proto(value: Any, message: type[_P]) -> _P:
+    """Returns the message of a struct that is sent on a stream."""
+    struct, kind = cast("Any", type(value)), cast("Any", message)
+    encoded: _P = _plan(struct, kind).to_proto(value)
+    return encoded
+
+
+def struct_from_proto(kind: type[_S], message: Proto) -> _S:
+    """Returns a struct that came on a stream. What this side does not know of it is ignored."""
+    struct, sent = cast("Any", kind), cast("Any", type(message))
+    value: _S = _plan(struct, sent).from_proto(message, strict=False)
+    return value
 
 
 class _Answer(msgspec.Struct):
@@ -144,7 +160,7 @@ def _plan(struct: Any, message: Any) -> _Plan:
 
 @cache
 def _answer_plan(kind: type[Request[Any]]) -> _Plan:
-    answer = kind.answer()
+    answer = kind.sent or kind.answer()
     return _planned(_Answer, _message("SubmitResponse", kind), {} if answer in (None, NoneType) else {"value": answer})
 
 
@@ -173,9 +189,10 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 def _codec(field: Any, kind: Any) -> _Codec:
     """Returns how a value of this type travels in this field."""
     origin, message = get_origin(kind), field.message_type
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         return _Codec(dict, lambda value, _name, _strict: dict(value))
-    if (origin is tuple and get_args(kind)[1:] == (...,)) or origin is frozenset:
+    if (origin is tuple and get_args(kind)[1:] == (...,)) or origin in (frozenset, Sequence):
+        made = tuple if origin is Sequence else origin
         if not field.is_repeated:  # a message with one repeated field, so that None differs from the empty list
             (inner,), wrapper = message.fields, GetMessageClass(message)
             items = _codec(inner, kind)
@@ -185,10 +202,10 @@ def _codec(field: Any, kind: Any) -> _Codec:
             )
         item = _single(field, get_args(kind)[0])
         if item is _SAME:
-            return _Codec(lambda value: value, lambda value, _name, _strict: origin(value))
+            return _Codec(lambda value: value, lambda value, _name, _strict: made(value))
         return _Codec(
             lambda value: [item.to_proto(one) for one in value],
-            lambda value, name, strict: origin([item.from_proto(one, name, strict) for one in value]),
+            lambda value, name, strict: made([item.from_proto(one, name, strict) for one in value]),
         )
     return _single(field, kind)
 

@@ -10,21 +10,16 @@ Most results of one turn are events of one frame: their ids and ticks ascend by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
 
-import msgspec
 from google.protobuf.any_pb2 import Any as AnyProto
 
-from broadcaster.message import BroadcasterStatistics
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Lineage, LogPosition, MessageID, Origin, Restore, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.options import ReadPosition
-from wal.rpc.api import cluster_pb2, pchannel_calls_pb2, pchannel_pb2, result_pb2
-from wal.settings import Settings
+from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2, result_pb2
 from wal.storage.base import LogSnapshot
 from wal.write.operations import Together
 
@@ -100,33 +95,6 @@ def id_to_bytes(message_id: MessageID | None) -> bytes:
 def id_or_none(what: str, data: bytes) -> MessageID | None:
     """Returns the message id of these bytes, None for none; raises as `id_from_bytes` does."""
     return id_from_bytes(what, data) if data else None
-
-
-def vchannel_to_proto(info: VChannelInfo) -> pchannel_pb2.VChannelState:
-    """Returns the message of a vchannel that exists."""
-    return pchannel_pb2.VChannelState(
-        name=info.name,
-        pchannel=info.pchannel,
-        incarnation=info.incarnation,
-        state=pchannel_pb2.VChannelState.EXISTS,
-        owner=None if info.owner is None else owner_to_proto(info.owner),
-    )
-
-
-def vchannel_from_proto(state: pchannel_pb2.VChannelState) -> VChannelInfo:
-    """Returns the vchannel, whatever its state."""
-    owner = owner_from_proto(state.owner) if state.HasField("owner") else None
-    return VChannelInfo(state.name, state.pchannel, state.incarnation, owner)
-
-
-def owner_to_proto(owner: OwnerDescription) -> pchannel_pb2.OwnerDescription:
-    """Returns the message of the owner of channels."""
-    return pchannel_pb2.OwnerDescription(role=owner.role, address=owner.address, description_text=owner.description_text)
-
-
-def owner_from_proto(owner: pchannel_pb2.OwnerDescription) -> OwnerDescription:
-    """Returns the owner of channels. Raises InvalidArgumentError for one without a role, or with a text that is too long."""
-    return OwnerDescription(owner.role, owner.address, owner.description_text)
 
 
 def key_to_proto(key: CursorKey) -> pchannel_calls_pb2.CursorKey:
@@ -294,34 +262,6 @@ def _range(request_id: int, message_id: MessageID, tick: int, result: AppendResu
     return alone
 
 
-LOG_SETTINGS: Final = tuple(name for name in cluster_pb2.LogSettings.DESCRIPTOR.fields_by_name if name in Settings.__struct_fields__)
-"""The names of the settings that belong to a log and not to a process: a client takes them from its server."""
-_NEWER_SETTINGS: Final = frozenset(("scheduled_max", "scheduled_bytes_max"))
-"""The settings that a server of version 0.1.0 does not send: they have their defaults then."""
-_NO_COUNT: Final = 1 << 32
-"""The window's count for clients that do not know a window without one: large, so that they send plain keys."""
-
-
-def settings_to_proto(settings: Settings) -> cluster_pb2.LogSettings:
-    """Returns the settings that concern a log, not the process that opened it, as protobuf."""
-    values: dict[str, Any] = {name: getattr(settings, name) for name in LOG_SETTINGS}
-    if settings.idempotency_window_count is None:
-        values |= {"idempotency_window_count": _NO_COUNT, "idempotency_window_by_age": True}
-    return cluster_pb2.LogSettings(**values)
-
-
-def settings_from_proto(settings: cluster_pb2.LogSettings) -> Settings:
-    """Returns the settings of a log; those that concern a process have their defaults."""
-    values: dict[str, Any] = {
-        field.name: getattr(settings, field.name) if not field.has_presence or settings.HasField(field.name) else None
-        for field in cluster_pb2.LogSettings.DESCRIPTOR.fields
-        if field.name in LOG_SETTINGS and (field.name not in _NEWER_SETTINGS or settings.HasField(field.name))
-    }
-    if settings.idempotency_window_by_age:
-        values["idempotency_window_count"] = None
-    return Settings(**values)
-
-
 def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
     """Returns the message of the end of a log at one moment."""
     return pchannel_pb2.TailState(
@@ -346,9 +286,3 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
         event_from_proto(tail.newest) if tail.HasField("newest") else None,
         event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None,
     )
-
-
-def broadcaster_to_proto(statistics: BroadcasterStatistics) -> cluster_pb2.BroadcastStatistics:
-    """Returns the message of a broadcaster's counts."""
-    values: dict[str, Any] = msgspec.structs.asdict(statistics)
-    return cluster_pb2.BroadcastStatistics(**values)

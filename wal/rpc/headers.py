@@ -21,21 +21,7 @@ from google.protobuf.message import Message as Proto
 from wal.errors import InvalidArgumentError
 from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
-from wal.rpc.methods import (
-    APPEND_BROADCAST,
-    CANCEL_SCHEDULED,
-    CLAIM_CURSOR,
-    CREATE_CHANNELS,
-    CREATE_VCHANNEL,
-    DELETE_CURSORS,
-    DESTORY_CHANNELS,
-    DROP_VCHANNEL,
-    KEEP_CURSOR,
-    LOCATE_VCHANNELS,
-    NAME_CURSOR_HOME,
-    SAVE_CURSOR,
-    SCHEDULE,
-)
+from wal.rpc.methods import CANCEL_SCHEDULED, CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR, SCHEDULE
 from wal.runtime.secret import Secret
 
 Header = tuple[str, str]
@@ -54,13 +40,11 @@ _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 CHANGES: Final = frozenset(
     method.path
     for method in (
-        APPEND_BROADCAST, CREATE_CHANNELS, CREATE_VCHANNEL, DELETE_CURSORS, DESTORY_CHANNELS, DROP_VCHANNEL,
-        LOCATE_VCHANNELS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
+        DELETE_CURSORS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
     )
 )  # fmt: skip
-"""The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. Acks and
-aborts of broadcasts are not among them: they name a broadcast by its id, and may be repeated at any time. A request of SUBMIT says itself
-whether it changes something."""
+"""The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. A request
+of SUBMIT says itself whether it changes something."""
 
 _P = TypeVar("_P", bound=Proto)
 _Opening = TypeVar("_Opening", OpenProducer, CreateProducerRequest)

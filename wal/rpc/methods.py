@@ -47,23 +47,7 @@ _LOG: Final = "/wal.rpc.LogService/"
 
 SUBMIT: Final = Method(_LOG + "Submit", requests.SubmitRequest, requests.SubmitResponse)
 """Whatever is asked of the log or of a pchannel: its attributes say what it needs (wal.requests)."""
-DESCRIBE_LOG: Final = Method(_LOG + "DescribeLog", cluster.DescribeLogRequest, cluster.LogDescription)
-LOCATE_VCHANNELS: Final = Method(_LOG + "LocateVChannels", cluster.LocateVChannelsRequest, cluster.LocateVChannelsResponse)
-CREATE_VCHANNEL: Final = Method(_LOG + "CreateVChannel", cluster.CreateVChannelRequest, pchannel.VChannelState)
-DROP_VCHANNEL: Final = Method(_LOG + "DropVChannel", cluster.DropVChannelRequest, Empty)
-LIST_VCHANNELS: Final = Method(_LOG + "ListVChannels", cluster.ListVChannelsRequest, cluster.VChannelStates)
 WATCH_VCHANNELS: Final = Method(_LOG + "WatchVChannels", cluster.WatchVChannelsRequest, cluster.VChannelStates)
-CREATE_CHANNELS: Final = Method(_LOG + "CreateChannels", cluster.CreateChannelsRequest, cluster.ChannelNames)
-DESTORY_CHANNELS: Final = Method(_LOG + "DestoryChannels", cluster.ChannelNames, Empty)
-DESCRIBE_CHANNELS: Final = Method(_LOG + "DescribeChannels", cluster.ChannelNames, cluster.ChannelDescriptions)
-ALLOCATE_TIME_TICKS: Final = Method(_LOG + "AllocateTimeTicks", cluster.AllocateRequest, cluster.AllocatedRange)
-ALLOCATE_IDS: Final = Method(_LOG + "AllocateIds", cluster.AllocateRequest, cluster.AllocatedRange)
-APPEND_BROADCAST: Final = Method(_LOG + "AppendBroadcast", cluster.AppendBroadcastRequest, cluster.AppendBroadcastResponse)
-ACK_BROADCAST: Final = Method(_LOG + "AckBroadcast", cluster.AckBroadcastRequest, Empty)
-AWAIT_RESOURCE_KEY: Final = Method(_LOG + "AwaitResourceKey", cluster.AwaitResourceKeyRequest, Empty)
-LIST_BROADCASTS: Final = Method(_LOG + "ListBroadcasts", cluster.ListBroadcastsRequest, cluster.BroadcastTasks)
-ABORT_BROADCAST: Final = Method(_LOG + "AbortBroadcast", cluster.AbortBroadcastRequest, Empty)
-GET_BROADCAST_STATISTICS: Final = Method(_LOG + "GetBroadcastStatistics", cluster.ListBroadcastsRequest, cluster.BroadcastStatistics)
 
 # -- a pchannel
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
@@ -89,23 +73,17 @@ COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", calls.ExtentRequest, calls
 
 # -- the servers of a cluster
 _NODE: Final = "/wal.rpc.NodeService/"
-_CLUSTER: Final = "/wal.rpc.ClusterService/"
 
 END_VCHANNELS: Final = Method(_NODE + "EndVChannels", nodes.EndVChannelsRequest, Empty)
 APPEND_COPIES: Final = Method(_NODE + "AppendCopies", nodes.AppendCopiesRequest, append.Outcomes)
 LIST_COPIES: Final = Method(_NODE + "ListCopies", nodes.ListCopiesRequest, nodes.ListedCopies)
 READ_COPY: Final = Method(_NODE + "ReadCopy", nodes.ReadCopyRequest, nodes.CopyContent)
 FORGET_BROADCASTS: Final = Method(_NODE + "ForgetBroadcasts", nodes.ForgetBroadcastsRequest, nodes.ForgottenBroadcasts)
-GET_CLUSTER_STATUS: Final = Method(_CLUSTER + "GetClusterStatus", nodes.GetClusterStatusRequest, nodes.ClusterStatus)
-DRAIN_NODE: Final = Method(_CLUSTER + "DrainNode", nodes.DrainNodeRequest, Empty)
-PAUSE_BALANCER: Final = Method(_CLUSTER + "PauseBalancer", nodes.PauseBalancerRequest, Empty)
 
 
 def _of(*services: str) -> tuple[Method[Any, Any], ...]:
     return tuple([method for method in globals().values() if isinstance(method, Method) and method.path.startswith(services)])
 
 
-LOG_METHODS: Final = _of(_LOG)
 PCHANNEL_METHODS: Final = _of(_PCHANNEL, _HANDLER)
 """What a client asks of the node that has a pchannel."""
-CLUSTER_METHODS: Final = _of(_CLUSTER)

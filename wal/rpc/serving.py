@@ -3,10 +3,6 @@
 A handler raises errors of `wal.errors`; they end its call with the status and the details of `codes`. Any other exception of a handler is
 logged, and ends its own call only. `Draining` is the end of a node: new calls are refused, streams are asked to end, and calls under way
 are waited for.
-
-Work that a request may make long is done a slice at a time, so that other tasks get their turn in between. A request names up to 65,536
-vchannels and has up to 65,536 messages, at 2 to 40 us each. A slice of 256 keeps the loop for at most about 10 ms. What is in a slice has
-to be whole by itself: other calls may change the log between two slices.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -23,7 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from wal.channels.vchannels import check_vchannel
+from wal.channels.slices import SLICE
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
 from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
@@ -422,20 +418,7 @@ _REFUSED: Final = grpc.stream_stream_rpc_method_handler(_refuse)
 """Serves every kind of call: it reads and sends no message."""
 
 
-NAMES_MAX: Final = 65_536
-"""The most vchannels that one request names: as many as a log has by default."""
-SLICE: Final = 256
-"""The most items for which a request keeps the loop."""
-
 _T = TypeVar("_T")
-
-
-async def sliced(items: Iterable[_T], size: int = SLICE) -> AsyncIterator[_T]:
-    """Yields the items; after every `size` of them other tasks get their turn."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % size == 0:
-            await asyncio.sleep(0)
 
 
 async def encoded(items: Iterable[_T], message_of: Callable[[list[_T]], Message], *rest: Message) -> bytes:
@@ -449,13 +432,3 @@ async def encoded(items: Iterable[_T], message_of: Callable[[list[_T]], Message]
         parts.append(message_of(some).SerializeToString())
         await asyncio.sleep(0)
     return b"".join(parts)
-
-
-async def checked_names(names: Collection[str], *, instead: str = "make several requests") -> tuple[str, ...]:
-    """Returns the names of vchannels, each once, in their order.
-
-    Raises InvalidArgumentError for more than `NAMES_MAX`, with what to do `instead`, and for a bad name.
-    """
-    if len(names) > NAMES_MAX:
-        raise InvalidArgumentError(f"the request names {len(names)} vchannels, and one request may name {NAMES_MAX}: {instead}")
-    return tuple(dict.fromkeys([check_vchannel(name) async for name in sliced(names, 4 * SLICE)]))

@@ -22,7 +22,7 @@ from wal.node.node import StreamingNode
 from wal.rpc.api import append_pb2
 from wal.rpc.api import nodes_pb2 as proto
 from wal.rpc.appends import outcomes_to_proto
-from wal.rpc.converters import vchannel_from_proto
+from wal.rpc.converter import struct_from_proto
 from wal.rpc.methods import APPEND_COPIES, END_VCHANNELS, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
 from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted
@@ -55,7 +55,7 @@ class CopiesService:
 
     async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> None:
         await self._found(request)
-        infos = tuple([vchannel_from_proto(state) for state in request.vchannels])
+        infos = tuple([struct_from_proto(VChannelInfo, info) for info in request.vchannels])
         await self._know(info.name for info in infos)
         ending = tuple([info for info in infos if _is_same(self._view.records.get(info.name), info)])
         if ending:

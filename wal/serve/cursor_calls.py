@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wal.channels.slices import checked_names
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.message import AppendResult
 from wal.network import Method
@@ -23,7 +24,7 @@ from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_from_proto, info_to_proto, key_from_proto
 from wal.rpc.headers import client_in
 from wal.rpc.methods import CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
-from wal.rpc.serving import Handler, checked_names
+from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted
 from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel

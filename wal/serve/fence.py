@@ -19,7 +19,7 @@ from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, Sess
 from wal.requests.request import Request
 from wal.rpc.codes import abort
 from wal.rpc.headers import CHANGES, Metadata, log_header, log_in, session_in
-from wal.rpc.methods import APPEND_BROADCAST, SUBMIT
+from wal.rpc.methods import SUBMIT
 from wal.write.pchannel import PChannel
 
 _T = TypeVar("_T")
@@ -88,7 +88,7 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
                 await self._turn(session, number, changes=method in CHANGES)
             except SessionLostError as error:
                 await abort(context, error)
-            if method not in CHANGES or method == APPEND_BROADCAST.path:
+            if method not in CHANGES:
                 return await handler.unary_unary(request, context)
             return await asyncio.shield(self._begin(handler.unary_unary(request, context), session, number))
 

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final, TypeVar
 
+from wal.channels.slices import checked_names
 from wal.errors import InvalidArgumentError
 from wal.message import LogPosition
 from wal.network import Method
@@ -20,7 +21,7 @@ from wal.rpc.api.pchannel_pb2 import EventPosition, Position
 from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
 from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
-from wal.rpc.serving import Draining, Handler, checked_names
+from wal.rpc.serving import Draining, Handler
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.storage import search
 from wal.storage.base import FrameWeight, ReadableLog

@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
 
+from wal.channels.slices import sliced
 from wal.errors import InvalidArgumentError, WALError
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.network import Method
@@ -24,7 +25,7 @@ from wal.rpc.appends import appends_of, count_of, key_of, outcomes_to_proto, pla
 from wal.rpc.converters import range_of
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
-from wal.rpc.serving import Draining, Handler, sliced
+from wal.rpc.serving import Draining, Handler
 from wal.serve.cursor_calls import outcome_of
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.serve.produce_requests import ServedWithdrawals, Sessions

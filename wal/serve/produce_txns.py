@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from wal.channels.slices import sliced
 from wal.channels.vchannels import SHOWN_MAX
 from wal.engine import NOT_EXPECTED
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
@@ -22,7 +23,6 @@ from wal.node.txn import LocalTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import count_of, key_of, messages_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
-from wal.rpc.serving import sliced
 from wal.serve.cursor_calls import change_from_proto
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key

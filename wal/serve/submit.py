@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from wal.channels.slices import SLICE
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.node.submit import NodeRequests
@@ -18,7 +19,7 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.requests_pb2 import SubmitRequest
 from wal.rpc.converter import answer_to_proto, request_from_proto
 from wal.rpc.methods import SUBMIT
-from wal.rpc.serving import SLICE, Handler
+from wal.rpc.serving import Handler
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 
@@ -44,7 +45,7 @@ class SubmitService:
         request = request_from_proto(envelope)
         check_right(request.right, type(request).__name__)
         answer = await self._fence.execute(context.invocation_metadata() or (), request, lambda: self._answer(request, envelope.pchannel))
-        return await _encoded(type(request), answer)
+        return await _encoded(type(request), request.packed(answer))
 
     async def _answer(self, request: Request[Any], pchannel: PChannelInfo) -> Any:
         if request.where is Where.COORDINATOR:

@@ -11,8 +11,7 @@ from tests.operate.cli.golden import GOLDEN, commands, golden, rows_of
 from wal.operate.cli.cluster import _as_json
 from wal.operate.cli.commands import COMMANDS
 from wal.operate.cli.main import make_parser
-from wal.rpc.api import nodes_pb2 as proto
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.requests.cluster import ClusterStatus, NodeStatus, PlacedPChannel
 
 
 def test_json_of_the_commands_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,14 +39,14 @@ def test_every_command_with_json_is_pinned() -> None:
 
 
 def test_json_of_a_cluster_is_pinned() -> None:
-    trouble = proto.NodeStatus(server_id=0xB2, address="10.0.0.2:8810", drains=True, trouble="it has not answered for 3 s")
-    status = proto.ClusterStatus(
+    trouble = NodeStatus(server_id=0xB2, address="10.0.0.2:8810", drains=True, trouble="it has not answered for 3 s")
+    status = ClusterStatus(
         leader="10.0.0.9:8820",
-        nodes=[proto.NodeStatus(server_id=0xA1, address="10.0.0.1:8810", healthy=True, pchannels=2), trouble],
-        pchannels=[
-            proto.PlacedPChannel(pchannel=PChannelInfo(name="p0", term=4), state=3, server_id=0xA1, address="10.0.0.1:8810"),
-            proto.PlacedPChannel(pchannel=PChannelInfo(name="p1", term=7), state=2, histories=1, trouble="its node has not answered"),
-        ],
+        nodes=(NodeStatus(server_id=0xA1, address="10.0.0.1:8810", healthy=True, pchannels=2), trouble),
+        pchannels=(
+            PlacedPChannel(name="p0", term=4, state=3, server_id=0xA1, address="10.0.0.1:8810"),
+            PlacedPChannel(name="p1", term=7, state=2, histories=1, trouble="its node has not answered"),
+        ),
     )
     text = _as_json(status)
     assert text.count("\n") == 1

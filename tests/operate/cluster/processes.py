@@ -20,9 +20,8 @@ from tests.servers.process import PYTHON, ServerProcess, free_ports
 from wal import Secret
 from wal.errors import WALError
 from wal.operate.cli.cluster import _as_json
-from wal.rpc.api.nodes_pb2 import GetClusterStatusRequest
+from wal.requests.cluster import GetClusterStatus
 from wal.rpc.connection import Connection
-from wal.rpc.methods import GET_CLUSTER_STATUS
 
 TTL_S: Final = 3.0
 """The lifetime of sessions here: no etcd of these tests elects anybody, but where one is stopped."""
@@ -187,7 +186,7 @@ class Cluster:
         addresses = [member.address for member in self.coordinators]
         leader = await Connection.open(addresses, token=Secret(token) if token else None)
         try:
-            found = await leader.read(GET_CLUSTER_STATUS, GetClusterStatusRequest(), "asking for the state of the cluster")
+            found = await leader.submit(GetClusterStatus())
         except WALError as error:
             raise AssertionError(str(error)) from error
         finally:

@@ -9,18 +9,34 @@ from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from wal.message import Message, MessageID
-from wal.message.wire_pb2 import BeginTxnHeader, ResourceKey, TxnContext
+from broadcaster.message import BroadcastMessage
+from wal.channels.vchannels import OwnerDescription
+from wal.message import Message, MessageID, MessageType, ResourceKey
+from wal.message.wire_pb2 import BeginTxnHeader, TxnContext
 from wal.message.wire_pb2 import Message as Wire
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.network import Method
+from wal.requests.broadcasts import AbortBroadcast, AckBroadcast, AppendBroadcast, AwaitResourceKey, BroadcastCounts, ListBroadcasts
+from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
+from wal.requests.log import DescribeLog
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.request import Request
+from wal.requests.vchannels import (
+    AllocateIds,
+    AllocateTimeTicks,
+    CreateChannels,
+    CreateVChannel,
+    DescribeChannels,
+    DestroyChannels,
+    DropVChannel,
+    ListVChannels,
+    LocateVChannels,
+)
 from wal.rpc import methods as m
 from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
 from wal.rpc.appends import columns_of, request_of
-from wal.rpc.converter import request_to_proto
+from wal.rpc.converter import REQUESTS, request_to_proto
 from wal.rpc.converters import event_to_proto, position_to_proto
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
@@ -52,8 +68,8 @@ def unary(method: Method[Any, Any], world: World, tag: bytes, chance: Random) ->
 
 
 def methods() -> list[Method[Any, Any]]:
-    """Returns the calls that have one request."""
-    return list(_UNARY)
+    """Returns the calls that have one request, SUBMIT as often as there are requests."""
+    return [*_UNARY, *[m.SUBMIT] * (len(REQUESTS) - 1)]
 
 
 def discover(world: World, chance: Random) -> list[Any]:
@@ -182,18 +198,21 @@ def _extent(world: World) -> dict[str, Any]:
     return {"pchannel": world.info, "start": position_to_proto(world.kept.position), "end": position_to_proto(world.newest.position)}
 
 
-def _broadcast(_world: World, tag: bytes, chance: Random) -> Any:
-    keys = [ResourceKey(domain="fuzz", key=tag.decode())] if chance.random() < 0.5 else []
-    return cluster_pb2.AppendBroadcastRequest(vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=5, resource_keys=keys)
-
-
 Make = Callable[[World, bytes, Random], Any]
 _CALLS = pchannel_calls_pb2
 
 
-def _submitted(world: World, _tag: bytes, chance: Random) -> Any:
+def _submitted(world: World, tag: bytes, chance: Random) -> Any:
+    keys = [ResourceKey("fuzz", tag.decode())] if chance.random() < 0.5 else []
+    broadcast = BroadcastMessage(vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=MessageType(5), resource_keys=keys)
+    number = chance.randint(1, 50)
     requests: tuple[Request[Any], ...] = (
         LatestTick("fuzz-a"), LastEvent("fuzz-a"), Truncate(world.old), Retention(), Statistics(), ListProducers(), ForgetProducer("fuzz"),
+        DescribeLog(), LocateVChannels(NAMES, together=True), CreateVChannel("fuzz-new", world.info.name), DropVChannel("fuzz-new"),
+        ListVChannels(), CreateChannels(OwnerDescription("fuzz", "here", "for the test")), DestroyChannels(("fuzz-no-channel",)),
+        DescribeChannels(), AllocateTimeTicks(3, world.tick), AllocateIds(3), AppendBroadcast(broadcast), AckBroadcast(number, "fuzz-a"),
+        AwaitResourceKey(ResourceKey("fuzz", "x")), ListBroadcasts(), AbortBroadcast(number, "fuzz"), BroadcastCounts(),
+        GetClusterStatus(), DrainNode(1), PauseBalancer(),
     )  # fmt: skip
     return request_to_proto(chance.choice(requests), world.info)
 
@@ -201,25 +220,7 @@ def _submitted(world: World, _tag: bytes, chance: Random) -> Any:
 _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.COORDINATOR_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
-    m.DESCRIBE_LOG: lambda w, t, c: cluster_pb2.DescribeLogRequest(),
-    m.LOCATE_VCHANNELS: lambda w, t, c: cluster_pb2.LocateVChannelsRequest(names=NAMES, together=True),
-    m.CREATE_VCHANNEL: lambda w, t, c: cluster_pb2.CreateVChannelRequest(name="fuzz-new", pchannel=w.info.name),
-    m.DROP_VCHANNEL: lambda w, t, c: cluster_pb2.DropVChannelRequest(name="fuzz-new"),
-    m.LIST_VCHANNELS: lambda w, t, c: cluster_pb2.ListVChannelsRequest(),
     m.WATCH_VCHANNELS: lambda w, t, c: cluster_pb2.WatchVChannelsRequest(),
-    m.CREATE_CHANNELS: lambda w, t, c: cluster_pb2.CreateChannelsRequest(
-        owner=pchannel_pb2.OwnerDescription(role="fuzz", address="here", description_text="for the test"), count=1
-    ),
-    m.DESTORY_CHANNELS: lambda w, t, c: cluster_pb2.ChannelNames(names=["fuzz-no-channel"]),
-    m.DESCRIBE_CHANNELS: lambda w, t, c: cluster_pb2.ChannelNames(),
-    m.ALLOCATE_TIME_TICKS: lambda w, t, c: cluster_pb2.AllocateRequest(count=3, seen_time_tick=w.tick),
-    m.ALLOCATE_IDS: lambda w, t, c: cluster_pb2.AllocateRequest(count=3),
-    m.APPEND_BROADCAST: _broadcast,
-    m.ACK_BROADCAST: lambda w, t, c: cluster_pb2.AckBroadcastRequest(broadcast_id=c.randint(1, 50), vchannel="fuzz-a"),
-    m.AWAIT_RESOURCE_KEY: lambda w, t, c: cluster_pb2.AwaitResourceKeyRequest(key=ResourceKey(domain="fuzz", key="x")),
-    m.LIST_BROADCASTS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
-    m.ABORT_BROADCAST: lambda w, t, c: cluster_pb2.AbortBroadcastRequest(broadcast_id=c.randint(1, 50), reason="fuzz"),
-    m.GET_BROADCAST_STATISTICS: lambda w, t, c: cluster_pb2.ListBroadcastsRequest(),
     m.SCHEDULE: lambda w, t, c: _CALLS.ScheduleRequest(
         pchannel=w.info, vchannel="fuzz-a", payload=t, due_ms=c.choice((0, 1 << 45)), key=t.decode(), keyed=c.random() < 0.5
     ),

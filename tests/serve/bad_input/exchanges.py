@@ -17,11 +17,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wal.errors import UnknownError, WALError
+from wal.message import MessageID
 from wal.network import Method
-from wal.rpc.api import append_pb2, cluster_pb2, pchannel_calls_pb2
+from wal.requests.broadcasts import AppendedCopies
+from wal.rpc.api import append_pb2, pchannel_calls_pb2, requests_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.codes import error_from_proto, error_in
-from wal.rpc.converters import results_of
 from wal.rpc.methods import WATCH_VCHANNELS
 
 DEADLINE_S: Final = 30.0
@@ -127,9 +128,10 @@ class Exchanges:
 
     def _take(self, response: Any, answer: Answer, what: str) -> None:
         """Notes what a response acknowledges, and judges the errors in it."""
-        if isinstance(response, cluster_pb2.AppendBroadcastResponse):
-            for appended in response.results:
-                answer.ids |= {bytes(result.message_id) for _, result in results_of(appended) if result.message_id}
+        if isinstance(response, requests_pb2.SubmitResponse):
+            for copies in response.append_broadcast.value.copies:
+                appended = AppendedCopies(copies.count, MessageID.from_bytes(copies.first_id), copies.first_time_tick)
+                answer.ids |= {bytes(result.message_id) for result in appended.results()}
             return
         if isinstance(response, pchannel_calls_pb2.ScheduleResponse):
             answer.ids |= {response.appended} - {b""}  # its time had passed

@@ -28,6 +28,7 @@ from tests.serve.servers import child, serving
 from wal import open_wal
 from wal.message import MessageType
 from wal.network import TlsFiles
+from wal.requests.vchannels import ListVChannels
 from wal.rpc import methods as m
 from wal.rpc.auth import Token
 from wal.rpc.codes import error_in
@@ -281,7 +282,7 @@ async def test_strangers_and_what_is_not_grpc_harm_nobody(certificates: Path, so
             await chance.choice((without_a_token, in_plaintext, with_garbage))(served.address, channel, world, chance)
             await neighbour.step()
         await neighbour.close()
-        assert [info.name for info in await served.log.list_vchannels()] == [NAME]
+        assert [info.name for info in await served.log.submit(ListVChannels())] == [NAME]
         assert served.log.statistics().pchannels[0].events == len(neighbour.ids)
 
 

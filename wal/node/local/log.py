@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
 from broadcaster.broadcast import Broadcast
-from wal.channels.channels import ChannelDescription
 from wal.channels.cluster import LEADER, load_cluster
 from wal.channels.metadata import CURSOR_ROOT
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.vchannel_map import MapPlace, load_map
-from wal.channels.vchannels import OwnerDescription, VChannelBegin, VChannelInfo
+from wal.channels.vchannels import VChannelBegin
 from wal.coordinator.coordinator import Coordinator
+from wal.coordinator.submit import CoordinatorRequests
 from wal.engine import LogStatistics
 from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
 from wal.location import Location
@@ -41,7 +42,7 @@ from wal.read.cursors.cursor import CursorKey
 from wal.read.cursors.pins import AsyncPins, PinFiles, PinFilesInThreads, PinKeys
 from wal.read.lease import OWN, Lease
 from wal.read.options import Selection
-from wal.requests.request import Answer, Request
+from wal.requests.request import Answer, Request, Where
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 from wal.storage.base import LogBackend, LogState
@@ -65,6 +66,7 @@ class LocalLog:
         self.system: ActorSystem = ActorSystem("wal", clock=self.clock)
         self.node: StreamingNode = StreamingNode(settings, self.system, place=str(location))
         self._requests = NodeRequests(self.node)
+        self._log_requests: CoordinatorRequests
         self.coordinator: Coordinator
         self.backend: LogBackend
         self.frame_bytes_max: int
@@ -148,6 +150,7 @@ class LocalLog:
         vchannels.directory.end_of = self._end_of
         self.appends = node.appends
         undo.add(node.hosting.close)
+        self._log_requests = self.coordinator_requests()
         await self.coordinator.load(self._create_log)
         self._announcements.is_new = self.coordinator.is_new
         maps = self._map_places()
@@ -238,6 +241,18 @@ class LocalLog:
         if failure is not None:
             raise failure
 
+    def coordinator_requests(self, ending: Callable[[], AbstractContextManager[None]] | None = None) -> CoordinatorRequests:
+        """Returns what answers requests to the coordinator: of this process, or (`ending`) of the clients of a server."""
+        return CoordinatorRequests(
+            self.coordinator,
+            self.node.pchannels,
+            self.node.oracle,
+            name=self.name,
+            form=self.backend.form,
+            frame_bytes_max=self.frame_bytes_max,
+            ending=ending,
+        )
+
     # -- reading
 
     async def attach(self, names: tuple[str, ...]) -> tuple[PChannel, Selection, Callable[[Actor, str], ActorRef]]:
@@ -248,17 +263,9 @@ class LocalLog:
         """Returns all pchannels, each with the vchannels on it that match, and `spawn`."""
         return await self.node.routes.attach_matching(pattern)
 
-    async def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels."""
-        return self.coordinator.list_vchannels()
-
-    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, or (None) all."""
-        return self.coordinator.vchannels.describe_channels(names)
-
-    async def submit(self, request: Request[Answer]) -> Answer:
+    def submit(self, request: Request[Answer]) -> Coroutine[Any, Any, Answer]:
         """Returns the answer to a request."""
-        return await self._requests.submit(request)
+        return (self._log_requests if request.where is Where.COORDINATOR else self._requests).submit(request)
 
     async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
         """Returns the messages of this vchannel that wait for their time, the earliest first."""
@@ -272,29 +279,9 @@ class LocalLog:
 
     # -- changing
 
-    async def create_vchannel(self, name: str, pchannel: str | None) -> VChannelInfo:
-        """Creates a vchannel durably."""
-        return await self.coordinator.vchannels.create(name, pchannel)
-
-    async def drop_vchannel(self, name: str) -> None:
-        """Drops a vchannel durably, and deletes its cursors (best effort)."""
-        await self.coordinator.vchannels.drop(name)
-
-    async def create_channels(self, owner: OwnerDescription, count: int) -> list[str]:
-        """Creates channels durably, all or none."""
-        return await self.coordinator.vchannels.create_channels(owner, count)
-
-    async def destroy_channels(self, names: tuple[str, ...]) -> None:
-        """Destroys channels durably, all or none, and deletes their cursors (best effort)."""
-        await self.coordinator.vchannels.destroy_channels(names)
-
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, naming it if it has none."""
         return await self.node.cursor_home(key, pchannel=pchannel)
-
-    async def allocate_time_tick(self) -> int:
-        """Returns a tick above every tick allocated before."""
-        return await self.node.oracle.allocate()
 
 
 _log: Final = logging.getLogger("wal")

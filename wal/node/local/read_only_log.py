@@ -17,8 +17,7 @@ from typing import Any, Final, Never, TypeVar
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
 from actors import Actor, ActorRef, ActorSystem, Clock, SystemClock
-from wal.channels.channels import ChannelDescription, describe_channels
-from wal.channels.vchannels import VChannelInfo
+from wal.channels.channels import describe_channels
 from wal.engine import LogStatistics
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, caused, closed_log
 from wal.location import Location
@@ -34,6 +33,7 @@ from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
 from wal.requests.pchannels import LastEvent, LatestTick, PChannelRetention, Retention
 from wal.requests.request import Answer, Request
+from wal.requests.vchannels import DescribeChannels, ListVChannels
 from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
@@ -128,16 +128,6 @@ class ReadOnlyLog:
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
-    async def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns the known vchannels, after a refresh."""
-        await self.refresh(newest=True)
-        return list(self.core.view.records.values())
-
-    async def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
-        """Returns these channels, or (None) all known ones, after a refresh."""
-        await self.refresh(newest=True)
-        return describe_channels(self.core.view.records, names)
-
     async def submit(self, request: Request[Answer]) -> Answer:
         """Returns the answer to a request. Raises NotLocalError for one that only the process can answer which writes the log."""
         answer: Any
@@ -146,6 +136,12 @@ class ReadOnlyLog:
                 answer = await self._in_thread(partial(self.core.last_event, request.vchannel))
             case Retention():
                 answer = await self._retention()
+            case ListVChannels():
+                await self.refresh(newest=True)
+                answer = tuple(self.core.view.records.values())
+            case DescribeChannels():
+                await self.refresh(newest=True)
+                answer = tuple(describe_channels(self.core.view.records, request.names))
             case LatestTick():
                 raise NotLocalError(
                     f"vchannel {request.vchannel!r} is not written by this process, which opened the log with read_only=True: ask where it "

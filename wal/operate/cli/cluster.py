@@ -23,6 +23,7 @@ from wal.runtime.secret import Secret
 from wal.settings import Settings
 
 if TYPE_CHECKING:
+    from wal.requests.cluster import ClusterStatus
     from wal.rpc.connection import Connection
     from wal.serve.access import Access
 
@@ -138,8 +139,7 @@ def _order(arguments: argparse.Namespace) -> int:
 
 
 async def _ordered(arguments: argparse.Namespace) -> int:
-    from wal.rpc.api import nodes_pb2 as proto
-    from wal.rpc.methods import DRAIN_NODE, PAUSE_BALANCER
+    from wal.requests.cluster import DrainNode, PauseBalancer
 
     leader = await _leader_of(arguments.root)
     try:
@@ -148,10 +148,9 @@ async def _ordered(arguments: argparse.Namespace) -> int:
                 return await _status(leader, arguments)
             case "drain" | "undrain":
                 server_id = await _server_id(leader, arguments.node)
-                request = proto.DrainNodeRequest(server_id=server_id, drain=arguments.order == "drain")
-                await leader.repeat(DRAIN_NODE, request, f"ordering to {arguments.order} a node")
+                await leader.submit(DrainNode(server_id, arguments.order == "drain"))
             case order:
-                await leader.repeat(PAUSE_BALANCER, proto.PauseBalancerRequest(pause=order == "pause"), f"ordering to {order}")
+                await leader.submit(PauseBalancer(order == "pause"))
         return 0
     finally:
         await leader.close()
@@ -177,11 +176,10 @@ async def _leader_of(root: str) -> Connection:
     return await Connection.open(addresses, tls=tls, token=None if token is None else Secret.of(token))
 
 
-async def _state(leader: Connection) -> Any:
-    from wal.rpc.api import nodes_pb2 as proto
-    from wal.rpc.methods import GET_CLUSTER_STATUS
+async def _state(leader: Connection) -> ClusterStatus:
+    from wal.requests.cluster import GetClusterStatus
 
-    return await leader.read(GET_CLUSTER_STATUS, proto.GetClusterStatusRequest(), "asking for the state of the cluster")
+    return await leader.submit(GetClusterStatus())
 
 
 async def _status(leader: Connection, arguments: argparse.Namespace) -> int:
@@ -205,12 +203,12 @@ async def _server_id(leader: Connection, node: str) -> int:
     status = await _state(leader)
     for each in status.nodes:
         if node in (each.address, f"{each.server_id:x}"):
-            return int(each.server_id)
+            return each.server_id
     known = ", ".join(f"{each.address} ({each.server_id:x})" for each in status.nodes) or "none"
     raise InvalidArgumentError(f"there is no live node {node!r}: the live ones are {known}")
 
 
-def _as_json(status: Any) -> str:
+def _as_json(status: ClusterStatus) -> str:
     return (
         json_of(
             {
@@ -222,8 +220,8 @@ def _as_json(status: Any) -> str:
                 "nodes": [{"node": f"{each.server_id:x}", **{name: getattr(each, name) for name in _OF_NODE}} for each in status.nodes],
                 "pchannels": [
                     {
-                        "pchannel": each.pchannel.name,
-                        "term": each.pchannel.term,
+                        "pchannel": each.name,
+                        "term": each.term,
                         "state": _STATES[each.state],
                         "node": f"{each.server_id:x}" if each.server_id else "",
                         "address": each.address,
@@ -238,7 +236,7 @@ def _as_json(status: Any) -> str:
     )
 
 
-def _as_table(status: Any) -> str:
+def _as_table(status: ClusterStatus) -> str:
     lines = [f"leader {status.leader}{', paused' if status.paused else ''}, broadcasts {status.broadcasts or 'running'}", ""]
     nodes = [("NODE", "ADDRESS", "PCHANNELS", "STATE")]
     nodes += [
@@ -251,9 +249,7 @@ def _as_table(status: Any) -> str:
         for each in status.nodes
     ]
     pchannels = [("PCHANNEL", "TERM", "STATE", "ADDRESS", "")]
-    pchannels += [
-        (each.pchannel.name, str(each.pchannel.term), _STATES[each.state], each.address, each.trouble) for each in status.pchannels
-    ]
+    pchannels += [(each.name, str(each.term), _STATES[each.state], each.address, each.trouble) for each in status.pchannels]
     for rows in (nodes, pchannels):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

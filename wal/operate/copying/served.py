@@ -27,6 +27,7 @@ from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.pins import Pin
 from wal.read.cursors.records import CursorRecord
 from wal.read.read_only_core import ReadOnlyCore
+from wal.requests.broadcasts import ListBroadcasts
 from wal.settings import Settings
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import LOGICAL_BITS
@@ -69,7 +70,7 @@ class ServedSource(CopySource):
 
     def _check_broadcasts(self) -> None:
         log = self._remote().log
-        if tasks := self._remote().call(log.broadcasts.tasks, "listing the broadcasts"):
+        if tasks := self._remote().call(lambda: log.submit(ListBroadcasts()), "listing the broadcasts"):
             raise UnavailableError(
                 f"broadcast {tasks[0].broadcast_id} of {self.location} is not finished, and a client cannot see what it holds: wait until "
                 "`wal broadcasts` lists none, or copy the log where its server has it"

@@ -29,7 +29,7 @@ from wal.operate.processes.opening import check_format, check_log, connected, op
 from wal.operate.processes.readiness import Readiness
 from wal.requests.request import Request
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, CLUSTER_METHODS, LOG_METHODS, PCHANNEL_METHODS
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, PCHANNEL_METHODS, WATCH_VCHANNELS
 from wal.rpc.serving import Draining, Handler, handed_on
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
@@ -131,7 +131,7 @@ class ClusterCoordinator:
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=1)
 
         def handlers(_address: str) -> Mapping[Method[Any, Any], Handler]:
-            served = (ASSIGNMENT_DISCOVER, *LOG_METHODS, *CLUSTER_METHODS)
+            served = (ASSIGNMENT_DISCOVER, WATCH_VCHANNELS)
             return {
                 **states.handlers(),
                 **handed_on(served, self._handler),

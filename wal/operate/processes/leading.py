@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -30,22 +29,21 @@ from wal.coordinator.copies import CopiesOnNodes
 from wal.coordinator.membership import Membership
 from wal.coordinator.node_calls import NodeCalls
 from wal.coordinator.nodes import AssignedNodes, VChannelsOnNodes
-from wal.errors import ChannelFencedError, ClosedError, InvalidArgumentError, NotLeaderError, UnavailableError, WALError
+from wal.coordinator.submit import CoordinatorRequests
+from wal.errors import ChannelFencedError, ClosedError, NotLeaderError, UnavailableError, WALError
 from wal.message import FORM_PULSAR
 from wal.network import Method
 from wal.node.local.storage import Undo
 from wal.operate.metrics.snapshot import CoordinatorStatistics
 from wal.operate.processes.opening import open_log
+from wal.requests.cluster import ClusterStatus, DrainNode, GetClusterStatus, NodeStatus, PauseBalancer, PlacedPChannel
 from wal.requests.request import Request
-from wal.rpc.api import nodes_pb2
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.methods import DRAIN_NODE, GET_CLUSTER_STATUS, PAUSE_BALANCER
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks
 from wal.serve.discovery import ClusterDiscovery
-from wal.serve.log_service import LogService
+from wal.serve.log_service import WatchService
 from wal.settings import Settings
 from wal.storage.kv.etcd import EtcdKV, Leadership
 from wal.storage.kv.etcd.election import LedKV
@@ -128,8 +126,20 @@ class Leading:
         return max(self._version_count, self._assigner.assignments.version.count if hasattr(self, "_assigner") else 0)
 
     async def submit(self, request: Request[Any]) -> Any:
-        """Returns the answer to a request that concerns the log as a whole."""
-        raise InvalidArgumentError(f"{type(request).__name__} is not asked of a coordinator: send it to a node")
+        """Returns the answer to a request that concerns the log as a whole. What is lost with the lease is asked of the next leader."""
+        return await _handed_on(self._answer(request))
+
+    async def _answer(self, request: Request[Any]) -> Any:
+        match request:
+            case GetClusterStatus():
+                return self._status()
+            case DrainNode():
+                await self._membership.drain(request.server_id, drain=request.drain)
+            case PauseBalancer():
+                await self._membership.pause(pause=request.pause)
+            case _:
+                return await self._requests.submit(request)
+        return None
 
     def statistics(self) -> CoordinatorStatistics:
         """Returns how many nodes and pchannels there are, by state, and the counts of the broadcaster once it runs."""
@@ -200,18 +210,19 @@ class Leading:
         undo.add(coordinator.end_broadcasts)
         starting = asyncio.get_running_loop().create_task(self._start_broadcasts(operator), name="starting the broadcaster")
         undo.add(partial(end_tasks, starting))
-        service = LogService(
-            coordinator, {}, oracle, self._draining, name="pulsar", form=FORM_PULSAR, frame_bytes_max=self._record.frame_bytes_max
+        self._requests = CoordinatorRequests(
+            coordinator,
+            {},
+            oracle,
+            name="pulsar",
+            form=FORM_PULSAR,
+            frame_bytes_max=self._record.frame_bytes_max,
+            ending=self._draining.ending,
         )
+        self._draining.on_begin(lambda: coordinator.end_waiting(self._draining.error))
         undo.add(self._server_draining.on_begin(self._draining.begin))
         undo.add(self._draining.begin)
-        self.handlers = {
-            **discovery.handlers(),
-            **{method: _handing_on(handler) for method, handler in service.handlers().items()},
-            GET_CLUSTER_STATUS: self._status,
-            DRAIN_NODE: _handing_on(self._drain),
-            PAUSE_BALANCER: _handing_on(self._pause),
-        }
+        self.handlers = {**discovery.handlers(), **WatchService(coordinator, self._draining).handlers()}
 
     async def _confirm(self) -> None:
         """Raises ChannelFencedError once etcd was restored from an older copy, or another process leads, also while nothing is saved."""
@@ -251,19 +262,18 @@ class Leading:
                 _log.error("the broadcaster cannot start, and will be tried again: %s", error)
                 await asyncio.sleep(backoff.next())
 
-    # -- what an operator asks
-
-    async def _status(self, _request: nodes_pb2.GetClusterStatusRequest, _context: object) -> nodes_pb2.ClusterStatus:
+    def _status(self) -> ClusterStatus:
         now_s, membership, assigner = time.monotonic(), self._membership, self._assigner
         counts: dict[int, int] = {}
-        placed: list[nodes_pb2.PlacedPChannel] = []
+        placed: list[PlacedPChannel] = []
         for name, record in assigner.assignments.records.items():
             owner = record.owner
             if owner is not None:
                 counts[owner.node.server_id] = counts.get(owner.node.server_id, 0) + 1
             placed.append(
-                nodes_pb2.PlacedPChannel(
-                    pchannel=PChannelInfo(name=name, term=record.term),
+                PlacedPChannel(
+                    name=name,
+                    term=record.term,
                     state=int(record.state),
                     server_id=0 if owner is None else owner.node.server_id,
                     address="" if owner is None else owner.node.address,
@@ -273,7 +283,7 @@ class Leading:
                 )
             )
         nodes = [
-            nodes_pb2.NodeStatus(
+            NodeStatus(
                 server_id=server_id,
                 address=one.record.address,
                 healthy=one.healthy_since_s is not None,
@@ -287,20 +297,14 @@ class Leading:
         asks = "the broadcaster asks every pchannel first, and some are on no node"
         trouble = self._coordinator.broadcasts_trouble
         waiting = "" if self._coordinator.broadcasting else asks if trouble is None else f"the broadcaster cannot start: {trouble}"
-        return nodes_pb2.ClusterStatus(
+        return ClusterStatus(
             leader=self._leadership.value,
             token=self._leadership.token,
             paused=membership.paused,
-            nodes=nodes,
-            pchannels=placed,
+            nodes=tuple(nodes),
+            pchannels=tuple(placed),
             broadcasts=waiting,
         )
-
-    async def _drain(self, request: nodes_pb2.DrainNodeRequest, _context: object) -> None:
-        await self._membership.drain(request.server_id, drain=request.drain)
-
-    async def _pause(self, request: nodes_pb2.PauseBalancerRequest, _context: object) -> None:
-        await self._membership.pause(pause=request.pause)
 
 
 class _LeaderEnd(Draining):
@@ -311,15 +315,9 @@ class _LeaderEnd(Draining):
         return NotLeaderError("this coordinator leads no more: ask again who does")
 
 
-def _handing_on(handler: Handler) -> Handler:
-    """Returns the handler of a caller that finds the next leader if a write says that this one leads no more: nothing was changed."""
-    if not inspect.iscoroutinefunction(handler):
-        return handler
-
-    async def answer(request: Any, context: Any) -> Any:
-        try:
-            return await handler(request, context)
-        except (ChannelFencedError, ClosedError) as error:  # ClosedError: it is being ended
-            raise NotLeaderError(f"this coordinator leads no more: {error}") from error
-
-    return answer
+async def _handed_on(answer: Awaitable[Any]) -> Any:
+    """Returns the answer. If a write says that this leader leads no more, nothing was changed, and the caller finds the next one."""
+    try:
+        return await answer
+    except (ChannelFencedError, ClosedError) as error:  # ClosedError: it is being ended
+        raise NotLeaderError(f"this coordinator leads no more: {error}") from error

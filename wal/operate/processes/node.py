@@ -37,8 +37,7 @@ from wal.operate.processes.opening import connected, open_log, open_root, settin
 from wal.operate.processes.readiness import Readiness
 from wal.read.cursors.pins import PinKeys
 from wal.requests.request import Request
-from wal.rpc.api.cluster_pb2 import CreateVChannelRequest
-from wal.rpc.methods import CREATE_VCHANNEL
+from wal.requests.vchannels import CreateVChannel
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
@@ -184,9 +183,8 @@ class ClusterNode:
             raise UnavailableError(f"vchannel {name!r} does not exist, and no coordinator is there to create it: try again when one is")
         connection = await connected(self._access, *dict.fromkeys(coordinators))
         try:
-            request = CreateVChannelRequest(name=name, pchannel=pchannel)
             with contextlib.suppress(ChannelExistError):
-                await connection.repeat(CREATE_VCHANNEL, request, f"creating vchannel {name!r} for a producer")
+                await connection.submit(CreateVChannel(name, pchannel), again=True)
         finally:
             await connection.close()
 

@@ -17,9 +17,9 @@ from wal.errors import FormatError, InvalidArgumentError
 from wal.location import parse_location, parse_root
 from wal.network import TlsFiles
 from wal.node.local.storage import Storage, Undo, open_storage
+from wal.requests.log import LogSettings
 from wal.requests.rights import Right
 from wal.rpc.connection import Connection
-from wal.rpc.converters import LOG_SETTINGS
 from wal.runtime.secret import Secret
 from wal.serve.access import Access
 from wal.settings import Settings
@@ -30,7 +30,7 @@ PROCESS_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
 CALL_S: Final = 10.0
 """The deadline of a server's call to another one."""
 _OF_PULSAR: Final = ("pchannels", "pulsar_admin_url", "allow_message_ttl", "allow_backlog_quota")
-_SAVED: Final = tuple(sorted({*LOG_SETTINGS, *_OF_PULSAR} - PROCESS_SETTINGS))
+_SAVED: Final = tuple(sorted({*LogSettings.__struct_fields__, *_OF_PULSAR} - PROCESS_SETTINGS))
 """The settings that belong to the log of a cluster."""
 _log: Final = logging.getLogger("wal.cluster")
 

@@ -19,7 +19,7 @@ from wal.serve.access import Access
 from wal.serve.discovery import Discovery
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
-from wal.serve.log_service import LogService
+from wal.serve.log_service import WatchService
 from wal.serve.milvus import ConsumeService
 from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
@@ -45,25 +45,18 @@ def all_handlers(
     `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
     stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`; `fence` is the server's.
     """
-    rounds = AllTickRounds()
+    rounds, requests = AllTickRounds(), log.coordinator_requests(draining.ending)
+    draining.on_begin(lambda: log.coordinator.end_waiting(draining.error))
     return {
         **states.handlers(),
         **Discovery(hosted, draining, server_id=states.server_id, address=address).handlers(),
-        **LogService(
-            log.coordinator,
-            log.node.pchannels,
-            log.node.oracle,
-            draining,
-            name=log.name,
-            form=log.backend.form,
-            frame_bytes_max=log.frame_bytes_max,
-        ).handlers(),
+        **WatchService(log.coordinator, draining).handlers(),
         **ProduceService(log.node, hosted, draining, bounds).handlers(),
         **MilvusProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
         **PChannelService(log.node, hosted, draining).handlers(),
-        **SubmitService(fence, node=hosted_calls(log.node, hosted), coordinator=log.submit).handlers(),
+        **SubmitService(fence, node=hosted_calls(log.node, hosted), coordinator=requests.submit).handlers(),
     }
 
 

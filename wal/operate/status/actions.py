@@ -47,7 +47,7 @@ class RemoveCursor(msgspec.Struct, forbid_unknown_fields=True):
     vchannels: list[str] | None = None
 
 
-class AbortBroadcast(msgspec.Struct, forbid_unknown_fields=True):
+class AbortAction(msgspec.Struct, forbid_unknown_fields=True):
     """`broadcast_id` is a text of digits, as JSON shows it; a number is accepted too, but many parsers round it."""
 
     broadcast_id: int | str
@@ -107,7 +107,7 @@ async def _remove_cursor(log: Any, call: RemoveCursor) -> dict[str, Any]:
     return {"cursor": call.cursor}
 
 
-async def _abort(log: Any, call: AbortBroadcast) -> dict[str, Any]:
+async def _abort(log: Any, call: AbortAction) -> dict[str, Any]:
     broadcast_id = whole_number("broadcast_id", str(call.broadcast_id), 0, TICK_MAX)
     _confirmed(call.confirm, str(call.broadcast_id))
     await log.broadcast().abort(broadcast_id, call.reason)
@@ -139,6 +139,6 @@ _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, An
     "append": (AppendArguments, _append),
     "cursor-set": (SetCursor, _set_cursor),
     "cursor-rm": (RemoveCursor, _remove_cursor),
-    "broadcast-abort": (AbortBroadcast, _abort),
+    "broadcast-abort": (AbortAction, _abort),
     "truncate": (TruncateAction, _truncate),
 }

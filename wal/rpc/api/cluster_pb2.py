@@ -23,16 +23,14 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
-from wal.message import wire_pb2 as wal_dot_message_dot_wire__pb2
 from wal.rpc.api import append_pb2 as wal_dot_rpc_dot_api_dot_append__pb2
 from wal.rpc.api import frames_pb2 as wal_dot_rpc_dot_api_dot_frames__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 from wal.rpc.api import pchannel_calls_pb2 as wal_dot_rpc_dot_api_dot_pchannel__calls__pb2
 from wal.rpc.api import requests_pb2 as wal_dot_rpc_dot_api_dot_requests__pb2
-from wal.rpc.api import result_pb2 as wal_dot_rpc_dot_api_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x16wal/message/wire.proto\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x1awal/rpc/api/requests.proto\x1a\x18wal/rpc/api/result.proto\"\x14\n\x12\x44\x65scribeLogRequest\"\xd3\x01\n\x0eLogDescription\x12\x10\n\x08wal_name\x18\x01 \x01(\t\x12\'\n\tpchannels\x18\x02 \x03(\x0b\x32\x14.wal.rpc.LogIdentity\x12\x17\n\x0f\x66rame_bytes_max\x18\x03 \x01(\x04\x12&\n\x08settings\x18\x04 \x01(\x0b\x32\x14.wal.rpc.LogSettings\x12\x0e\n\x06log_id\x18x \x01(\x04\x12\x1d\n\x14judges_expected_last\x18\x96\x01 \x01(\x08\x12\x16\n\rsaves_cursors\x18\x97\x01 \x01(\x08\"\xe5\x05\n\x0bLogSettings\x12\x18\n\x10\x63reate_vchannels\x18\x01 \x01(\x08\x12\x15\n\rvchannels_max\x18\x02 \x01(\x04\x12\x19\n\x11message_bytes_max\x18\x03 \x01(\x04\x12\x15\n\rtxn_bytes_max\x18\x04 \x01(\x04\x12\x16\n\x0etxn_bodies_max\x18\x05 \x01(\x04\x12\x15\n\rtxn_keepalive\x18\x06 \x01(\x01\x12\x1a\n\x12open_txn_bytes_max\x18\x07 \x01(\x04\x12\x1b\n\x13in_flight_bytes_max\x18\x08 \x01(\x04\x12\x1c\n\x14time_tick_interval_s\x18\t \x01(\x01\x12 \n\x18idempotency_window_count\x18\n \x01(\x04\x12\"\n\x19idempotency_window_by_age\x18\xa0\x01 \x01(\x08\x12\x1c\n\x14idempotency_window_s\x18\x0b \x01(\x01\x12\x15\n\rproducers_max\x18\x0c \x01(\x04\x12\x1b\n\x13\x62roadcast_tasks_max\x18\r \x01(\x04\x12\x1f\n\x17\x62roadcast_vchannels_max\x18\x0e \x01(\x04\x12\x1c\n\x0fretention_bytes\x18\x0f \x01(\x04H\x00\x88\x01\x01\x12\x18\n\x0bretention_s\x18\x10 \x01(\x01H\x01\x88\x01\x01\x12!\n\x14\x63ursor_lag_bytes_max\x18\x11 \x01(\x04H\x02\x88\x01\x01\x12\x1d\n\x10\x63ursor_age_max_s\x18\x12 \x01(\x01H\x03\x88\x01\x01\x12\x1b\n\rscheduled_max\x18\xbe\x01 \x01(\x04H\x04\x88\x01\x01\x12!\n\x13scheduled_bytes_max\x18\xbf\x01 \x01(\x04H\x05\x88\x01\x01\x42\x12\n\x10_retention_bytesB\x0e\n\x0c_retention_sB\x17\n\x15_cursor_lag_bytes_maxB\x13\n\x11_cursor_age_max_sB\x10\n\x0e_scheduled_maxB\x16\n\x14_scheduled_bytes_max\"I\n\x16LocateVChannelsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\x12\x10\n\x08together\x18\x03 \x01(\x08\"D\n\x17LocateVChannelsResponse\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\"7\n\x15\x43reateVChannelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pchannel\x18\x02 \x01(\t\"#\n\x13\x44ropVChannelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14ListVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"\x17\n\x15WatchVChannelsRequest\"P\n\x15\x43reateChannelsRequest\x12(\n\x05owner\x18\x01 \x01(\x0b\x32\x19.wal.rpc.OwnerDescription\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x1d\n\x0c\x43hannelNames\x12\r\n\x05names\x18\x01 \x03(\t\"L\n\x12\x43hannelDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05owner\x18\x02 \x01(\x0b\x32\x19.wal.rpc.OwnerDescription\"D\n\x13\x43hannelDescriptions\x12-\n\x08\x63hannels\x18\x01 \x03(\x0b\x32\x1b.wal.rpc.ChannelDescription\"8\n\x0f\x41llocateRequest\x12\r\n\x05\x63ount\x18\x01 \x01(\r\x12\x16\n\x0eseen_time_tick\x18\x02 \x01(\x04\".\n\x0e\x41llocatedRange\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\xb4\x02\n\x16\x41ppendBroadcastRequest\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x03 \x01(\r\x12\x43\n\nproperties\x18\x04 \x03(\x0b\x32/.wal.rpc.AppendBroadcastRequest.PropertiesEntry\x12/\n\rresource_keys\x18\x05 \x03(\x0b\x32\x18.wal.message.ResourceKey\x12\x11\n\tneeds_ack\x18\x06 \x01(\x08\x12\x0c\n\x04wait\x18\x07 \x01(\x08\x12\x16\n\x0eseen_time_tick\x18\x08 \x01(\x04\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"X\n\x17\x41ppendBroadcastResponse\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\'\n\x07results\x18\x02 \x03(\x0b\x32\x16.wal.rpc.AppendedRange\"=\n\x13\x41\x63kBroadcastRequest\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\x10\n\x08vchannel\x18\x02 \x01(\t\"M\n\x17\x41waitResourceKeyRequest\x12%\n\x03key\x18\x01 \x01(\x0b\x32\x18.wal.message.ResourceKey\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\"\x17\n\x15ListBroadcastsRequest\"<\n\x0e\x42roadcastTasks\x12*\n\x05tasks\x18\x01 \x03(\x0b\x32\x1b.wal.rpc.BroadcastTaskState\"\xd0\x01\n\x12\x42roadcastTaskState\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\r\x12/\n\rresource_keys\x18\x03 \x03(\x0b\x32\x18.wal.message.ResourceKey\x12\x17\n\x0fmissing_appends\x18\x04 \x03(\t\x12\x14\n\x0cmissing_acks\x18\x05 \x03(\t\x12\r\n\x05\x61ge_s\x18\x06 \x01(\x01\x12\x17\n\nlast_error\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_last_error\"=\n\x15\x41\x62ortBroadcastRequest\x12\x14\n\x0c\x62roadcast_id\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x93\x02\n\x13\x42roadcastStatistics\x12\r\n\x05tasks\x18\x01 \x01(\x04\x12\x0f\n\x07waiting\x18\x02 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x03 \x01(\x04\x12\x12\n\nbytes_held\x18\x04 \x01(\x04\x12\x12\n\ntombstones\x18\x05 \x01(\x04\x12\x12\n\ndone_marks\x18\x06 \x01(\x04\x12\x10\n\x08\x61ppended\x18\x07 \x01(\x04\x12\x10\n\x08\x66inished\x18\x08 \x01(\x04\x12\r\n\x05saves\x18\t \x01(\x04\x12\x10\n\x07pending\x18\xb4\x01 \x01(\x04\x12\x15\n\x0cwaiting_acks\x18\xb5\x01 \x01(\x04\x12\x0e\n\x05stuck\x18\xb6\x01 \x01(\x04\x12\x11\n\x08\x61\x62orting\x18\xb7\x01 \x01(\x04\x12\x11\n\x08oldest_s\x18\xb8\x01 \x01(\x01\x32\xe1\n\n\nLogService\x12\x45\n\x0b\x44\x65scribeLog\x12\x1b.wal.rpc.DescribeLogRequest\x1a\x17.wal.rpc.LogDescription\"\x00\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12V\n\x0fLocateVChannels\x12\x1f.wal.rpc.LocateVChannelsRequest\x1a .wal.rpc.LocateVChannelsResponse\"\x00\x12J\n\x0e\x43reateVChannel\x12\x1e.wal.rpc.CreateVChannelRequest\x1a\x16.wal.rpc.VChannelState\"\x00\x12\x46\n\x0c\x44ropVChannel\x12\x1c.wal.rpc.DropVChannelRequest\x1a\x16.google.protobuf.Empty\"\x00\x12I\n\rListVChannels\x12\x1d.wal.rpc.ListVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x12I\n\x0e\x43reateChannels\x12\x1e.wal.rpc.CreateChannelsRequest\x1a\x15.wal.rpc.ChannelNames\"\x00\x12\x42\n\x0f\x44\x65storyChannels\x12\x15.wal.rpc.ChannelNames\x1a\x16.google.protobuf.Empty\"\x00\x12I\n\x10\x44\x65scribeChannels\x12\x15.wal.rpc.ChannelNames\x1a\x1c.wal.rpc.ChannelDescriptions\"\x00\x12H\n\x11\x41llocateTimeTicks\x12\x18.wal.rpc.AllocateRequest\x1a\x17.wal.rpc.AllocatedRange\"\x00\x12\x42\n\x0b\x41llocateIds\x12\x18.wal.rpc.AllocateRequest\x1a\x17.wal.rpc.AllocatedRange\"\x00\x12V\n\x0f\x41ppendBroadcast\x12\x1f.wal.rpc.AppendBroadcastRequest\x1a .wal.rpc.AppendBroadcastResponse\"\x00\x12\x46\n\x0c\x41\x63kBroadcast\x12\x1c.wal.rpc.AckBroadcastRequest\x1a\x16.google.protobuf.Empty\"\x00\x12N\n\x10\x41waitResourceKey\x12 .wal.rpc.AwaitResourceKeyRequest\x1a\x16.google.protobuf.Empty\"\x00\x12K\n\x0eListBroadcasts\x12\x1e.wal.rpc.ListBroadcastsRequest\x1a\x17.wal.rpc.BroadcastTasks\"\x00\x12J\n\x0e\x41\x62ortBroadcast\x12\x1e.wal.rpc.AbortBroadcastRequest\x1a\x16.google.protobuf.Empty\"\x00\x12X\n\x16GetBroadcastStatistics\x12\x1e.wal.rpc.ListBroadcastsRequest\x1a\x1c.wal.rpc.BroadcastStatistics\"\x00\x32\x86\n\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x41\n\x08Schedule\x12\x18.wal.rpc.ScheduleRequest\x1a\x19.wal.rpc.ScheduleResponse\"\x00\x12L\n\rListScheduled\x12\x1d.wal.rpc.ListScheduledRequest\x1a\x1a.wal.rpc.ScheduledMessages\"\x00\x12V\n\x0f\x43\x61ncelScheduled\x12\x1f.wal.rpc.CancelScheduledRequest\x1a .wal.rpc.CancelScheduledResponse\"\x00\x12G\n\nLoadCursor\x12\x1a.wal.rpc.LoadCursorRequest\x1a\x1b.wal.rpc.LoadCursorResponse\"\x00\x12G\n\nSaveCursor\x12\x1a.wal.rpc.SaveCursorRequest\x1a\x1b.wal.rpc.SaveCursorResponse\"\x00\x12;\n\x0bListCursors\x12\x18.wal.rpc.PChannelRequest\x1a\x10.wal.rpc.Cursors\"\x00\x12H\n\rDeleteCursors\x12\x1d.wal.rpc.DeleteCursorsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x43\n\x0eNameCursorHome\x12\x1a.wal.rpc.CursorHomeRequest\x1a\x13.wal.rpc.CursorHome\"\x00\x12\x42\n\x0b\x43laimCursor\x12\x1b.wal.rpc.ClaimCursorRequest\x1a\x14.wal.rpc.CursorClaim\"\x00\x12\x42\n\nKeepCursor\x12\x1a.wal.rpc.KeepCursorRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x38\n\tGetMoment\x12\x18.wal.rpc.PChannelRequest\x1a\x0f.wal.rpc.Moment\"\x00\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x12\x43\n\x0bWeighFrames\x12\x1b.wal.rpc.WeighFramesRequest\x1a\x15.wal.rpc.FrameWeights\"\x00\x12>\n\x08\x46indTick\x12\x18.wal.rpc.FindTickRequest\x1a\x16.wal.rpc.EventPosition\"\x00\x12S\n\x0e\x46indEventBelow\x12\x1e.wal.rpc.FindEventBelowRequest\x1a\x1f.wal.rpc.FindEventBelowResponse\"\x00\x12\x43\n\nCountBytes\x12\x16.wal.rpc.ExtentRequest\x1a\x1b.wal.rpc.CountBytesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x1awal/rpc/api/requests.proto\"\x17\n\x15WatchVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x98\x01\n\nLogService\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x32\x86\n\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x41\n\x08Schedule\x12\x18.wal.rpc.ScheduleRequest\x1a\x19.wal.rpc.ScheduleResponse\"\x00\x12L\n\rListScheduled\x12\x1d.wal.rpc.ListScheduledRequest\x1a\x1a.wal.rpc.ScheduledMessages\"\x00\x12V\n\x0f\x43\x61ncelScheduled\x12\x1f.wal.rpc.CancelScheduledRequest\x1a .wal.rpc.CancelScheduledResponse\"\x00\x12G\n\nLoadCursor\x12\x1a.wal.rpc.LoadCursorRequest\x1a\x1b.wal.rpc.LoadCursorResponse\"\x00\x12G\n\nSaveCursor\x12\x1a.wal.rpc.SaveCursorRequest\x1a\x1b.wal.rpc.SaveCursorResponse\"\x00\x12;\n\x0bListCursors\x12\x18.wal.rpc.PChannelRequest\x1a\x10.wal.rpc.Cursors\"\x00\x12H\n\rDeleteCursors\x12\x1d.wal.rpc.DeleteCursorsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x43\n\x0eNameCursorHome\x12\x1a.wal.rpc.CursorHomeRequest\x1a\x13.wal.rpc.CursorHome\"\x00\x12\x42\n\x0b\x43laimCursor\x12\x1b.wal.rpc.ClaimCursorRequest\x1a\x14.wal.rpc.CursorClaim\"\x00\x12\x42\n\nKeepCursor\x12\x1a.wal.rpc.KeepCursorRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x38\n\tGetMoment\x12\x18.wal.rpc.PChannelRequest\x1a\x0f.wal.rpc.Moment\"\x00\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x12\x43\n\x0bWeighFrames\x12\x1b.wal.rpc.WeighFramesRequest\x1a\x15.wal.rpc.FrameWeights\"\x00\x12>\n\x08\x46indTick\x12\x18.wal.rpc.FindTickRequest\x1a\x16.wal.rpc.EventPosition\"\x00\x12S\n\x0e\x46indEventBelow\x12\x1e.wal.rpc.FindEventBelowRequest\x1a\x1f.wal.rpc.FindEventBelowResponse\"\x00\x12\x43\n\nCountBytes\x12\x16.wal.rpc.ExtentRequest\x1a\x1b.wal.rpc.CountBytesResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,64 +39,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_options = b'8\001'
-  _globals['_APPENDBROADCASTREQUEST_PROPERTIESENTRY']._loaded_options = None
-  _globals['_APPENDBROADCASTREQUEST_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_DESCRIBELOGREQUEST']._serialized_start=259
-  _globals['_DESCRIBELOGREQUEST']._serialized_end=279
-  _globals['_LOGDESCRIPTION']._serialized_start=282
-  _globals['_LOGDESCRIPTION']._serialized_end=493
-  _globals['_LOGSETTINGS']._serialized_start=496
-  _globals['_LOGSETTINGS']._serialized_end=1237
-  _globals['_LOCATEVCHANNELSREQUEST']._serialized_start=1239
-  _globals['_LOCATEVCHANNELSREQUEST']._serialized_end=1312
-  _globals['_LOCATEVCHANNELSRESPONSE']._serialized_start=1314
-  _globals['_LOCATEVCHANNELSRESPONSE']._serialized_end=1382
-  _globals['_CREATEVCHANNELREQUEST']._serialized_start=1384
-  _globals['_CREATEVCHANNELREQUEST']._serialized_end=1439
-  _globals['_DROPVCHANNELREQUEST']._serialized_start=1441
-  _globals['_DROPVCHANNELREQUEST']._serialized_end=1476
-  _globals['_LISTVCHANNELSREQUEST']._serialized_start=1478
-  _globals['_LISTVCHANNELSREQUEST']._serialized_end=1500
-  _globals['_VCHANNELSTATES']._serialized_start=1503
-  _globals['_VCHANNELSTATES']._serialized_end=1662
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=1617
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=1662
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=1664
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=1687
-  _globals['_CREATECHANNELSREQUEST']._serialized_start=1689
-  _globals['_CREATECHANNELSREQUEST']._serialized_end=1769
-  _globals['_CHANNELNAMES']._serialized_start=1771
-  _globals['_CHANNELNAMES']._serialized_end=1800
-  _globals['_CHANNELDESCRIPTION']._serialized_start=1802
-  _globals['_CHANNELDESCRIPTION']._serialized_end=1878
-  _globals['_CHANNELDESCRIPTIONS']._serialized_start=1880
-  _globals['_CHANNELDESCRIPTIONS']._serialized_end=1948
-  _globals['_ALLOCATEREQUEST']._serialized_start=1950
-  _globals['_ALLOCATEREQUEST']._serialized_end=2006
-  _globals['_ALLOCATEDRANGE']._serialized_start=2008
-  _globals['_ALLOCATEDRANGE']._serialized_end=2054
-  _globals['_APPENDBROADCASTREQUEST']._serialized_start=2057
-  _globals['_APPENDBROADCASTREQUEST']._serialized_end=2365
-  _globals['_APPENDBROADCASTREQUEST_PROPERTIESENTRY']._serialized_start=2316
-  _globals['_APPENDBROADCASTREQUEST_PROPERTIESENTRY']._serialized_end=2365
-  _globals['_APPENDBROADCASTRESPONSE']._serialized_start=2367
-  _globals['_APPENDBROADCASTRESPONSE']._serialized_end=2455
-  _globals['_ACKBROADCASTREQUEST']._serialized_start=2457
-  _globals['_ACKBROADCASTREQUEST']._serialized_end=2518
-  _globals['_AWAITRESOURCEKEYREQUEST']._serialized_start=2520
-  _globals['_AWAITRESOURCEKEYREQUEST']._serialized_end=2597
-  _globals['_LISTBROADCASTSREQUEST']._serialized_start=2599
-  _globals['_LISTBROADCASTSREQUEST']._serialized_end=2622
-  _globals['_BROADCASTTASKS']._serialized_start=2624
-  _globals['_BROADCASTTASKS']._serialized_end=2684
-  _globals['_BROADCASTTASKSTATE']._serialized_start=2687
-  _globals['_BROADCASTTASKSTATE']._serialized_end=2895
-  _globals['_ABORTBROADCASTREQUEST']._serialized_start=2897
-  _globals['_ABORTBROADCASTREQUEST']._serialized_end=2958
-  _globals['_BROADCASTSTATISTICS']._serialized_start=2961
-  _globals['_BROADCASTSTATISTICS']._serialized_end=3236
-  _globals['_LOGSERVICE']._serialized_start=3239
-  _globals['_LOGSERVICE']._serialized_end=4616
-  _globals['_PCHANNELSERVICE']._serialized_start=4619
-  _globals['_PCHANNELSERVICE']._serialized_end=5905
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=209
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=232
+  _globals['_VCHANNELSTATES']._serialized_start=235
+  _globals['_VCHANNELSTATES']._serialized_end=394
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=349
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=394
+  _globals['_LOGSERVICE']._serialized_start=397
+  _globals['_LOGSERVICE']._serialized_end=549
+  _globals['_PCHANNELSERVICE']._serialized_start=552
+  _globals['_PCHANNELSERVICE']._serialized_end=1838
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ from wal.rpc.api import append_pb2 as wal_dot_rpc_dot_api_dot_append__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wal/rpc/api/nodes.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x18wal/rpc/api/append.proto\x1a\x1awal/rpc/api/pchannel.proto\"0\n\x0bManagerCall\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\x03\"\x81\x01\n\x0eHostedPChannel\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x10\n\x08progress\x18\x03 \x01(\x04\x12\x11\n\tvchannels\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\"\x8d\x01\n\x13\x45ndVChannelsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12)\n\tvchannels\x18\x03 \x03(\x0b\x32\x16.wal.rpc.VChannelState\"\xd0\x01\n\x13\x41ppendCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12\x0e\n\x06header\x18\x04 \x01(\x0c\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x06 \x01(\r\x12\x12\n\nproperties\x18\x07 \x01(\x0c\x12\x0e\n\x06\x61\x62orts\x18\x08 \x01(\x08\"`\n\x11ListCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"<\n\x0cListedCopies\x12,\n\nbroadcasts\x18\x01 \x03(\x0b\x32\x18.wal.rpc.ListedBroadcast\"V\n\x0fListedBroadcast\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x0f\n\x07\x61\x62orted\x18\x03 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x03(\t\"t\n\x0fReadCopyRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x14\n\x0c\x62roadcast_id\x18\x03 \x01(\x04\"H\n\x0b\x43opyContent\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x02 \x01(\r\x12\x12\n\nproperties\x18\x03 \x01(\x0c\"\x91\x01\n\x17\x46orgetBroadcastsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x15\n\rbroadcast_ids\x18\x03 \x03(\x04\x12\x12\n\ncheckpoint\x18\x04 \x01(\x08\",\n\x13\x46orgottenBroadcasts\x12\x15\n\rbroadcast_ids\x18\x01 \x03(\x04\"\x19\n\x17GetClusterStatusRequest\"\xa2\x01\n\rClusterStatus\x12\x0e\n\x06leader\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\x03\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\"\n\x05nodes\x18\x04 \x03(\x0b\x32\x13.wal.rpc.NodeStatus\x12*\n\tpchannels\x18\x05 \x03(\x0b\x32\x17.wal.rpc.PlacedPChannel\x12\x12\n\nbroadcasts\x18\x06 \x01(\t\"\x88\x01\n\nNodeStatus\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07healthy\x18\x03 \x01(\x08\x12\x0e\n\x06\x64rains\x18\x04 \x01(\x08\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x11\n\tpchannels\x18\x06 \x01(\r\x12\x11\n\thealthy_s\x18\x07 \x01(\x01\"\xa1\x01\n\x0ePlacedPChannel\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\r\n\x05state\x18\x02 \x01(\r\x12\x11\n\tserver_id\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x11\n\thistories\x18\x05 \x01(\r\x12\x0f\n\x07trouble\x18\x06 \x01(\t\x12\x0f\n\x07since_s\x18\x07 \x01(\x01\"4\n\x10\x44rainNodeRequest\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\"%\n\x14PauseBalancerRequest\x12\r\n\x05pause\x18\x01 \x01(\x08\x32\xef\x02\n\x0bNodeService\x12\x46\n\x0c\x45ndVChannels\x12\x1c.wal.rpc.EndVChannelsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x41\n\x0c\x41ppendCopies\x12\x1c.wal.rpc.AppendCopiesRequest\x1a\x11.wal.rpc.Outcomes\"\x00\x12\x41\n\nListCopies\x12\x1a.wal.rpc.ListCopiesRequest\x1a\x15.wal.rpc.ListedCopies\"\x00\x12<\n\x08ReadCopy\x12\x18.wal.rpc.ReadCopyRequest\x1a\x14.wal.rpc.CopyContent\"\x00\x12T\n\x10\x46orgetBroadcasts\x12 .wal.rpc.ForgetBroadcastsRequest\x1a\x1c.wal.rpc.ForgottenBroadcasts\"\x00\x32\xec\x01\n\x0e\x43lusterService\x12N\n\x10GetClusterStatus\x12 .wal.rpc.GetClusterStatusRequest\x1a\x16.wal.rpc.ClusterStatus\"\x00\x12@\n\tDrainNode\x12\x19.wal.rpc.DrainNodeRequest\x1a\x16.google.protobuf.Empty\"\x00\x12H\n\rPauseBalancer\x12\x1d.wal.rpc.PauseBalancerRequest\x1a\x16.google.protobuf.Empty\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wal/rpc/api/nodes.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x18wal/rpc/api/append.proto\x1a\x1awal/rpc/api/pchannel.proto\"0\n\x0bManagerCall\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\x03\"\x81\x01\n\x0eHostedPChannel\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x10\n\x08progress\x18\x03 \x01(\x04\x12\x11\n\tvchannels\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\"\x8c\x01\n\x13\x45ndVChannelsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12(\n\tvchannels\x18\x03 \x03(\x0b\x32\x15.wal.rpc.VChannelInfo\"\xd0\x01\n\x13\x41ppendCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12\x0e\n\x06header\x18\x04 \x01(\x0c\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x06 \x01(\r\x12\x12\n\nproperties\x18\x07 \x01(\x0c\x12\x0e\n\x06\x61\x62orts\x18\x08 \x01(\x08\"`\n\x11ListCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"<\n\x0cListedCopies\x12,\n\nbroadcasts\x18\x01 \x03(\x0b\x32\x18.wal.rpc.ListedBroadcast\"V\n\x0fListedBroadcast\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x0f\n\x07\x61\x62orted\x18\x03 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x03(\t\"t\n\x0fReadCopyRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x14\n\x0c\x62roadcast_id\x18\x03 \x01(\x04\"H\n\x0b\x43opyContent\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x02 \x01(\r\x12\x12\n\nproperties\x18\x03 \x01(\x0c\"\x91\x01\n\x17\x46orgetBroadcastsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x15\n\rbroadcast_ids\x18\x03 \x03(\x04\x12\x12\n\ncheckpoint\x18\x04 \x01(\x08\",\n\x13\x46orgottenBroadcasts\x12\x15\n\rbroadcast_ids\x18\x01 \x03(\x04\x32\xef\x02\n\x0bNodeService\x12\x46\n\x0c\x45ndVChannels\x12\x1c.wal.rpc.EndVChannelsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x41\n\x0c\x41ppendCopies\x12\x1c.wal.rpc.AppendCopiesRequest\x1a\x11.wal.rpc.Outcomes\"\x00\x12\x41\n\nListCopies\x12\x1a.wal.rpc.ListCopiesRequest\x1a\x15.wal.rpc.ListedCopies\"\x00\x12<\n\x08ReadCopy\x12\x18.wal.rpc.ReadCopyRequest\x1a\x14.wal.rpc.CopyContent\"\x00\x12T\n\x10\x46orgetBroadcasts\x12 .wal.rpc.ForgetBroadcastsRequest\x1a\x1c.wal.rpc.ForgottenBroadcasts\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,37 +39,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOSTEDPCHANNEL']._serialized_start=170
   _globals['_HOSTEDPCHANNEL']._serialized_end=299
   _globals['_ENDVCHANNELSREQUEST']._serialized_start=302
-  _globals['_ENDVCHANNELSREQUEST']._serialized_end=443
-  _globals['_APPENDCOPIESREQUEST']._serialized_start=446
-  _globals['_APPENDCOPIESREQUEST']._serialized_end=654
-  _globals['_LISTCOPIESREQUEST']._serialized_start=656
-  _globals['_LISTCOPIESREQUEST']._serialized_end=752
-  _globals['_LISTEDCOPIES']._serialized_start=754
-  _globals['_LISTEDCOPIES']._serialized_end=814
-  _globals['_LISTEDBROADCAST']._serialized_start=816
-  _globals['_LISTEDBROADCAST']._serialized_end=902
-  _globals['_READCOPYREQUEST']._serialized_start=904
-  _globals['_READCOPYREQUEST']._serialized_end=1020
-  _globals['_COPYCONTENT']._serialized_start=1022
-  _globals['_COPYCONTENT']._serialized_end=1094
-  _globals['_FORGETBROADCASTSREQUEST']._serialized_start=1097
-  _globals['_FORGETBROADCASTSREQUEST']._serialized_end=1242
-  _globals['_FORGOTTENBROADCASTS']._serialized_start=1244
-  _globals['_FORGOTTENBROADCASTS']._serialized_end=1288
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=1290
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=1315
-  _globals['_CLUSTERSTATUS']._serialized_start=1318
-  _globals['_CLUSTERSTATUS']._serialized_end=1480
-  _globals['_NODESTATUS']._serialized_start=1483
-  _globals['_NODESTATUS']._serialized_end=1619
-  _globals['_PLACEDPCHANNEL']._serialized_start=1622
-  _globals['_PLACEDPCHANNEL']._serialized_end=1783
-  _globals['_DRAINNODEREQUEST']._serialized_start=1785
-  _globals['_DRAINNODEREQUEST']._serialized_end=1837
-  _globals['_PAUSEBALANCERREQUEST']._serialized_start=1839
-  _globals['_PAUSEBALANCERREQUEST']._serialized_end=1876
-  _globals['_NODESERVICE']._serialized_start=1879
-  _globals['_NODESERVICE']._serialized_end=2246
-  _globals['_CLUSTERSERVICE']._serialized_start=2249
-  _globals['_CLUSTERSERVICE']._serialized_end=2485
+  _globals['_ENDVCHANNELSREQUEST']._serialized_end=442
+  _globals['_APPENDCOPIESREQUEST']._serialized_start=445
+  _globals['_APPENDCOPIESREQUEST']._serialized_end=653
+  _globals['_LISTCOPIESREQUEST']._serialized_start=655
+  _globals['_LISTCOPIESREQUEST']._serialized_end=751
+  _globals['_LISTEDCOPIES']._serialized_start=753
+  _globals['_LISTEDCOPIES']._serialized_end=813
+  _globals['_LISTEDBROADCAST']._serialized_start=815
+  _globals['_LISTEDBROADCAST']._serialized_end=901
+  _globals['_READCOPYREQUEST']._serialized_start=903
+  _globals['_READCOPYREQUEST']._serialized_end=1019
+  _globals['_COPYCONTENT']._serialized_start=1021
+  _globals['_COPYCONTENT']._serialized_end=1093
+  _globals['_FORGETBROADCASTSREQUEST']._serialized_start=1096
+  _globals['_FORGETBROADCASTSREQUEST']._serialized_end=1241
+  _globals['_FORGOTTENBROADCASTS']._serialized_start=1243
+  _globals['_FORGOTTENBROADCASTS']._serialized_end=1287
+  _globals['_NODESERVICE']._serialized_start=1290
+  _globals['_NODESERVICE']._serialized_end=1657
 # @@protoc_insertion_point(module_scope)

@@ -38,8 +38,8 @@ class EndVChannelsRequest(_message.Message):
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     call: ManagerCall
     pchannel: _pchannel_pb2.PChannelInfo
-    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
-    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
+    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelInfo]
+    def __init__(self, call: _Optional[_Union[ManagerCall, _Mapping[str, object]]] = ..., pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelInfo, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AppendCopiesRequest(_message.Message):
     __slots__ = ("call", "pchannel", "vchannels", "header", "payload", "message_type", "properties", "aborts")
@@ -124,73 +124,3 @@ class ForgottenBroadcasts(_message.Message):
     BROADCAST_IDS_FIELD_NUMBER: _ClassVar[int]
     broadcast_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, broadcast_ids: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class GetClusterStatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ClusterStatus(_message.Message):
-    __slots__ = ("leader", "token", "paused", "nodes", "pchannels", "broadcasts")
-    LEADER_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
-    NODES_FIELD_NUMBER: _ClassVar[int]
-    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
-    BROADCASTS_FIELD_NUMBER: _ClassVar[int]
-    leader: str
-    token: int
-    paused: bool
-    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
-    pchannels: _containers.RepeatedCompositeFieldContainer[PlacedPChannel]
-    broadcasts: str
-    def __init__(self, leader: _Optional[str] = ..., token: _Optional[int] = ..., paused: bool = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping[str, object]]]] = ..., pchannels: _Optional[_Iterable[_Union[PlacedPChannel, _Mapping[str, object]]]] = ..., broadcasts: _Optional[str] = ...) -> None: ...
-
-class NodeStatus(_message.Message):
-    __slots__ = ("server_id", "address", "healthy", "drains", "trouble", "pchannels", "healthy_s")
-    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    HEALTHY_FIELD_NUMBER: _ClassVar[int]
-    DRAINS_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_FIELD_NUMBER: _ClassVar[int]
-    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
-    HEALTHY_S_FIELD_NUMBER: _ClassVar[int]
-    server_id: int
-    address: str
-    healthy: bool
-    drains: bool
-    trouble: str
-    pchannels: int
-    healthy_s: float
-    def __init__(self, server_id: _Optional[int] = ..., address: _Optional[str] = ..., healthy: bool = ..., drains: bool = ..., trouble: _Optional[str] = ..., pchannels: _Optional[int] = ..., healthy_s: _Optional[float] = ...) -> None: ...
-
-class PlacedPChannel(_message.Message):
-    __slots__ = ("pchannel", "state", "server_id", "address", "histories", "trouble", "since_s")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
-    ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    HISTORIES_FIELD_NUMBER: _ClassVar[int]
-    TROUBLE_FIELD_NUMBER: _ClassVar[int]
-    SINCE_S_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    state: int
-    server_id: int
-    address: str
-    histories: int
-    trouble: str
-    since_s: float
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., state: _Optional[int] = ..., server_id: _Optional[int] = ..., address: _Optional[str] = ..., histories: _Optional[int] = ..., trouble: _Optional[str] = ..., since_s: _Optional[float] = ...) -> None: ...
-
-class DrainNodeRequest(_message.Message):
-    __slots__ = ("server_id", "drain")
-    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
-    server_id: int
-    drain: bool
-    def __init__(self, server_id: _Optional[int] = ..., drain: bool = ...) -> None: ...
-
-class PauseBalancerRequest(_message.Message):
-    __slots__ = ("pause",)
-    PAUSE_FIELD_NUMBER: _ClassVar[int]
-    pause: bool
-    def __init__(self, pause: bool = ...) -> None: ...

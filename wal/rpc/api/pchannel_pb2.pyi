@@ -1,5 +1,4 @@
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -77,24 +76,22 @@ class OwnerDescription(_message.Message):
     description_text: str
     def __init__(self, role: _Optional[str] = ..., address: _Optional[str] = ..., description_text: _Optional[str] = ...) -> None: ...
 
-class VChannelState(_message.Message):
-    __slots__ = ("name", "pchannel", "incarnation", "state", "owner")
-    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        UNKNOWN: _ClassVar[VChannelState.State]
-        EXISTS: _ClassVar[VChannelState.State]
-        DROPPED: _ClassVar[VChannelState.State]
-    UNKNOWN: VChannelState.State
-    EXISTS: VChannelState.State
-    DROPPED: VChannelState.State
+class VChannelInfo(_message.Message):
+    __slots__ = ("name", "pchannel", "incarnation", "owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     pchannel: str
     incarnation: int
-    state: VChannelState.State
     owner: OwnerDescription
-    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[VChannelState.State, str]] = ..., owner: _Optional[_Union[OwnerDescription, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., owner: _Optional[_Union[OwnerDescription, _Mapping[str, object]]] = ...) -> None: ...
+
+class VChannelState(_message.Message):
+    __slots__ = ("info", "state")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    info: VChannelInfo
+    state: int
+    def __init__(self, info: _Optional[_Union[VChannelInfo, _Mapping[str, object]]] = ..., state: _Optional[int] = ...) -> None: ...

@@ -1,3 +1,5 @@
+from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -8,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer")
+    __slots__ = ("pchannel", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +19,25 @@ class SubmitRequest(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     LIST_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     FORGET_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
+    LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    DROP_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    LIST_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DESTROY_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    ACK_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_RESOURCE_KEY_FIELD_NUMBER: _ClassVar[int]
+    LIST_BROADCASTS_FIELD_NUMBER: _ClassVar[int]
+    ABORT_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GET_CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_BALANCER_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     latest_tick: LatestTick
     last_event: LastEvent
@@ -25,10 +46,29 @@ class SubmitRequest(_message.Message):
     statistics: Statistics
     list_producers: ListProducers
     forget_producer: ForgetProducer
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ...) -> None: ...
+    describe_log: DescribeLog
+    locate_vchannels: LocateVChannels
+    create_vchannel: CreateVChannel
+    drop_vchannel: DropVChannel
+    list_vchannels: ListVChannels
+    create_channels: CreateChannels
+    destroy_channels: DestroyChannels
+    describe_channels: DescribeChannels
+    allocate_time_ticks: AllocateTimeTicks
+    allocate_ids: AllocateIds
+    append_broadcast: AppendBroadcast
+    ack_broadcast: AckBroadcast
+    await_resource_key: AwaitResourceKey
+    list_broadcasts: ListBroadcasts
+    abort_broadcast: AbortBroadcast
+    broadcast_counts: BroadcastCounts
+    get_cluster_status: GetClusterStatus
+    drain_node: DrainNode
+    pause_balancer: PauseBalancer
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +76,25 @@ class SubmitResponse(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     LIST_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     FORGET_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
+    LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    DROP_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    LIST_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DESTROY_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    ACK_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_RESOURCE_KEY_FIELD_NUMBER: _ClassVar[int]
+    LIST_BROADCASTS_FIELD_NUMBER: _ClassVar[int]
+    ABORT_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GET_CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_BALANCER_FIELD_NUMBER: _ClassVar[int]
     latest_tick: LatestTickAnswer
     last_event: LastEventAnswer
     truncate: TruncateAnswer
@@ -43,7 +102,26 @@ class SubmitResponse(_message.Message):
     statistics: StatisticsAnswer
     list_producers: ListProducersAnswer
     forget_producer: ForgetProducerAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    describe_log: DescribeLogAnswer
+    locate_vchannels: LocateVChannelsAnswer
+    create_vchannel: CreateVChannelAnswer
+    drop_vchannel: DropVChannelAnswer
+    list_vchannels: ListVChannelsAnswer
+    create_channels: CreateChannelsAnswer
+    destroy_channels: DestroyChannelsAnswer
+    describe_channels: DescribeChannelsAnswer
+    allocate_time_ticks: AllocateTimeTicksAnswer
+    allocate_ids: AllocateIdsAnswer
+    append_broadcast: AppendBroadcastAnswer
+    ack_broadcast: AckBroadcastAnswer
+    await_resource_key: AwaitResourceKeyAnswer
+    list_broadcasts: ListBroadcastsAnswer
+    abort_broadcast: AbortBroadcastAnswer
+    broadcast_counts: BroadcastCountsAnswer
+    get_cluster_status: GetClusterStatusAnswer
+    drain_node: DrainNodeAnswer
+    pause_balancer: PauseBalancerAnswer
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -258,5 +336,468 @@ class ForgetProducer(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ForgetProducerAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeLog(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class DescribeLogAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: LogDescription
+    def __init__(self, value: _Optional[_Union[LogDescription, _Mapping[str, object]]] = ...) -> None: ...
+
+class LogDescription(_message.Message):
+    __slots__ = ("version", "wal_name", "pchannels", "frame_bytes_max", "settings", "log_id")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAL_NAME_FIELD_NUMBER: _ClassVar[int]
+    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    LOG_ID_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    wal_name: str
+    pchannels: _containers.RepeatedCompositeFieldContainer[PChannelIdentity]
+    frame_bytes_max: int
+    settings: LogSettings
+    log_id: int
+    def __init__(self, version: _Optional[int] = ..., wal_name: _Optional[str] = ..., pchannels: _Optional[_Iterable[_Union[PChannelIdentity, _Mapping[str, object]]]] = ..., frame_bytes_max: _Optional[int] = ..., settings: _Optional[_Union[LogSettings, _Mapping[str, object]]] = ..., log_id: _Optional[int] = ...) -> None: ...
+
+class PChannelIdentity(_message.Message):
+    __slots__ = ("name", "term", "incarnation", "form", "restores")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    term: int
+    incarnation: int
+    form: int
+    restores: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.LogRestore]
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., restores: _Optional[_Iterable[_Union[_pchannel_pb2.LogRestore, _Mapping[str, object]]]] = ...) -> None: ...
+
+class LogSettings(_message.Message):
+    __slots__ = ("create_vchannels", "vchannels_max", "message_bytes_max", "txn_bytes_max", "txn_bodies_max", "txn_keepalive", "open_txn_bytes_max", "in_flight_bytes_max", "time_tick_interval_s", "idempotency_window_count", "idempotency_window_s", "producers_max", "broadcast_tasks_max", "broadcast_vchannels_max", "retention_bytes", "retention_s", "cursor_lag_bytes_max", "cursor_age_max_s", "scheduled_max", "scheduled_bytes_max")
+    CREATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    TXN_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    TXN_BODIES_MAX_FIELD_NUMBER: _ClassVar[int]
+    TXN_KEEPALIVE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TXN_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_WINDOW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_TASKS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BROADCAST_VCHANNELS_MAX_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_S_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_LAG_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_AGE_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_MAX_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    create_vchannels: bool
+    vchannels_max: int
+    message_bytes_max: int
+    txn_bytes_max: int
+    txn_bodies_max: int
+    txn_keepalive: float
+    open_txn_bytes_max: int
+    in_flight_bytes_max: int
+    time_tick_interval_s: float
+    idempotency_window_count: int
+    idempotency_window_s: float
+    producers_max: int
+    broadcast_tasks_max: int
+    broadcast_vchannels_max: int
+    retention_bytes: int
+    retention_s: float
+    cursor_lag_bytes_max: int
+    cursor_age_max_s: float
+    scheduled_max: int
+    scheduled_bytes_max: int
+    def __init__(self, create_vchannels: bool = ..., vchannels_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., txn_bytes_max: _Optional[int] = ..., txn_bodies_max: _Optional[int] = ..., txn_keepalive: _Optional[float] = ..., open_txn_bytes_max: _Optional[int] = ..., in_flight_bytes_max: _Optional[int] = ..., time_tick_interval_s: _Optional[float] = ..., idempotency_window_count: _Optional[int] = ..., idempotency_window_s: _Optional[float] = ..., producers_max: _Optional[int] = ..., broadcast_tasks_max: _Optional[int] = ..., broadcast_vchannels_max: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., retention_s: _Optional[float] = ..., cursor_lag_bytes_max: _Optional[int] = ..., cursor_age_max_s: _Optional[float] = ..., scheduled_max: _Optional[int] = ..., scheduled_bytes_max: _Optional[int] = ...) -> None: ...
+
+class LocateVChannels(_message.Message):
+    __slots__ = ("names", "create", "together")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    create: bool
+    together: bool
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., create: bool = ..., together: bool = ...) -> None: ...
+
+class LocateVChannelsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelState]
+    def __init__(self, value: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelState, _Mapping[str, object]]]] = ...) -> None: ...
+
+class CreateVChannel(_message.Message):
+    __slots__ = ("name", "pchannel")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pchannel: str
+    def __init__(self, name: _Optional[str] = ..., pchannel: _Optional[str] = ...) -> None: ...
+
+class CreateVChannelAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _pchannel_pb2.VChannelInfo
+    def __init__(self, value: _Optional[_Union[_pchannel_pb2.VChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
+
+class DropVChannel(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DropVChannelAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVChannels(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVChannelsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelInfo]
+    def __init__(self, value: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelInfo, _Mapping[str, object]]]] = ...) -> None: ...
+
+class CreateChannels(_message.Message):
+    __slots__ = ("owner", "count")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    owner: _pchannel_pb2.OwnerDescription
+    count: int
+    def __init__(self, owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping[str, object]]] = ..., count: _Optional[int] = ...) -> None: ...
+
+class CreateChannelsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, value: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DestroyChannels(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DestroyChannelsAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeChannels(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _frames_pb2.VChannelNames
+    def __init__(self, names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ...) -> None: ...
+
+class DescribeChannelsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[ChannelDescription]
+    def __init__(self, value: _Optional[_Iterable[_Union[ChannelDescription, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ChannelDescription(_message.Message):
+    __slots__ = ("channel_name", "owner")
+    CHANNEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    channel_name: str
+    owner: _pchannel_pb2.OwnerDescription
+    def __init__(self, channel_name: _Optional[str] = ..., owner: _Optional[_Union[_pchannel_pb2.OwnerDescription, _Mapping[str, object]]] = ...) -> None: ...
+
+class AllocateTimeTicks(_message.Message):
+    __slots__ = ("count", "seen_time_tick")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    seen_time_tick: int
+    def __init__(self, count: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class AllocateTimeTicksAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: AllocatedRange
+    def __init__(self, value: _Optional[_Union[AllocatedRange, _Mapping[str, object]]] = ...) -> None: ...
+
+class AllocateIds(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class AllocateIdsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: AllocatedRange
+    def __init__(self, value: _Optional[_Union[AllocatedRange, _Mapping[str, object]]] = ...) -> None: ...
+
+class AllocatedRange(_message.Message):
+    __slots__ = ("first", "count")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    count: int
+    def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class AppendBroadcast(_message.Message):
+    __slots__ = ("message", "wait", "seen_time_tick")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    message: BroadcastMessage
+    wait: bool
+    seen_time_tick: int
+    def __init__(self, message: _Optional[_Union[BroadcastMessage, _Mapping[str, object]]] = ..., wait: bool = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class BroadcastMessage(_message.Message):
+    __slots__ = ("vchannels", "payload", "message_type", "properties", "resource_keys", "needs_ack")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_ACK_FIELD_NUMBER: _ClassVar[int]
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    payload: bytes
+    message_type: int
+    properties: _containers.ScalarMap[str, str]
+    resource_keys: _containers.RepeatedCompositeFieldContainer[_wire_pb2.ResourceKey]
+    needs_ack: bool
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., needs_ack: bool = ...) -> None: ...
+
+class AppendBroadcastAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: AppendedBroadcast
+    def __init__(self, value: _Optional[_Union[AppendedBroadcast, _Mapping[str, object]]] = ...) -> None: ...
+
+class AppendedBroadcast(_message.Message):
+    __slots__ = ("broadcast_id", "copies")
+    BROADCAST_ID_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    broadcast_id: int
+    copies: _containers.RepeatedCompositeFieldContainer[AppendedCopies]
+    def __init__(self, broadcast_id: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[AppendedCopies, _Mapping[str, object]]]] = ...) -> None: ...
+
+class AppendedCopies(_message.Message):
+    __slots__ = ("count", "first_id", "first_time_tick")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    first_id: bytes
+    first_time_tick: int
+    def __init__(self, count: _Optional[int] = ..., first_id: _Optional[bytes] = ..., first_time_tick: _Optional[int] = ...) -> None: ...
+
+class AckBroadcast(_message.Message):
+    __slots__ = ("broadcast_id", "vchannel")
+    BROADCAST_ID_FIELD_NUMBER: _ClassVar[int]
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    broadcast_id: int
+    vchannel: str
+    def __init__(self, broadcast_id: _Optional[int] = ..., vchannel: _Optional[str] = ...) -> None: ...
+
+class AckBroadcastAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AwaitResourceKey(_message.Message):
+    __slots__ = ("key", "everywhere")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
+    key: _wire_pb2.ResourceKey
+    everywhere: bool
+    def __init__(self, key: _Optional[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]] = ..., everywhere: bool = ...) -> None: ...
+
+class AwaitResourceKeyAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBroadcasts(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBroadcastsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[BroadcastTask]
+    def __init__(self, value: _Optional[_Iterable[_Union[BroadcastTask, _Mapping[str, object]]]] = ...) -> None: ...
+
+class BroadcastTask(_message.Message):
+    __slots__ = ("broadcast_id", "state", "resource_keys", "missing_appends", "missing_acks", "age_s", "last_error")
+    BROADCAST_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_APPENDS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_ACKS_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    broadcast_id: int
+    state: int
+    resource_keys: _containers.RepeatedCompositeFieldContainer[_wire_pb2.ResourceKey]
+    missing_appends: _containers.RepeatedScalarFieldContainer[str]
+    missing_acks: _containers.RepeatedScalarFieldContainer[str]
+    age_s: float
+    last_error: str
+    def __init__(self, broadcast_id: _Optional[int] = ..., state: _Optional[int] = ..., resource_keys: _Optional[_Iterable[_Union[_wire_pb2.ResourceKey, _Mapping[str, object]]]] = ..., missing_appends: _Optional[_Iterable[str]] = ..., missing_acks: _Optional[_Iterable[str]] = ..., age_s: _Optional[float] = ..., last_error: _Optional[str] = ...) -> None: ...
+
+class AbortBroadcast(_message.Message):
+    __slots__ = ("broadcast_id", "reason")
+    BROADCAST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    broadcast_id: int
+    reason: str
+    def __init__(self, broadcast_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AbortBroadcastAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BroadcastCounts(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BroadcastCountsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: BroadcasterStatistics
+    def __init__(self, value: _Optional[_Union[BroadcasterStatistics, _Mapping[str, object]]] = ...) -> None: ...
+
+class BroadcasterStatistics(_message.Message):
+    __slots__ = ("tasks", "waiting", "frames", "bytes_held", "tombstones", "done_marks", "appended", "finished", "saves", "pending", "waiting_acks", "stuck", "aborting", "oldest_s")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_HELD_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONES_FIELD_NUMBER: _ClassVar[int]
+    DONE_MARKS_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SAVES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_ACKS_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
+    ABORTING_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_S_FIELD_NUMBER: _ClassVar[int]
+    tasks: int
+    waiting: int
+    frames: int
+    bytes_held: int
+    tombstones: int
+    done_marks: int
+    appended: int
+    finished: int
+    saves: int
+    pending: int
+    waiting_acks: int
+    stuck: int
+    aborting: int
+    oldest_s: float
+    def __init__(self, tasks: _Optional[int] = ..., waiting: _Optional[int] = ..., frames: _Optional[int] = ..., bytes_held: _Optional[int] = ..., tombstones: _Optional[int] = ..., done_marks: _Optional[int] = ..., appended: _Optional[int] = ..., finished: _Optional[int] = ..., saves: _Optional[int] = ..., pending: _Optional[int] = ..., waiting_acks: _Optional[int] = ..., stuck: _Optional[int] = ..., aborting: _Optional[int] = ..., oldest_s: _Optional[float] = ...) -> None: ...
+
+class GetClusterStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetClusterStatusAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: ClusterStatus
+    def __init__(self, value: _Optional[_Union[ClusterStatus, _Mapping[str, object]]] = ...) -> None: ...
+
+class ClusterStatus(_message.Message):
+    __slots__ = ("leader", "token", "paused", "nodes", "pchannels", "broadcasts")
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    BROADCASTS_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    token: int
+    paused: bool
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    pchannels: _containers.RepeatedCompositeFieldContainer[PlacedPChannel]
+    broadcasts: str
+    def __init__(self, leader: _Optional[str] = ..., token: _Optional[int] = ..., paused: bool = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping[str, object]]]] = ..., pchannels: _Optional[_Iterable[_Union[PlacedPChannel, _Mapping[str, object]]]] = ..., broadcasts: _Optional[str] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("server_id", "address", "healthy", "drains", "trouble", "pchannels", "healthy_s")
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    DRAINS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_S_FIELD_NUMBER: _ClassVar[int]
+    server_id: int
+    address: str
+    healthy: bool
+    drains: bool
+    trouble: str
+    pchannels: int
+    healthy_s: float
+    def __init__(self, server_id: _Optional[int] = ..., address: _Optional[str] = ..., healthy: bool = ..., drains: bool = ..., trouble: _Optional[str] = ..., pchannels: _Optional[int] = ..., healthy_s: _Optional[float] = ...) -> None: ...
+
+class PlacedPChannel(_message.Message):
+    __slots__ = ("name", "term", "state", "server_id", "address", "histories", "trouble", "since_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HISTORIES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    term: int
+    state: int
+    server_id: int
+    address: str
+    histories: int
+    trouble: str
+    since_s: float
+    def __init__(self, name: _Optional[str] = ..., term: _Optional[int] = ..., state: _Optional[int] = ..., server_id: _Optional[int] = ..., address: _Optional[str] = ..., histories: _Optional[int] = ..., trouble: _Optional[str] = ..., since_s: _Optional[float] = ...) -> None: ...
+
+class DrainNode(_message.Message):
+    __slots__ = ("server_id", "drain")
+    SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    server_id: int
+    drain: bool
+    def __init__(self, server_id: _Optional[int] = ..., drain: bool = ...) -> None: ...
+
+class DrainNodeAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseBalancer(_message.Message):
+    __slots__ = ("pause",)
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    pause: bool
+    def __init__(self, pause: bool = ...) -> None: ...
+
+class PauseBalancerAnswer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -3,79 +3,93 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from tests.serve.servers import Serving, connected, serving
-from wal.channels.vchannels import OwnerDescription, place
+from wal.channels import slices
+from wal.channels.channels import ChannelDescription
+from wal.channels.vchannels import OwnerDescription, VChannelInfo, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, NoSpaceError, WouldBlockError
-from wal.network import Method
+from wal.requests.vchannels import (
+    CreateChannels,
+    CreateVChannel,
+    DescribeChannels,
+    DestroyChannels,
+    DropVChannel,
+    Existence,
+    ListVChannels,
+    LocateVChannels,
+    VChannelState,
+    VChannelStates,
+)
 from wal.rpc import methods
-from wal.rpc import serving as slices
 from wal.rpc.api import cluster_pb2 as proto
+from wal.rpc.api import requests_pb2 as requests
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
-from wal.rpc.api.pchannel_pb2 import VChannelState
 from wal.rpc.connection import Connection
-from wal.rpc.converters import owner_from_proto, vchannel_from_proto
-from wal.serve import log_service as vchannel_calls
+from wal.rpc.converter import struct_from_proto
+from wal.serve import log_service
 
 WAIT_S = 30.0
-UNKNOWN, EXISTS, DROPPED = VChannelState.UNKNOWN, VChannelState.EXISTS, VChannelState.DROPPED
+UNKNOWN, EXISTS, DROPPED = Existence
 
 
-async def ask(connection: Connection, method: Method[Any, Any], request: Any) -> Any:
-    return await connection.write(method, request, "asking")
+async def create(connection: Connection, name: str, pchannel: str | None = None) -> VChannelInfo:
+    return await connection.submit(CreateVChannel(name, pchannel))
 
 
-async def create(connection: Connection, name: str, pchannel: str = "") -> VChannelState:
-    state: VChannelState = await ask(connection, methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name=name, pchannel=pchannel))
-    return state
+async def locate(connection: Connection, *names: str, create: bool = False, together: bool = False) -> list[VChannelState]:
+    states = await connection.submit(LocateVChannels(names, create, together))
+    return list(states)
 
 
-async def locate(connection: Connection, *names: str, **flags: bool) -> list[VChannelState]:
-    return list((await ask(connection, methods.LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=names, **flags))).vchannels)
+async def listed(connection: Connection) -> dict[str, VChannelInfo]:
+    return {info.name: info for info in await connection.submit(ListVChannels())}
 
 
-async def listed(connection: Connection) -> dict[str, VChannelState]:
-    answer = await ask(connection, methods.LIST_VCHANNELS, proto.ListVChannelsRequest())
-    return {state.name: state for state in answer.vchannels}
+async def watched(connection: Connection) -> AsyncGenerator[VChannelStates, None]:
+    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+        async for states in told:
+            yield struct_from_proto(VChannelStates, states)
 
 
 async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection: Connection) -> None:
-    state = await create(connection, "orders")
-    assert (state.name, state.state, state.HasField("owner")) == ("orders", EXISTS, False)
-    assert vchannel_from_proto(state) == served.log.coordinator.vchannels.records["orders"]
-    assert await listed(connection) == {"orders": state}
-    assert await locate(connection, "orders") == [state]
+    info = await create(connection, "orders")
+    assert info == served.log.coordinator.vchannels.records["orders"]
+    assert await listed(connection) == {"orders": info}
+    assert await locate(connection, "orders") == [VChannelState(info, EXISTS)]
     with pytest.raises(ChannelExistError, match="'orders' exists already"):
         await create(connection, "orders")
-    await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
+    await connection.submit(DropVChannel("orders"))
     assert await listed(connection) == {}
     with pytest.raises(ChannelNotExistError, match="'orders' does not exist"):
-        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="orders"))
+        await connection.submit(DropVChannel("orders"))
     (gone,) = await locate(connection, "orders")
-    assert (gone.state, gone.incarnation) == (UNKNOWN, state.incarnation + 1)
+    assert (gone.state, gone.incarnation) == (UNKNOWN, info.incarnation + 1)
 
 
 async def test_bad_request_changes_nothing(served: Serving, connection: Connection, subtests: pytest.Subtests) -> None:
-    cases: list[tuple[Any, Any, str]] = [
-        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(), "vchannel is empty"),
-        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a\n"), "control characters"),
-        (methods.CREATE_VCHANNEL, proto.CreateVChannelRequest(name="a", pchannel="p-99"), "'p-99' does not exist: choose one"),
-        (methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="x" * 256), "256 bytes long: at most 255"),
-        (methods.LOCATE_VCHANNELS, proto.LocateVChannelsRequest(names=["a", ""], create=True), "vchannel is empty"),
-        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}), "count=0 is not between 1 and 60"),
-        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner={"role": "x"}, count=61), "count=61 is not between"),
-        (methods.CREATE_CHANNELS, proto.CreateChannelsRequest(count=1), "role is empty"),
-        (methods.DESTORY_CHANNELS, proto.ChannelNames(names=["a", "a"]), "'a' more than once"),
-        (methods.DESTORY_CHANNELS, proto.ChannelNames(names=map(str, range(61))), "61 channels, and one call takes at most 60"),
+    owner = OwnerProto(role="x")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"create_vchannel": requests.CreateVChannel()}, "vchannel is empty"),
+        ({"create_vchannel": requests.CreateVChannel(name="a\n")}, "control characters"),
+        ({"create_vchannel": requests.CreateVChannel(name="a", pchannel="p-99")}, "'p-99' does not exist: choose one"),
+        ({"drop_vchannel": requests.DropVChannel(name="x" * 256)}, "256 bytes long: at most 255"),
+        ({"locate_vchannels": requests.LocateVChannels(names=["a", ""], create=True)}, "vchannel is empty"),
+        ({"create_channels": requests.CreateChannels(owner=owner)}, "count=0 is not between 1 and 60"),
+        ({"create_channels": requests.CreateChannels(owner=owner, count=61)}, "count=61 is not between"),
+        ({"create_channels": requests.CreateChannels(count=1)}, "role is empty"),
+        ({"destroy_channels": requests.DestroyChannels(names=["a", "a"])}, "'a' more than once"),
+        ({"destroy_channels": requests.DestroyChannels(names=map(str, range(61)))}, "61 channels, and one call takes at most 60"),
     ]
-    for method, request_, words in cases:
-        with subtests.test(repr(method)):
+    for request_, words in cases:
+        with subtests.test(words):
             with pytest.raises(InvalidArgumentError, match=words):
-                await ask(connection, method, request_)
+                await connection.write(methods.SUBMIT, requests.SubmitRequest(**request_), "asking")
             assert not served.log.coordinator.vchannels.records
 
 
@@ -149,33 +163,33 @@ async def test_vchannel_that_could_not_be_saved_is_not_shown(
 
 
 async def test_channels_have_owners(served: Serving, connection: Connection) -> None:
-    owner = OwnerProto(role="ingest", address="10.0.0.1:7", description_text="rows")
-    created = await ask(connection, methods.CREATE_CHANNELS, proto.CreateChannelsRequest(owner=owner, count=3))
-    assert len(set(created.names)) == 3
-    described = await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[1:]))
-    assert [one.name for one in described.channels] == list(created.names[1:])
-    assert {owner_from_proto(one.owner) for one in described.channels} == {OwnerDescription("ingest", "10.0.0.1:7", "rows")}
-    assert (await listed(connection))[created.names[0]].owner == owner
-    everything = await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames())
-    assert [one.name for one in everything.channels] == list(created.names)
+    owner = OwnerDescription("ingest", "10.0.0.1:7", "rows")
+    created = await connection.submit(CreateChannels(owner, 3))
+    assert len(set(created)) == 3
+    described = await connection.submit(DescribeChannels(created[1:]))
+    assert described == tuple(ChannelDescription(name, owner) for name in created[1:])
+    assert (await listed(connection))[created[0]].owner == owner
+    everything = await connection.submit(DescribeChannels())
+    assert [one.channel_name for one in everything] == list(created)
+    assert await connection.submit(DescribeChannels(())) == ()
     with pytest.raises(ChannelNotExistError, match="'other' does not exist"):
-        await ask(connection, methods.DESTORY_CHANNELS, proto.ChannelNames(names=[created.names[0], "other"]))
+        await connection.submit(DestroyChannels((created[0], "other")))
     assert len(await listed(connection)) == 3
-    await ask(connection, methods.DESTORY_CHANNELS, proto.ChannelNames(names=created.names[:2]))
-    assert list(await listed(connection)) == [created.names[2]]
+    await connection.submit(DestroyChannels(created[:2]))
+    assert list(await listed(connection)) == [created[2]]
     with pytest.raises(ChannelNotExistError):
-        await ask(connection, methods.DESCRIBE_CHANNELS, proto.ChannelNames(names=created.names[:1]))
+        await connection.submit(DescribeChannels(created[:1]))
 
 
 async def test_watcher_hears_of_every_change(served: Serving, connection: Connection) -> None:
     await create(connection, "before")
-    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    async with aclosing(watched(connection)) as told:
         first = await anext(told)
         assert [(one.name, one.state) for one in first.vchannels] == [("before", EXISTS)]
         assert dict(first.floors) == dict.fromkeys(served.log.node.pchannels, served.log.coordinator.vchannels.directory.saved_next)
         known: dict[str, VChannelState] = {}
 
-        async def until(name: str, state: VChannelState.State, incarnation: int) -> None:
+        async def until(name: str, state: Existence, incarnation: int) -> None:
             async with asyncio.timeout(WAIT_S):
                 while name not in known or (known[name].state, known[name].incarnation) != (state, incarnation):
                     update = await anext(told)
@@ -184,11 +198,11 @@ async def test_watcher_hears_of_every_change(served: Serving, connection: Connec
 
         a = await create(connection, "a")
         await until("a", EXISTS, a.incarnation)
-        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="a"))
+        await connection.submit(DropVChannel("a"))
         await until("a", DROPPED, a.incarnation)
         again = await create(connection, "a")
         await until("a", EXISTS, again.incarnation)
-        await ask(connection, methods.DROP_VCHANNEL, proto.DropVChannelRequest(name="before"))
+        await connection.submit(DropVChannel("before"))
         await until("before", DROPPED, first.vchannels[0].incarnation)
         assert len(served.log.coordinator.vchannels.directory.watchers) == 1
     async with asyncio.timeout(WAIT_S):
@@ -199,17 +213,17 @@ async def test_watcher_hears_of_every_change(served: Serving, connection: Connec
 async def test_watcher_that_does_not_read_is_told_to_watch_again(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vchannel_calls, "BEHIND_MAX", 10)
-    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    monkeypatch.setattr(log_service, "BEHIND_MAX", 10)
+    async with aclosing(watched(connection)) as told:
         await anext(told)
         # One operation, so all of them change before the watcher can be told.
-        await served.log.create_channels(OwnerDescription("test"), 20)
+        await served.log.submit(CreateChannels(OwnerDescription("test"), 20))
         with pytest.raises(WouldBlockError, match=r"20 vchannels changed .* 10 are kept for it: watch again"):
             await anext(told)
 
 
 async def test_watch_ends_with_the_server(served: Serving, connection: Connection) -> None:
-    async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
+    async with aclosing(watched(connection)) as told:
         await anext(told)
         waiting = asyncio.ensure_future(anext(told))
         await served.node.close(drain_s=WAIT_S)

@@ -1,0 +1,39 @@
+"""Slices: work that a request may make long, done a slice at a time, so that other tasks get their turn in between.
+
+A request names up to 65,536 vchannels and has up to 65,536 messages, at 2 to 40 us each. A slice of 256 keeps the loop for at most about
+10 ms. What is in a slice has to be whole by itself: other calls may change the log between two slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Final, TypeVar
+
+from wal.channels.vchannels import check_vchannel
+from wal.errors import InvalidArgumentError
+
+NAMES_MAX: Final = 65_536
+"""The most vchannels that one request names: as many as a log has by default."""
+SLICE: Final = 256
+"""The most items for which a request keeps the loop."""
+
+_T = TypeVar("_T")
+
+
+async def sliced(items: Iterable[_T], size: int = SLICE) -> AsyncIterator[_T]:
+    """Yields the items; after every `size` of them other tasks get their turn."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0:
+            await asyncio.sleep(0)
+
+
+async def checked_names(names: Collection[str], *, instead: str = "make several requests") -> tuple[str, ...]:
+    """Returns the names of vchannels, each once, in their order.
+
+    Raises InvalidArgumentError for more than `NAMES_MAX`, with what to do `instead`, and for a bad name.
+    """
+    if len(names) > NAMES_MAX:
+        raise InvalidArgumentError(f"the request names {len(names)} vchannels, and one request may name {NAMES_MAX}: {instead}")
+    return tuple(dict.fromkeys([check_vchannel(name) async for name in sliced(names, 4 * SLICE)]))

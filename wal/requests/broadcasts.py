@@ -1,0 +1,202 @@
+"""Requests about broadcasts, which the broadcaster of the log answers, where the log is coordinated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import chain
+from typing import ClassVar
+
+import msgspec
+
+from broadcaster.message import (
+    BroadcastAppendResult,
+    BroadcasterStatistics,
+    BroadcastMessage,
+    BroadcastTask,
+    check_append,
+    check_id,
+    check_key,
+    check_reason,
+    copy_named,
+)
+from wal.errors import UnknownError
+from wal.message import AppendResult, ImmutableMessage, MessageID, ResourceKey
+from wal.requests.request import Request, Where
+from wal.requests.rights import Right
+
+CALL_S = 30.0
+"""How long a client waits for a broadcast, and sends again what is refused: a new leader's broadcaster, and the copies of a broadcast, wait
+for every pchannel that is being moved."""
+
+
+class AppendedCopies(msgspec.Struct, frozen=True):
+    """The copies of a broadcast that follow each other in one frame: `count` of them, whose indices and ticks ascend by one."""
+
+    count: int
+    first_id: MessageID
+    first_time_tick: int
+
+    def results(self) -> Iterable[AppendResult]:
+        """Yields the result of each copy."""
+        first = self.first_id
+        for step in range(self.count):
+            message_id = MessageID(first.pchannel, first.incarnation, first.position, first.index + step, first.form)
+            yield AppendResult(message_id, self.first_time_tick + step, message_id)
+
+
+class AppendedBroadcast(msgspec.Struct, frozen=True):
+    """A broadcast whose copies are all durable, as it is sent: the copies in the order of the vchannels."""
+
+    broadcast_id: int
+    copies: tuple[AppendedCopies, ...]
+
+
+class AppendBroadcast(Request[BroadcastAppendResult], frozen=True):
+    """Appends a copy of the message for each vchannel; all of them are durable when the answer comes. `LogBroadcast.append` has the errors.
+
+    With `wait` it waits for resource keys that are held. It is sent at most once: without an answer the log completes what has begun.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+    sent: ClassVar[type] = AppendedBroadcast
+    insists_s: ClassVar[float] = CALL_S
+
+    message: BroadcastMessage
+    wait: bool = False
+    seen_time_tick: int = 0
+
+    def __post_init__(self) -> None:
+        check_append(self.message, self.wait)
+
+    @property
+    def doing(self) -> str:
+        return "appending a broadcast"
+
+    @property
+    def timeout_s(self) -> float | None:
+        return math.inf if self.wait else CALL_S
+
+    def newest_tick(self, answer: BroadcastAppendResult) -> int:
+        return max((result.time_tick for result in answer.append_results.values()), default=0)
+
+    def packed(self, answer: BroadcastAppendResult) -> AppendedBroadcast:
+        return AppendedBroadcast(answer.broadcast_id, tuple(_joined(answer.append_results.values())))
+
+    def unpacked(self, answer: AppendedBroadcast) -> BroadcastAppendResult:
+        names, count = self.message.vchannels, sum(copies.count for copies in answer.copies)
+        if count != len(names):
+            raise UnknownError(
+                f"broadcast {answer.broadcast_id} has {count} results for {len(names)} vchannels: a server sends one for each"
+            )
+        results = chain.from_iterable(copies.results() for copies in answer.copies)
+        return BroadcastAppendResult(answer.broadcast_id, dict(zip(names, results, strict=True)))
+
+
+def _joined(results: Iterable[AppendResult]) -> list[AppendedCopies]:
+    joined: list[AppendedCopies] = []
+    for result in results:
+        message_id, tick = result.message_id, result.time_tick
+        if joined:
+            last = joined[-1]
+            first, step = last.first_id, last.count
+            if (
+                message_id.index == first.index + step
+                and tick == last.first_time_tick + step
+                and message_id.position == first.position
+                and message_id.same_log(first)
+            ):
+                joined[-1] = AppendedCopies(step + 1, first, last.first_time_tick)
+                continue
+        joined.append(AppendedCopies(1, message_id, tick))
+    return joined
+
+
+class AckBroadcast(Request[None], frozen=True):
+    """Acknowledges a vchannel's copy of a broadcast, durably. A repeated ack, or that of an unknown broadcast, does nothing."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+    writes: ClassVar[bool] = True
+    insists_s: ClassVar[float] = CALL_S
+
+    broadcast_id: int
+    vchannel: str
+
+    @classmethod
+    def of(cls, broadcast: int | ImmutableMessage, vchannel: str | None = None) -> AckBroadcast:
+        """Returns the request for the copy that is named by its broadcast and vchannel, or that is this message."""
+        return cls(*copy_named(broadcast, vchannel))
+
+    @property
+    def doing(self) -> str:
+        return f"acknowledging broadcast {self.broadcast_id}"
+
+
+class AwaitResourceKey(Request[None], frozen=True):
+    """Waits until each broadcast that holds the key now has been acknowledged by one vchannel, or (`everywhere`) has finished."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+    insists_s: ClassVar[float] = CALL_S
+
+    key: ResourceKey
+    everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+
+    @property
+    def doing(self) -> str:
+        return f"waiting for the acknowledgement of {self.key}"
+
+    @property
+    def timeout_s(self) -> float | None:
+        return math.inf
+
+
+class ListBroadcasts(Request[tuple[BroadcastTask, ...]], frozen=True):
+    """Asks for the running broadcasts, including those that cannot continue."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    insists_s: ClassVar[float] = CALL_S
+
+    @property
+    def doing(self) -> str:
+        return "listing the broadcasts"
+
+
+class AbortBroadcast(Request[None], frozen=True):
+    """Aborts a broadcast. A second abort waits for the same end; InvalidArgumentError for one that is unknown, or ended otherwise."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.ADMIN
+    writes: ClassVar[bool] = True
+    insists_s: ClassVar[float] = CALL_S
+
+    broadcast_id: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_id(self.broadcast_id)
+        check_reason(self.reason)
+
+    @property
+    def doing(self) -> str:
+        return f"aborting broadcast {self.broadcast_id}"
+
+
+class BroadcastCounts(Request[BroadcasterStatistics], frozen=True):
+    """Asks for the counts of the broadcaster: those of this moment, and those since it began."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    insists_s: ClassVar[float] = CALL_S
+
+    @property
+    def doing(self) -> str:
+        return "asking for the counts of broadcasts"

@@ -1,0 +1,243 @@
+"""Requests about what exists: vchannels and channels, and the ticks and ids that a log allocates. The coordinator answers them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+
+from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
+from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel
+from wal.requests.request import Request, Where
+from wal.requests.rights import Right
+
+
+class Existence(enum.IntEnum):
+    """What is known of the existence of a vchannel."""
+
+    UNKNOWN = 0
+    """It does not exist: it is an empty log, on the pchannel where it would be created. `incarnation` is its smallest possible one."""
+    EXISTS = 1
+    DROPPED = 2
+    """This incarnation has ended."""
+
+
+class VChannelState(msgspec.Struct, frozen=True, gc=False):
+    """A vchannel, and what is known of its existence."""
+
+    info: VChannelInfo
+    state: Existence
+
+    @property
+    def name(self) -> str:
+        """The name of the vchannel."""
+        return self.info.name
+
+    @property
+    def pchannel(self) -> str:
+        """The pchannel of the vchannel, or the one that it would get."""
+        return self.info.pchannel
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the vchannel; see `Existence`."""
+        return self.info.incarnation
+
+
+class VChannelStates(msgspec.Struct, frozen=True):
+    """What a watcher is told: first all vchannels, then those that changed.
+
+    `floors` has, by pchannel, the smallest incarnation that an unknown vchannel of it can have.
+    """
+
+    vchannels: tuple[VChannelState, ...] = ()
+    floors: Mapping[str, int] = {}
+
+
+class LocateVChannels(Request[tuple[VChannelState, ...]], frozen=True):
+    """Asks where these vchannels are, to read or to write them; the answer has each name once, in this order.
+
+    With `create` those that do not exist are created, as an append does, which needs the right to write. With `together` they must be on
+    one pchannel: InvalidArgumentError.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    changes: ClassVar[bool] = True
+
+    names: tuple[str, ...]
+    create: bool = False
+    together: bool = False
+
+    @property
+    def doing(self) -> str:
+        return f"locating {len(self.names)} vchannels"
+
+
+class CreateVChannel(Request[VChannelInfo], frozen=True):
+    """Creates a vchannel durably, on this pchannel or (None) on one that the log chooses.
+
+    ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`; NoSpaceError,
+    UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+
+    name: str
+    pchannel: str | None = None
+
+    def __post_init__(self) -> None:
+        check_vchannel(self.name)
+        if self.pchannel is not None and not isinstance(self.pchannel, str):
+            raise TypeError(f"pchannel must be a str or None, not {type(self.pchannel).__name__}")
+
+    @property
+    def doing(self) -> str:
+        return f"creating vchannel {self.name!r}"
+
+
+class DropVChannel(Request[None], frozen=True):
+    """Drops a vchannel durably, with its transactions, readers and cursors; ChannelNotExistError if there is none.
+
+    NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, and the call may be repeated.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.ADMIN
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_vchannel(self.name)
+
+    @property
+    def doing(self) -> str:
+        return f"dropping vchannel {self.name!r}"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+class ListVChannels(Request[tuple[VChannelInfo, ...]], frozen=True):
+    """Asks for all vchannels, in any order."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+
+    @property
+    def doing(self) -> str:
+        return "listing the vchannels"
+
+
+class CreateChannels(Request[tuple[str, ...]], frozen=True):
+    """Creates so many channels durably, all or none, and asks for their names. Errors are those of CreateVChannel.
+
+    After an UnknownOutcomeError all exist, or none.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+
+    owner: OwnerDescription
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        check_owner(self.owner)
+        check_channel_count(self.count)
+
+    @property
+    def doing(self) -> str:
+        return f"creating {self.count} channels"
+
+
+class DestroyChannels(Request[None], frozen=True):
+    """Destroys channels durably, all or none, as DropVChannel drops a vchannel.
+
+    ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError, UnavailableError,
+    UnknownOutcomeError or StorageError the call may be repeated.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.ADMIN
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_channel_names(self.names, names_max=CHANNELS_MAX)
+
+    @property
+    def doing(self) -> str:
+        return f"destroying {len(self.names)} channels"
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return self.names
+
+
+class DescribeChannels(Request[tuple[ChannelDescription, ...]], frozen=True):
+    """Asks for these channels, in this order, or (None) all, in the order of their creation.
+
+    ChannelNotExistError if one of the names is not that of a channel.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+
+    names: tuple[str, ...] | None = None
+
+    @property
+    def doing(self) -> str:
+        return "describing channels"
+
+
+class AllocatedRange(msgspec.Struct, frozen=True):
+    """Ticks or ids that belong to the caller alone: `count` of them, from `first` on."""
+
+    first: int
+    count: int
+
+
+class AllocateTimeTicks(Request[AllocatedRange], frozen=True):
+    """Asks for ticks above every tick allocated before, and above the one that the client has seen.
+
+    StorageError if the limit of ticks cannot be saved; InvalidArgumentError for a seen tick too far ahead of the clock.
+    """
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+
+    count: int = 1
+    seen_time_tick: int = 0
+
+    @property
+    def doing(self) -> str:
+        return "allocating time ticks"
+
+    def newest_tick(self, answer: AllocatedRange) -> int:
+        return answer.first + answer.count - 1
+
+
+class AllocateIds(Request[AllocatedRange], frozen=True):
+    """Asks for ids that the log gives once."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+    right: ClassVar[Right] = Right.WRITE
+
+    count: int = 1
+
+    @property
+    def doing(self) -> str:
+        return "allocating ids"
