@@ -31,7 +31,8 @@ class Message(_Target, frozen=True, gc=False, kw_only=True):
     """A message to append: a vchannel, a payload (`bytes`) and optional properties (`str` to `str`).
 
     The same object may be appended any number of times: an append does not change it. Creating one raises TypeError for a wrong type,
-    InvalidArgumentError for a reserved property key or an empty vchannel.
+    InvalidArgumentError for an empty vchannel or a property key that begins with `_`, which is reserved. Appending a type that only the
+    log or its broadcaster writes raises InvalidArgumentError.
     """
 
     message_type: MessageType = MessageType.INSERT
