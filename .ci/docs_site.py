@@ -1,14 +1,15 @@
 """The hooks of the documentation site: pages beside docs/ become a part of it, and links lead where the site has their targets.
 
 A link to a page or a picture of the site is rewritten to its place there; one to anything else of the repository, such as a test, becomes
-plain text. Other links stay, and mkdocs checks all of them. A picture of docs/pictures/ becomes a part of its page, so that its colours follow
-the palette of the site.
+plain text. Other links stay, and mkdocs checks all of them. A picture of docs/pictures/ becomes a part of its page, so that its colours
+follow the palette of the site. The first mention of a public name or call in a page leads to its entry in the API reference.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,13 @@ PROJECT: Final = {
 """The pages beside docs/, and their place in the site. Pictures beside them come along."""
 SEARCHED_FIRST: Final = "reference/glossary.md"
 """The page that a search finds before others: it leads from words of other systems to what helps here."""
+CALLS_OF_A_LOG: Final = "reference/calls-by-task.md"
+"""The page that names the calls of a log alone, without `log.`."""
 _PICTURE: Final = re.compile(r'<p><img alt="[^"]*" src="[^"]*?pictures/([\w-]+)\.svg" ?/></p>')
+_ENTRY: Final = re.compile(r"^::: ((?:wal|wal\.bridge|wal\.errors)\.(\w+))$", re.MULTILINE)
+_SPAN: Final = re.compile(r"<a .*?</a>|<h\d.*?</h\d>|<pre.*?</pre>|<svg.*?</svg>|<code>(?P<code>[^<]+)</code>", re.DOTALL)
+_CALL: Final = re.compile(r"(?:await |async with )?(?:(?P<owner>log|scanner|txn|consumer|delivery)\.)?(?P<name>\w+)(?P<call>\(.*)?")
+_OWNERS: Final = {"log": "WALAccesser", "scanner": "Scanner", "txn": "Txn", "consumer": "Consumer", "delivery": "Delivery"}
 _log: Final = get_plugin_logger("docs_site")
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?P<start>!?\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\()(?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)")
@@ -80,7 +87,37 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
         svg = (ROOT / "docs" / "pictures" / f"{image[1]}.svg").read_text()
         return svg.replace(' class="picture"', ' class="picture" style="display:block;width:100%;height:auto;max-width:24rem;margin:1em 0"')
 
-    return re.sub(r'href="site:docs/([^"]+)"', resolved, _PICTURE.sub(picture, html))
+    html = re.sub(r'href="site:docs/([^"]+)"', resolved, _PICTURE.sub(picture, html))
+    if page.file.src_uri.startswith("reference/api"):
+        return html
+    return _with_entries(html, "log" if page.file.src_uri == CALLS_OF_A_LOG else None)
+
+
+def _with_entries(html: str, owner_of_calls: str | None) -> str:
+    """Returns a page with links to the API reference. Calls without an owner are of `owner_of_calls`; a name that has none stays text."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    entries = {name: path for path, name in _ENTRY.findall(pages)}
+    mentioned: set[str] = set()
+
+    def linked(span: re.Match[str]) -> str:
+        code = unescape(span["code"] or "")
+        if not code or (call := _CALL.fullmatch(code)) is None:
+            return span[0]
+        name, owner = call["name"], call["owner"]
+        if owner:
+            path = f"wal.{_OWNERS[owner]}.{name}"
+        elif name in entries and (call["call"] or name[0].isupper()):
+            path = entries[name]
+        elif owner_of_calls and call["call"]:
+            path = f"wal.{_OWNERS[owner_of_calls]}.{name}"
+        else:
+            return span[0]
+        if path in mentioned:
+            return span[0]
+        mentioned.add(path)
+        return f'<autoref identifier="{path}" optional>{span[0]}</autoref>'
+
+    return _SPAN.sub(linked, html)
 
 
 def _places() -> dict[str, str]:
