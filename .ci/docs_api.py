@@ -74,7 +74,7 @@ def _drop_explanations(struct: griffe.Class) -> None:
 
 def _add_signature(struct: griffe.Class) -> None:
     """Adds the constructor that msgspec makes: the fields of the bases first, those with a default after those without one."""
-    if "__init__" in struct.members or not any(str(base).endswith("Struct") or _is_struct(struct, str(base)) for base in struct.bases):
+    if "__init__" in struct.members or not _is_struct(struct):
         return
     positional, keywords = _fields(struct)
     parameters = [griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)]
@@ -122,9 +122,9 @@ def _class_at(pkg: griffe.Module, path: str) -> bool:
         return False
 
 
-def _is_struct(struct: griffe.Class, base: str) -> bool:
-    other = struct.module.members.get(base)
-    return isinstance(other, griffe.Class) and bool(_fields(other) != ([], []))
+def _is_struct(one: griffe.Class) -> bool:
+    bases = [one.module.members.get(str(base)) for base in one.bases]
+    return "msgspec.Struct" in map(str, one.bases) or any(isinstance(base, griffe.Class) and _is_struct(base) for base in bases)
 
 
 def _fields(struct: griffe.Class) -> tuple[list[griffe.Attribute], list[griffe.Attribute]]:

@@ -101,10 +101,12 @@ def _with_entries(html: str, owner_of_calls: str | None) -> str:
 
     def linked(span: re.Match[str]) -> str:
         code = unescape(span["code"] or "")
-        if not code or (call := _CALL.fullmatch(code)) is None:
+        if not code or (call := _CALL.fullmatch(code.removeprefix("wal.bridge."))) is None:
             return span[0]
         name, owner = call["name"], call["owner"]
-        if owner:
+        if code in entries.values():
+            path = code
+        elif owner:
             path = f"wal.{_OWNERS[owner]}.{name}"
         elif name in entries and (call["call"] or name[0].isupper()):
             path = entries[name]

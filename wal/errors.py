@@ -126,12 +126,15 @@ class StreamingCode(enum.IntEnum):
 
 
 class WALError(Exception):
-    """The base of every error the product raises on purpose."""
+    """The base of every error the product raises on purpose.
+
+    `code` is its StreamingCode. The same call may succeed later if the error is `retryable`. If it has `outcome_unknown`, the call may have
+    taken effect: retry it with the same idempotency key.
+    """
 
     code: ClassVar[StreamingCode] = StreamingCode.UNKNOWN
     retryable: ClassVar[bool] = False
     outcome_unknown: bool = False
-    """True if the call may or may not have taken effect: retry it with the same idempotency key."""
 
 
 class BulkAppendError(WALError):

@@ -141,6 +141,7 @@ def test_constructor_shows_fields_of_a_struct(package: Any) -> None:
     assert [one.name for one in package["Message"].parameters] == ["self", "vchannel", "payload", "message_type", "properties"]
     assert "__init__" not in package["WALAccesser"].members  # `open_wal` returns it
     assert "__init__" not in package["ImmutableMessage"].members
+    assert "__init__" not in package["errors.AuthenticationError"].members  # it is no struct
     assert "`time_tick: int`" in package["ImmutableMessage"].docstring.value
     assert not {"headers", "offset"} & set(package["ImmutableMessage"].members)
 
