@@ -58,6 +58,8 @@ ELSEWHERE: Final = {
         "rule_files",
         "walimplstest",
         "mount",
+        "FastAPI",
+        "TRY_CAST",
     ),
     # the system and its libraries
     *(
