@@ -71,14 +71,14 @@ async def journal(log: JournalLog, frames: list[EncodedFrame]) -> float:
     """Returns the seconds for the same frames through the backend, `IN_FLIGHT` at a time, each acknowledged on the loop."""
     finished = asyncio.get_running_loop().create_future()
     waiting = iter(frames)
-    left = len(frames)
+    remaining = len(frames)
 
     def done(_position: int, error: BaseException | None) -> None:
-        nonlocal left
-        left -= 1
+        nonlocal remaining
+        remaining -= 1
         if error is not None and not finished.done():
             finished.set_exception(error)
-        elif left == 0:
+        elif remaining == 0:
             finished.set_result(None)
         elif (frame := next(waiting, None)) is not None:
             log.append(frame, done)

@@ -220,10 +220,10 @@ async def write_log(path: Path, row: Row, frame_messages: int, messages: int, vc
     async with open_wal(str(path)) as log:
         group = [Message(vchannel_name(at % vchannels), data) for at in range(frame_messages)]
         await asyncio.gather(*[log.append_nowait(message) for message in group[:vchannels]])  # creates the vchannels
-        left = messages - vchannels
-        while left > 0:
-            await asyncio.gather(*[log.append_nowait(message) for message in group[-left:]])
-            left -= frame_messages
+        remaining = messages - vchannels
+        while remaining > 0:
+            await asyncio.gather(*[log.append_nowait(message) for message in group[-remaining:]])
+            remaining -= frame_messages
 
 
 async def _write_table(row: Row, directory: str) -> None:
