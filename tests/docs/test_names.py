@@ -77,7 +77,7 @@ ELSEWHERE: Final = {
         "write_zeroes",
     ),
     # made up, as examples
-    *("AppendAsync", "Billing", "billing", "Etcd", "Address", "a1", "ab", "p0", "p1", "rootPath", "rootpath", "v0"),
+    *("AppendAsync", "Billing", "billing", "Etcd", "Address", "a1", "ab", "mid", "mono", "p0", "p1", "rootPath", "rootpath", "v0"),
 }
 REMEDY: Final = "mend these names; if one belongs to another system, add it to ELSEWHERE"
 MENTION: Final = re.compile(r"(?<!`)`([A-Za-z_][\w.]*(?:/[\w./-]*)?)(?:\([^`\n]*\))?`(?!`)")
