@@ -63,7 +63,7 @@ async def test_single_frame_broadcast_saves_no_record_and_leaves_none() -> None:
     assert set(world.in_logs().copies.values()) == {1}
 
 
-async def test_its_key_is_held_meanwhile_and_goes_to_the_next_waiter() -> None:
+async def test_key_goes_to_the_next_waiter() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         call = await under_way(life)
@@ -79,7 +79,7 @@ async def test_its_key_is_held_meanwhile_and_goes_to_the_next_waiter() -> None:
         assert [first.broadcast_id, *ids] == sorted({first.broadcast_id, *ids})
 
 
-async def test_it_is_listed_and_watched_like_any_other() -> None:
+async def test_single_frame_broadcast_is_listed_and_watched() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         call = await under_way(life)
         watching = asyncio.create_task(life.broadcast.block_until_resource_key_ack_all(KEY))
@@ -96,7 +96,7 @@ async def test_it_is_listed_and_watched_like_any_other() -> None:
         assert life.asked_again == 0
 
 
-async def test_it_can_be_aborted() -> None:
+async def test_single_frame_broadcast_can_be_aborted() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         call = await under_way(life)

@@ -115,7 +115,7 @@ async def test_failure_between_two_operations_leaves_no_half_vchannel() -> None:
     assert (await loaded(kv)).records == directory.saved
 
 
-async def test_what_comes_while_a_turn_is_saved_is_not_counted_to_it() -> None:
+async def test_requests_during_a_save_join_the_next() -> None:
     """A reader in another process would consider a vchannel that is below the shown counter, but not shown, as dropped."""
 
     def note(info: VChannelInfo) -> None:

@@ -28,7 +28,7 @@ async def shown(data: Path, pchannel: str = "p0") -> VChannelMap:
     return changed[1]
 
 
-async def test_it_shows_what_there_is(data_dir: Path) -> None:
+async def test_map_shows_existing_vchannels(data_dir: Path) -> None:
     async with open_wal(data_dir, pchannels=2) as log:
         assert (await shown(data_dir)).records == {}
         made = await log.create_vchannel("a", pchannel="p0")
@@ -66,9 +66,7 @@ async def test_many_vchannels_cost_few_writes(data_dir: Path, monkeypatch: pytes
     assert 2 < len(written) < 150, "200 turns each saved some"
 
 
-async def test_what_cannot_be_written_lags_and_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_write_of_a_map_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_keeper, "RETRY_S", 0.01)
     folder = tmp_path / "p0"
     directory = VChannelDirectory(MemoryKV())
@@ -118,7 +116,7 @@ async def test_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monk
             assert [message.payload async for message in scanner] == [b"3"]
 
 
-async def test_what_is_made_where_a_reader_would_not_look_is_shown_first(data_dir: Path) -> None:
+async def test_vchannel_on_unexpected_pchannel_is_shown_first(data_dir: Path) -> None:
     async with open_wal(data_dir, pchannels=2) as log:
         for number in range(8):
             made = await log.create_vchannel(f"v{number}", pchannel="p1")

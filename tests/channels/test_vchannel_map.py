@@ -33,7 +33,7 @@ HERE = Path("vchannels")
 
 
 @given(MAPS)
-def test_it_comes_back(content: VChannelMap) -> None:
+def test_vchannel_map_round_trips(content: VChannelMap) -> None:
     assert VChannelMap.decode(content.encode(), HERE) == content
 
 

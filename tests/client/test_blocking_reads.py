@@ -41,7 +41,7 @@ def settings(place: ServedPlace) -> Settings:
     return Settings(token=place.token)
 
 
-def test_they_give_what_a_scanner_of_the_journal_gives(data_dir: Path) -> None:
+def test_blocking_reads_equal_a_scanner_of_the_journal(data_dir: Path) -> None:
     """This holds from every position, and in the current incarnation of a vchannel."""
     data = str(data_dir)
     write_mixture(data, Random(3), steps=80)
@@ -70,7 +70,7 @@ def test_they_give_what_a_scanner_of_the_journal_gives(data_dir: Path) -> None:
             assert [row["payload"] for batch in batches for row in batch.to_pylist()] == payloads
 
 
-def test_one_follows_a_server_that_is_killed(data_dir: Path) -> None:
+def test_blocking_read_outlives_a_killed_server(data_dir: Path) -> None:
     """Each message once and in order, whatever the reader was doing; a timeout without a server does not end the read."""
 
     def patiently(messages: bridge.Iteration) -> ImmutableMessage:
@@ -172,7 +172,7 @@ def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, 
     assert error.value.earliest == ids[5]
 
 
-def test_it_moves_to_a_vchannel_and_ends_with_its_drop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
+def test_blocking_read_ends_with_its_vchannels_drop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     """The vchannel is created on the other pchannel than the one that an append would choose."""
     with bridge.iterate(place.location, "later", timeout_s=WAIT_S, settings=settings) as messages:
         with pytest.raises(TimeoutError):
@@ -191,7 +191,7 @@ def test_it_moves_to_a_vchannel_and_ends_with_its_drop(place: ServedPlace, log: 
         assert [message.payload for message in again] == [b"p1"]
 
 
-def test_one_that_is_forgotten_ends_its_loop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
+def test_collected_iteration_ends_its_loop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
     def until(condition: Callable[[], bool]) -> None:
         end = time.monotonic() + WAIT_S
         while not condition():

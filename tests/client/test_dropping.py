@@ -67,7 +67,7 @@ def directory(log: WALAccesser) -> RemoteDirectory:
     return engine._directory
 
 
-async def test_what_was_dropped_is_forgotten_when_the_call_returns(
+async def test_dropped_vchannel_is_forgotten_at_return(
     log: WALAccesser, name: str, dropping: Drop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the watch, the client takes no body for the old channel, and its next message is in a new one."""

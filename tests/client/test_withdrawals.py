@@ -107,7 +107,7 @@ async def test_sequence_of_a_producer_goes_on_without_its_caller(log: WALAccesse
 
 
 @pytest.mark.parametrize("name", ["known", "not located"])
-async def test_what_was_not_sent_is_not_sent_any_more(server: Child, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsent_append_is_withdrawn(server: Child, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The close has nothing to wait for: it would hang if it did."""
     monkeypatch.setattr("wal.client.log.UNREACHED_S", HOUR_S)
     monkeypatch.setattr(producer, "QUIET_S", HOUR_S)

@@ -79,7 +79,7 @@ def test_killer_is_condemned_alone() -> None:
     assert handled == {1}
 
 
-def test_what_is_taken_back_runs_only_after_another_hand_out() -> None:
+def test_returned_message_needs_another_start() -> None:
     """All bodies have one lane, so the table keeps them as numbers (`wal/consumers/stretch.py`)."""
     table = Deliveries(ConsumerPlan(1, "vchannel"), incarnation=7, lane="a")
     table.take(deliveries("aaaaaa"))

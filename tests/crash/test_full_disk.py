@@ -88,7 +88,7 @@ async def test_service_that_is_killed_again_and_again_on_a_full_disk_opens_each_
         assert numbers(await payloads(log, "orders")) == list(range(acknowledged))
 
 
-async def test_what_is_known_of_keys_does_not_keep_room_from_being_made(disk: Path) -> None:
+async def test_keys_do_not_prevent_freeing_space(disk: Path) -> None:
     """Segments are removed only once a checkpoint, which is a separate file, has the keys of their events."""
     acknowledged = await fill_and_kill(disk, keyed=True)
     for _ in range(2):

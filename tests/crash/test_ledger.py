@@ -168,7 +168,7 @@ def test_each_damage_is_seen(subtests: pytest.Subtests) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 3, 7])
-def test_what_was_read_once_stays(at: int) -> None:
+def test_messages_read_once_stay(at: int) -> None:
     ledger, log = _story()
     ledger.check(log)
     del log["p-0"][at]

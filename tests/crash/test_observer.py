@@ -122,7 +122,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
             await reader.until(numbers.following - 1)
 
 
-async def test_what_killed_writers_acknowledged_is_read(data_dir: Path) -> None:
+async def test_messages_acknowledged_by_killed_writers_are_read(data_dir: Path) -> None:
     """A lasting reader also gets vchannels that were created a moment before the kill, and the messages of the next writer."""
 
     async def create_vchannels(directory: Path, number: int) -> None:

@@ -27,7 +27,7 @@ def page() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
+def test_reader_of_the_page_reads_golden_frames(page: dict[str, Any], case: str) -> None:
     SAID = json.loads((path_of("plain").parent / "frame_v1.json").read_text(encoding="utf-8"))
     kinds = {kind.name: int(kind) for kind in RunKind}
     said = SAID[case]
@@ -61,7 +61,7 @@ def test_it_reads_every_golden_frame(page: dict[str, Any], case: str) -> None:
 
 @pytest.mark.parametrize("copies", [[], ["b", "d"], ["a", "b", "c", "d"]])
 @pytest.mark.parametrize("keys", [(), (ResourceKey("table", "shop", shared=True),)])
-def test_it_reads_every_form_of_a_broadcasts_header(page: dict[str, Any], copies: list[str], keys: tuple[ResourceKey, ...]) -> None:
+def test_reader_of_the_page_reads_broadcast_headers(page: dict[str, Any], copies: list[str], keys: tuple[ResourceKey, ...]) -> None:
     header = BroadcastHeader(7, ("a", "b", "c", "d"), keys, False)
     number, names, found, needs_ack = page["broadcast_header"](header.to_bytes(copies), copies)
     assert (number, names, needs_ack) == (7, ["a", "b", "c", "d"], False)

@@ -55,7 +55,7 @@ async def test_loop_is_the_one_that_was_chosen(request: pytest.FixtureRequest) -
 
 
 @pytest.mark.one_loop
-async def test_one_loop_is_enough_where_a_test_says_so() -> None:
+async def test_marked_test_runs_on_one_loop() -> None:
     assert conftest.SOAK or not isinstance(asyncio.get_running_loop(), uvloop.Loop)
 
 
@@ -68,5 +68,5 @@ def test_processes_share_what_they_compile(tmp_path: Path) -> None:
     assert Path(cached).exists()
 
 
-def test_there_is_no_long_form_unless_asked_for(soak: int) -> None:
+def test_long_form_needs_a_soak(soak: int) -> None:
     assert soak == (conftest.SOAK_FACTOR if conftest.SOAK else 1)

@@ -41,7 +41,7 @@ def real_names(page: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=IDS)
-async def test_its_code_runs_and_prints_what_it_says(
+async def test_code_of_a_page_prints_its_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)

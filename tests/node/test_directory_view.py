@@ -34,7 +34,7 @@ async def view(kv: KVBase) -> AsyncIterator[DirectoryView]:
     await view.close()
 
 
-async def test_it_follows_what_is_saved_and_removed(kv: KVBase, view: DirectoryView) -> None:
+async def test_view_follows_saved_and_removed_records(kv: KVBase, view: DirectoryView) -> None:
     changes: list[tuple[VChannelInfo | None, VChannelInfo | None]] = []
     view.on_changed = lambda before, now: changes.append((before, now))
     assert view.records == {"a": VChannelInfo("a", "p0", 1)}
@@ -61,7 +61,7 @@ async def test_older_incarnation_replaces_no_later_one(kv: KVBase, view: Directo
     assert view.records["a"].incarnation == 7
 
 
-async def test_one_that_was_ended_here_does_not_come_back_with_its_record(kv: KVBase, view: DirectoryView) -> None:
+async def test_ended_vchannel_ignores_its_late_record(kv: KVBase, view: DirectoryView) -> None:
     view.forget(view.records["a"])
     assert await view.look_up("a") is None
     await view.catch_up()

@@ -49,7 +49,7 @@ async def test_stalled_connection_is_given_up(log: WALAccesser, proxy: Proxy, se
     assert await stored(served) == expected == read
 
 
-async def test_what_arrives_late_is_not_executed(log: WALAccesser, proxy: Proxy, served: Serving) -> None:
+async def test_late_requests_are_not_executed(log: WALAccesser, proxy: Proxy, served: Serving) -> None:
     """Once a caller was told that the outcome is unknown, the log says whether the message is in it: it does not come later."""
     await log.raw_append(Message("orders", b"first"))
     calls = served.node.draining.calls

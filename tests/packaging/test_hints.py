@@ -74,7 +74,7 @@ def test_hints_of_the_code_come_from_one_place() -> None:
 
 
 @pytest.mark.parametrize(("package", "extra", "code"), MISSING)
-def test_what_is_missing_is_told_with_a_command_that_works(package: str, extra: str, code: str, tmp_path: Path) -> None:
+def test_missing_package_is_named_with_working_command(package: str, extra: str, code: str, tmp_path: Path) -> None:
     # The packages that have other names than their modules.
     packages = {"google.protobuf": "protobuf", "grpc": "grpcio", "pulsar": "pulsar-client", "yaml": "PyYAML"}
     missing = f"import sys\nsys.modules[{package!r}] = None\n{code.format(place=tmp_path / 'data')}"
@@ -104,5 +104,5 @@ def test_examples_use_a_directory_each() -> None:
         assert set(re.findall(r"\bdata/[\w/]*", path.read_text())) <= {own}, path
 
 
-def test_what_every_program_needs_has_no_more_than_three_packages() -> None:
+def test_core_needs_at_most_three_packages() -> None:
     assert {re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]} == {"anyio", "google-crc32c", "msgspec"}

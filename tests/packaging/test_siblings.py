@@ -78,7 +78,7 @@ def test_package_that_hides_ours_is_named(environment: Environment, tmp_path: Pa
     assert "take its directory off the path" in said
 
 
-def test_one_that_was_imported_before_is_told_too(environment: Environment, tmp_path: Path) -> None:
+def test_earlier_import_of_a_sibling_is_reported(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "broadcaster.py").write_text(FOREIGN)
     first = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import broadcaster; sys.path.pop(0); import wal"
     assert f"ImportError: the package 'broadcaster' at {tmp_path}/broadcaster.py" in environment.run(first).stderr

@@ -44,7 +44,7 @@ async def until_ended(log: WALAccesser) -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_is_logged_with_vchannel_cursor_message_id_and_traceback(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_error_is_logged_with_its_message(ended: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     async with ended.read("orders", follow=False) as scanner:
         failing = await anext(scanner)
     scanner = ended.read("orders", cursor="billing", handler=fails)

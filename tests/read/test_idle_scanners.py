@@ -162,21 +162,21 @@ async def holds(log: WALAccesser, make: Make, tick: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "filters", "cursor", *(pytest.param(kind, marks=FURTHER) for kind in ("several", "with ticks"))])
-async def test_it_keeps_nothing_of_the_files_that_it_caught_up_from(data_dir: Path, kind: str) -> None:
+async def test_idle_scanner_releases_the_files_read(data_dir: Path, kind: str) -> None:
     async with open_wal(data_dir) as log:
         tick = await append_everywhere(log)
     async with open_wal(data_dir) as log:
         await holds(log, KINDS[kind], tick)
 
 
-async def test_it_keeps_nothing_in_a_process_that_only_reads(data_dir: Path) -> None:
+async def test_idle_scanner_releases_files_in_a_reader_process(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         tick = await append_everywhere(log)
     async with open_wal(data_dir, read_only=True) as log:
         await holds(log, KINDS["plain"], tick)
 
 
-async def test_it_keeps_nothing_of_the_window_of_recent_frames(tmp_path: Path) -> None:
+async def test_idle_scanner_releases_recent_frames(tmp_path: Path) -> None:
     WOKEN = 25
 
     async def each_is_small(each: Callable[[], float]) -> None:
@@ -218,7 +218,7 @@ async def test_it_keeps_nothing_of_the_window_of_recent_frames(tmp_path: Path) -
         await each_is_small(lambda: (memory() - before) / WOKEN - consumers)
 
 
-async def test_what_a_consumer_was_handed_is_its_own(data_dir: Path) -> None:
+async def test_delivered_messages_belong_to_their_consumer(data_dir: Path) -> None:
     """A frame with thousands of messages for one vchannel, read message by message and page by page: at the tail none of them is kept."""
     async with open_wal(data_dir) as log:
         results = await asyncio.gather(*(log.append_nowait(Message("big", bytes(100))) for _ in range(5_000)))

@@ -87,7 +87,7 @@ async def test_slow_one_holds_nobody_up(log: WALAccesser) -> None:
         assert late == [*range(200), -1]
 
 
-async def test_they_come_and_go(log: WALAccesser, soak: int) -> None:
+async def test_scanners_start_and_stop_under_load(log: WALAccesser, soak: int) -> None:
     """Each scanner begins at the latest position when it enters, and leaves at any moment: its messages have no gap."""
     ended = asyncio.Event()
 

@@ -279,7 +279,7 @@ async def test_followers_end_with_closed_error(location: str) -> None:
             pass
 
 
-async def test_what_was_appended_before_close_is_still_delivered_to_followers(location: str) -> None:
+async def test_followers_get_appends_before_close(location: str) -> None:
     log = await open_wal(location)
     async with log.read("orders") as scanner:
         await log.append_bulk([Message("orders", b"%d" % number) for number in range(5)])

@@ -87,7 +87,7 @@ def test_name_is_bound_before_anything_is_shared() -> None:
     assert shared.assemble(frame, ORIGIN, Selection({"a": None}, floor=4), EventFilter()) == []
 
 
-def test_what_is_kept_has_a_bound_with_any_number_of_selections() -> None:
+def test_shared_messages_have_a_bound() -> None:
     """Each of a thousand selections holds the same large message: their lists leave again, oldest first."""
     large = Row(("a", 1), bytes(50_000), 2, {})
     frame, _ = build([("plain", [large], ())])

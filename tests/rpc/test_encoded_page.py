@@ -35,7 +35,7 @@ def encoded(found: list[EncodedFrame], names: frozenset[str] | None, position: i
 
 
 @given(st.lists(frames(), max_size=3), wanted_names, st.integers(0, 2**64 - 30))
-def test_it_is_the_generated_message(found: list[EncodedFrame], names: frozenset[str] | None, position: int) -> None:
+def test_encoded_page_equals_the_generated_message(found: list[EncodedFrame], names: frozenset[str] | None, position: int) -> None:
     ours, generated = encoded(found, names, position)
     sent = EncodedPage.FromString(ours.SerializeToString())
     assert frames_pb2.FramePage.FromString(sent.data) == frames_pb2.FramePage.FromString(generated)

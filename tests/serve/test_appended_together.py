@@ -51,7 +51,7 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
     assert await stored(served, "orders") == [b"first", *(b"%d" % number for number in range(count)), b"last"]
 
 
-async def test_one_message_that_is_too_large_leaves_the_others_alone() -> None:
+async def test_too_large_message_fails_alone() -> None:
     async with serving(message_bytes_max=1000) as served, connected(served.address) as connection:
         await served.log.submit(CreateVChannel("orders"))
         stream = await opened(connection)

@@ -86,7 +86,7 @@ async def test_four_policies(served: Serving, foreign: Foreign) -> None:
     assert await everything.payloads(1) == [b"5"]
 
 
-async def test_what_is_delivered_is_what_was_appended(served: Serving, foreign: Foreign) -> None:
+async def test_delivered_messages_equal_appended_ones(served: Serving, foreign: Foreign) -> None:
     (result,) = await put(served, Message("orders", b"x", message_type=MessageType.DELETE, properties={"who": "me"}))
     found = await (await reader(foreign, "orders")).next()
     assert found.id.id == bytes(result.message_id)

@@ -81,7 +81,7 @@ async def test_change_that_has_begun_is_waited_for(served: Serving, monkeypatch:
     await creating
 
 
-async def test_what_is_remembered_is_bounded(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_sessions_are_bounded(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session that was silent longest is forgotten."""
     monkeypatch.setattr(fence, "SESSIONS_MAX", 2)
     for session in ("a", "b", "a", "c"):

@@ -202,7 +202,7 @@ NEGATIVE = base64.b64encode(b"\x08" + varint(-5)).decode()
         ({"_tx": "own", "_ik": "key"}, INVALID, "'_ik' of a message on the wire"),
     ],
 )
-async def test_one_wrong_message_leaves_the_transaction_open(
+async def test_wrong_message_leaves_the_transaction_open(
     served: Serving, producer: Producer, properties: dict[str, str], code: StreamingCode | None, words: str
 ) -> None:
     txn = await producer.begin("a")
@@ -217,7 +217,7 @@ async def test_one_wrong_message_leaves_the_transaction_open(
     assert await stored(served, "a") == [b"x"]
 
 
-async def test_its_bounds_are_those_of_every_transaction(contract: Contract) -> None:
+async def test_message_transactions_have_the_usual_bounds(contract: Contract) -> None:
     async with serving(txn_bytes_max=1000, txn_bodies_max=3) as served, Foreign(served.address, contract) as foreign:
         producer = await Producer.open(foreign)
         txn = await producer.begin("a")

@@ -52,7 +52,7 @@ async def test_producers_have_ids_of_their_own(foreign: Foreign) -> None:
         ({"_vc": "x" * 600}, "vchannel"),
     ],
 )
-async def test_one_bad_message_is_an_error_of_its_own(served: Serving, foreign: Foreign, properties: dict[str, str], words: str) -> None:
+async def test_bad_message_gets_its_own_error(served: Serving, foreign: Foreign, properties: dict[str, str], words: str) -> None:
     call = foreign.produce(await foreign.assigned())
     await call.read()
     bad = foreign.message("orders", b"bad")

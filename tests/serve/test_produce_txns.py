@@ -112,7 +112,7 @@ async def test_exclusive_message_ends_it(served: Serving, client: Client) -> Non
         await client.commit(txn, ["a"], Message("a", b"1"))
 
 
-async def test_its_lease_and_its_bounds() -> None:
+async def test_transaction_has_a_lease_and_bounds() -> None:
     async with (
         serving(txn_bytes_max=1000, txn_bodies_max=5, open_txn_bytes_max=1500, time_tick_interval_s=0.01) as served,
         connected(served.address) as connection,

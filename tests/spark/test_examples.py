@@ -89,7 +89,7 @@ def test_demo_without_a_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         spark_problem()
 
 
-def test_it_is_imported_without_pyspark() -> None:
+def test_format_is_imported_without_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
         "from examples.flights.spark_check import spark_problem\n"

@@ -95,7 +95,7 @@ def test_bad_call_of_foreach_batch_is_refused(subtests: pytest.Subtests) -> None
             foreach_batch(handler, **options)
 
 
-def test_it_can_be_pickled() -> None:
+def test_foreach_batch_can_be_pickled() -> None:
     made = foreach_batch(nothing, schema=StructType().add("a", "integer"), decode=json.loads, cursor="delays", path="data/")
     assert isinstance(pickle.loads(pickle.dumps(made)), ForeachBatch)
 

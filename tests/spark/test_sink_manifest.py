@@ -97,7 +97,7 @@ def test_flipped_bit_in_a_mark_is_damage(tmp_path: Path) -> None:
             call()
 
 
-def test_its_producer_is_named_from_the_query_and_changes_with_what_is_published() -> None:
+def test_producer_name_follows_query_and_progress() -> None:
     manifest = BatchManifest(WriteKey("query", 7), True, "abc", (StagedFile("f", 0, 3, 9, 100, 1), StagedFile("g", 1, 2, 4, 80, 2)))
     assert (manifest.chunks, manifest.rows) == (5, 13)
     assert manifest.producer == "wal.spark/query/7/abc/0"

@@ -40,7 +40,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 @given(CALLS)
-def test_it_is_a_sorted_map_without_case(calls: list[tuple[object, ...]]) -> None:
+def test_params_are_a_sorted_case_insensitive_map(calls: list[tuple[object, ...]]) -> None:
     table, model = GlobalParamsTable(), dict[str, str]()
     for call in calls:
         match call:

@@ -317,7 +317,7 @@ async def test_heartbeats_are_lines_of_json_in_order(dog: Watchdog, clock: Virtu
     assert all("\n" not in record.message for record in caplog.records)
 
 
-async def test_what_a_caller_does_wrong(dog: Watchdog, clock: VirtualClock) -> None:
+async def test_wrong_calls_are_refused(dog: Watchdog, clock: VirtualClock) -> None:
     dog.register(Component("a"))
     with pytest.raises(InvalidArgumentError, match=r"'b' is not registered \('a'\)"):
         dog.put_heartbeat(Beat("b"))

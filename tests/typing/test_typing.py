@@ -25,7 +25,7 @@ def mypy(*arguments: str | Path) -> str:
     return ran.stdout
 
 
-def test_what_is_right_and_what_is_wrong() -> None:
+def test_right_and_wrong_uses_are_told_apart() -> None:
     said = mypy(HERE / "right_uses.py", HERE / "wrong_uses.py")
     found = set(re.findall(r"(\w+)\.py:(\d+): error: .*\[([\w-]+)\]", said))
     wrong = (HERE / "wrong_uses.py").read_text().splitlines()

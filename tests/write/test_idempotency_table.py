@@ -416,7 +416,7 @@ def test_producer_whose_first_append_failed_takes_no_room() -> None:
     table.claim(SCOPES[0], ProducerKey("q", 1))
 
 
-def test_one_producer_may_fill_all_the_room_in_flight() -> None:
+def test_producer_may_fill_the_room_in_flight() -> None:
     """The table searches for no claim: otherwise this would take minutes."""
     table = new_table()
     count = 50_000

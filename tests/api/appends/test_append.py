@@ -173,7 +173,7 @@ async def test_no_room_in_flight_is_would_block_and_raw_append_waits(location: s
         log.append_nowait(Message("orders", b"there is room again"))
 
 
-async def test_one_message_larger_than_the_bound_still_goes(location: str) -> None:
+async def test_message_above_in_flight_bound_is_appended(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=1000) as log:
         await log.raw_append(Message("orders", bytes(50_000)))
         await log.append_nowait(Message("orders", bytes(50_000)))

@@ -53,7 +53,7 @@ async def test_conflict_writes_nothing(log: WALAccesser) -> None:
     await log.raw_append(order(b"3"), expected_last=conflict.last)
 
 
-async def test_one_of_several_writers_wins(log: WALAccesser) -> None:
+async def test_several_writers_have_one_winner(log: WALAccesser) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: log.raw_append(order(b"a"), expected_last=None),
         lambda: log.raw_append(order(b"b"), expected_last=None, idempotency_key="b"),

@@ -59,7 +59,7 @@ def test_schema_and_rows(data: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"types": [MessageType.DELETE]}, {"after": 4}, {"until": 6}])
-def test_it_holds_what_the_iterator_gives(data: str, options: dict[str, Any]) -> None:
+def test_batches_hold_the_iterators_messages(data: str, options: dict[str, Any]) -> None:
     write(data, 500)
     with bridge.iterate(data, "orders", follow=False) as messages:
         everything = list(messages)
@@ -93,7 +93,7 @@ def test_many_rows_of_all_sizes(data: str) -> None:
     assert ticks == sorted(set(ticks))
 
 
-def test_it_can_be_given_up(data: str) -> None:
+def test_batches_can_be_abandoned(data: str) -> None:
     write(data, 5000)
     batches = bridge.record_batches(data, "orders", follow=False)
     assert next(batches).num_rows > 0

@@ -28,7 +28,7 @@ def test_everything(data: str) -> None:
         assert list(messages) == []
 
 
-def test_it_gives_what_a_scanner_gives(data: str) -> None:
+def test_iteration_equals_a_scanner(data: str) -> None:
     write(data)
     with bridge.blocking(data) as log, log.read("orders", follow=False) as scanner:
         everything = list(scanner)
@@ -105,7 +105,7 @@ def test_closed_from_another_thread(data: str) -> None:
         messages.close()
 
 
-def test_it_resumes(data: str) -> None:
+def test_iteration_resumes(data: str) -> None:
     write(data)
     with bridge.iterate(data, "orders", follow=False) as messages:
         assert messages.position is None
@@ -192,7 +192,7 @@ def test_killed_writer_and_the_next(data: str) -> None:
             writer.kill_now()
 
 
-def test_one_that_is_overtaken_is_told_what_is_there(data: str) -> None:
+def test_overtaken_iteration_gets_earliest_event(data: str) -> None:
     """All messages that the iteration knew of are gone when it continues."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
 

@@ -106,7 +106,7 @@ async def test_mount_over_the_directory(data: str, tmp_path: Path, options: tupl
         assert await rest(again) == [0, 1, 2]
 
 
-async def test_what_was_moved_away_holds_all_that_was_acknowledged(data: str, tmp_path: Path) -> None:
+async def test_moved_directory_holds_all_acknowledged_messages(data: str, tmp_path: Path) -> None:
     log = await open_wal(data)
     acknowledged = 0
     Path(data).rename(tmp_path / "moved")

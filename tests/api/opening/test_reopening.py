@@ -65,7 +65,7 @@ async def test_number_of_pchannels_can_grow_but_not_shrink(data: str) -> None:
         assert await payloads(log, "new") == [b"1"]
 
 
-async def test_one_pchannel_when_nothing_is_said(data: str) -> None:
+async def test_default_is_one_pchannel(data: str) -> None:
     async with open_wal(data) as log:
         assert [pchannel.name for pchannel in log.statistics().pchannels] == ["p0"]
 

@@ -11,7 +11,7 @@ from wal import Secret
 from wal.runtime.secret import shown
 
 
-def test_it_shows_a_mask_and_gives_its_text() -> None:
+def test_secret_shows_a_mask_and_reveals_text() -> None:
     secret = Secret("hunter2")
     assert (repr(secret), str(secret), f"{secret:>5}", f"{secret!r}") == ("Secret('***')", "***", "  ***", "Secret('***')")
     assert secret.reveal() == "hunter2"
@@ -20,7 +20,7 @@ def test_it_shows_a_mask_and_gives_its_text() -> None:
     assert (str(url), repr(url), url.reveal()) == ("etcd://u:***@a/r", "Secret('etcd://u:***@a/r')", "etcd://u:hunter2@a/r")
 
 
-def test_it_is_compared_by_its_text_and_only_with_secrets() -> None:
+def test_secrets_compare_by_text_with_secrets_only() -> None:
     assert Secret("a") == Secret("a") == Secret("a", mask="…")
     assert Secret("a") != Secret("b")
     assert Secret("a") != "a"
@@ -30,7 +30,7 @@ def test_it_is_compared_by_its_text_and_only_with_secrets() -> None:
     assert not Secret("")
 
 
-def test_it_cannot_be_changed_and_can_be_copied() -> None:
+def test_secret_is_immutable_and_copyable() -> None:
     secret = Secret("a", mask="b")
     for name in ("_text", "_mask", "text"):
         with pytest.raises(AttributeError):

@@ -207,7 +207,7 @@ def test_other_locations_list_the_known_forms(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 5, b"data", ["data"]])
-def test_what_is_no_location(odd: object) -> None:
+def test_invalid_locations_are_refused(odd: object) -> None:
     with pytest.raises(TypeError):
         open_wal(odd)
 

@@ -24,12 +24,12 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize(("name", "value"), DEFAULTS.items())
-def test_its_default(name: str, value: object) -> None:
+def test_retention_is_off_by_default(name: str, value: object) -> None:
     assert getattr(Settings(), name) == value
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_it_is_read_from_everywhere(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_is_read_from_every_source(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wal.toml"
     file.write_text(f"{name} = 70\n")
     assert getattr(Settings.load(file), name) == 70

@@ -55,7 +55,7 @@ async def test_without_bodies_it_is_delivered_as_a_committed_one_is(log: WALAcce
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(groups=st.lists(st.one_of(BODIES, WIDE), min_size=1, max_size=4))
-def test_it_equals_a_transaction_of_single_appends(groups: list[list[Body]]) -> None:
+def test_append_txn_equals_single_appends(groups: list[list[Body]]) -> None:
     """However its bodies are given, readers see the same, and the log counts the same."""
 
     async def one_by_one(log: WALAccesser, names: Sequence[str], bodies: list[Body]) -> None:
@@ -163,7 +163,7 @@ async def test_wrong_arguments(log4: WALAccesser) -> None:
     assert await payloads(log4, ["a", "b"]) == []
 
 
-async def test_it_cannot_be_written_where_nothing_can(data: str) -> None:
+async def test_append_txn_fails_on_read_only_logs(data: str) -> None:
     async with open_wal(data) as log:
         await log.append_txn("orders", [b"1"])
         async with open_wal(data, read_only=True) as reader:
@@ -217,7 +217,7 @@ async def test_calls_in_flight_share_their_result_and_its_failure(log: WALAccess
     assert grouped(await read_all(log, "orders")) == [[b"0"], [b"p"], [b"p"]]
 
 
-async def test_it_waits_for_its_barrier_and_spans_nothing_meanwhile(log: WALAccesser) -> None:
+async def test_append_txn_waits_for_its_barrier(log: WALAccesser) -> None:
     """An exclusive message fails an open transaction; one that begins with its commit comes after the message."""
     await made_on(log, "p0", "a", "b")
     tick = await log.allocate_time_tick()
@@ -233,7 +233,7 @@ async def test_it_waits_for_its_barrier_and_spans_nothing_meanwhile(log: WALAcce
 
 
 @pytest.mark.inside
-async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
+async def test_waiting_append_txn_ends_with_its_vchannel(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     tick = await log.allocate_time_tick()
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
@@ -247,7 +247,7 @@ async def test_one_that_waits_ends_with_any_of_its_vchannels(log: WALAccesser) -
 
 
 @pytest.mark.inside
-async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -> None:
+async def test_vchannel_dropped_before_the_turn_fails(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     dropping = start(log.drop_vchannel("b"))
     wide = start(log.append_txn(["a", "b"], [Message("a", b"1")]))
@@ -259,7 +259,7 @@ async def test_one_whose_vchannel_is_dropped_before_its_turn(log: WALAccesser) -
 
 
 @pytest.mark.inside
-async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_append_txn_claims_its_key_once(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     for failure in (None, errors.StorageError("the limit cannot be saved")):
         gate = SavingGate(local(log), monkeypatch)
@@ -282,7 +282,7 @@ async def test_it_waits_for_ticks_and_claims_its_key_once(log: WALAccesser, monk
     assert local(log).node.in_flight.size == 0
 
 
-async def test_it_waits_for_room(location: str) -> None:
+async def test_append_txn_waits_for_room(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=3000) as log:
         calls = [log.append_txn("orders", [b"%d|%d" % (n, at) + bytes(400) for at in range(3)]) for n in range(30)]
         results = await asyncio.gather(*calls)

@@ -101,7 +101,7 @@ async def test_ending_it_inside_is_fine(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"1", b"3"]
 
 
-async def test_it_ends_once(log: WALAccesser) -> None:
+async def test_transaction_ends_once(log: WALAccesser) -> None:
     for end in ("commit", "rollback"):
         txn = await log.txn("orders")
         await txn.append(b"1")

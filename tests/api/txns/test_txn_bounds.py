@@ -29,7 +29,7 @@ async def test_timer_ends_it(location: str) -> None:
     await log.close()
 
 
-async def test_it_is_judged_at_the_call_too() -> None:
+async def test_keepalive_is_checked_at_the_call() -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, time_tick_interval_s=100.0)
     appended, committed = await log.txn("orders", keepalive=2.0), await log.txn("orders", keepalive=2.0)

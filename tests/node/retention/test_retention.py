@@ -126,7 +126,7 @@ async def test_by_age(data: str) -> None:
         assert late[0].time_tick > results[-1].time_tick
 
 
-async def test_what_is_young_stays(data: str) -> None:
+async def test_young_segments_stay(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_s=3600.0) as log:
         await fill(log, 6)
         for _ in range(3):
@@ -271,7 +271,7 @@ async def test_cursor_holds_its_own_pchannel(log4: WALAccesser) -> None:
     assert await rest(log4, "a") == [0, 1, 2, 3, 4]
 
 
-async def test_it_says_where_it_stands(log: WALAccesser) -> None:
+async def test_retention_reports_its_state(log: WALAccesser) -> None:
     results = await numbered(log, 10)
     await take(log, 3, cursor="billing")
     told = await log.retention()

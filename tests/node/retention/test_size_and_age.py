@@ -135,7 +135,7 @@ async def test_retention_by_age_keeps_young_events(location: str) -> None:
 
 
 @pytest.mark.inside
-async def test_its_turn_comes_by_itself(location: str) -> None:
+async def test_retention_runs_periodically(location: str) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=100.0)
     results = await fill(log, 8)
@@ -247,7 +247,7 @@ async def test_reader_at_the_tail_is_not_disturbed(location: str) -> None:
 
 @pytest.mark.inside
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
-async def test_it_holds_while_the_clocks_disagree(location: str, jump_s: float, caplog: pytest.LogCaptureFixture) -> None:
+async def test_retention_pauses_while_the_clocks_disagree(location: str, jump_s: float, caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0)
     await fill(log, 8)

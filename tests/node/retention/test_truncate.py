@@ -21,7 +21,7 @@ async def numbers(log: WALAccesser, name: str = "orders", **options: object) -> 
 
 
 @pytest.mark.on_pulsar
-async def test_it_is_inclusive_and_exact_within_a_frame(log: WALAccesser) -> None:
+async def test_truncation_is_exact_within_a_frame(log: WALAccesser) -> None:
     results = await numbered(log, 20)
     for number in (0, 7, 7, 3, 18):
         await log.truncate(up_to=results[number].message_id)
@@ -112,7 +112,7 @@ async def test_wrong_ids(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == [b"1"]
 
 
-async def test_it_survives_reopening(data: str) -> None:
+async def test_truncation_survives_reopening(data: str) -> None:
     async with open_wal(data, segment_bytes=1 << 20) as log:
         results = await numbered(log, 5000, size=1000)
         await log.truncate(up_to=results[3333].message_id)

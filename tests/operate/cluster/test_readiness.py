@@ -19,7 +19,7 @@ ASSIGNING = msgspec.structs.replace(ASSIGNED, state=AssignmentState.ASSIGNING)
 LIVE = {7: ""}
 
 
-def test_what_is_assigned_is_ready() -> None:
+def test_assigned_pchannels_are_ready() -> None:
     assert Placement().look({"p0": ASSIGNED}, LIVE, 0.0) == ""
 
 

@@ -78,7 +78,7 @@ async def test_copy_is_of_one_tick_while_clients_write(tmp_path: Path) -> None:
         assert (await log.append("v0", b"new")).time_tick > given > result.tick
 
 
-async def test_what_a_client_cannot_know_is_refused_or_left_out(tmp_path: Path) -> None:
+async def test_state_hidden_from_clients_is_refused_or_omitted(tmp_path: Path) -> None:
     source = tmp_path / "source"
     async with open_wal(source) as log:
         await log.append("in", b"0")

@@ -57,7 +57,7 @@ def framed(body: bytes, *, version: int = 1) -> bytes:
     return head + struct.pack("<II", google_crc32c.value(head + body), 0) + body
 
 
-def test_it_is_small() -> None:
+def test_encoded_cursor_is_small() -> None:
     assert len(encode_pin(Pin(cursor()))) < 300
 
 

@@ -46,7 +46,7 @@ async def test_without_a_saved_position_the_policy_decides(log: WALAccesser) -> 
         assert await rest(log, cursor="new", deliver_policy=policy) == [4], "what was saved wins"
 
 
-async def test_it_saves_behind_what_was_handed_over_by_pages(log: WALAccesser) -> None:
+async def test_save_covers_pages_handed_over(log: WALAccesser) -> None:
     await numbered(log, 100)
     async with log.read("orders", cursor="pages") as scanner:
         pages = scanner.batches(size_max=7)
@@ -110,7 +110,7 @@ async def test_handler_can_save(log: WALAccesser) -> None:
     assert left in ([2, 3, 4, 5], [3, 4, 5]), "saved in the middle of the third: neither after it nor before it"
 
 
-async def test_it_is_of_its_vchannels(log4: WALAccesser) -> None:
+async def test_cursor_belongs_to_its_vchannel_set(log4: WALAccesser) -> None:
     await made_on(log4, "p1", "a", "b", "c")
     for name in ("a", "b"):
         await numbered(log4, 3, name)
@@ -131,7 +131,7 @@ async def test_it_is_of_its_vchannels(log4: WALAccesser) -> None:
     assert [info.name for info in await log4.cursors()] == ["other"], "without vchannels: all of that name, no other"
 
 
-async def test_what_it_says_of_itself(log: WALAccesser) -> None:
+async def test_cursor_info_has_every_field(log: WALAccesser) -> None:
     await numbered(log, 10)
     async with log.read("orders", cursor="billing") as scanner:
         for _ in range(4):
@@ -151,7 +151,7 @@ async def test_what_it_says_of_itself(log: WALAccesser) -> None:
         lagging.stale = True  # type: ignore[misc]
 
 
-async def test_it_moves_over_what_holds_nothing_for_its_reader(log: WALAccesser) -> None:
+async def test_cursor_passes_messages_of_other_vchannels(log: WALAccesser) -> None:
     """A vchannel is quiet and another one busy: the cursor of the quiet one's reader does not hold the log."""
     await numbered(log, 1, "quiet")
     async with log.read("quiet", cursor="slow") as scanner:
@@ -209,7 +209,7 @@ async def test_transaction_is_passed_whole(log: WALAccesser) -> None:
     assert await rest(log, cursor="billing") == [3, 4]
 
 
-async def test_it_survives_reopening(data: str) -> None:
+async def test_cursor_survives_reopening(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 5)
         await take(log, 2, cursor="billing")
@@ -254,7 +254,7 @@ async def test_save_after_the_drop_makes_no_cursor_for_the_new_one(log: WALAcces
 
 
 @pytest.mark.parametrize("bound", [{"cursor_lag_bytes_max": 1 << 20}, {"cursor_age_max_s": 0.2}])
-async def test_it_turns_stale_over_its_bound(location: str, bound: dict[str, Any]) -> None:
+async def test_cursor_over_its_limit_turns_stale(location: str, bound: dict[str, Any]) -> None:
     async with open_wal(location, segment_bytes=1 << 20, **bound) as log:
         first = await numbered(log, 10)
         await take(log, 2, cursor="lazy")
@@ -311,7 +311,7 @@ async def test_saves_at_the_same_time_leave_one_of_them(log: WALAccesser) -> Non
         await scanner.close()
 
 
-async def test_one_deleted_under_its_reader_is_made_again_by_its_save(log: WALAccesser) -> None:
+async def test_save_recreates_a_deleted_cursor(log: WALAccesser) -> None:
     await numbered(log, 5)
     async with log.read("orders", cursor="billing") as scanner:
         await anext(scanner)

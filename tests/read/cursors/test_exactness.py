@@ -60,7 +60,7 @@ async def mixed(log: WALAccesser) -> list[bytes]:
     return bodies(await read_all(log, "orders"))
 
 
-async def test_it_goes_on_exactly_after_a_save_at_any_message(log: WALAccesser) -> None:
+async def test_reader_continues_exactly_after_any_save(log: WALAccesser) -> None:
     await log.create_vchannel("orders")
     await log.create_vchannel("other")
     everything = await mixed(log)
@@ -178,7 +178,7 @@ async def test_empty_log_can_be_saved(log: WALAccesser) -> None:
     assert await numbers(log, cursor="billing") == [0, 1, 2]
 
 
-async def test_it_is_exact_over_reopening(data: str) -> None:
+async def test_cursor_is_exact_over_reopening(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB) as log:
         await numbered(log, 3000, size=1000)
         position = await read_and_save(log, 1777)
@@ -309,7 +309,7 @@ async def test_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(lo
         assert await numbers(log, cursor=f"early {Latest()}") == [0, 1, 2]
 
 
-async def test_one_of_another_incarnation_of_the_log_is_an_error(tmp_path: Path) -> None:
+async def test_cursor_of_another_incarnation_is_an_error(tmp_path: Path) -> None:
     async with open_wal(str(tmp_path / "old")) as log:
         await numbered(log, 5)
     await read_and_save_beside(str(tmp_path / "old"), 2)
@@ -427,7 +427,7 @@ async def test_wall_clock_that_jumps_makes_none_stale(location: str, caplog: pyt
     await log.close()
 
 
-async def test_it_is_marked_without_being_asked_for(data: str) -> None:
+async def test_stale_cursor_is_marked_periodically(data: str) -> None:
     """The writer marks it, so that the cursor is stale for other processes too."""
     async with open_wal(data, cursor_lag_bytes_max=MIB) as log:
         await numbered(log, 10)

@@ -107,7 +107,7 @@ async def delete_cursor(line: Line, data: str, name: str) -> None:
         line.tell(len(await log.cursors()))
 
 
-async def test_one_that_turned_stale_is_stale_elsewhere(data: str) -> None:
+async def test_stale_cursor_is_stale_in_other_processes(data: str) -> None:
     async def read_stale(line: Line, data: str, cursor: str) -> None:
         async with open_wal(data, read_only=True) as log:
             try:

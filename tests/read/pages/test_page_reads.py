@@ -76,7 +76,7 @@ async def busy(reads: PageReads) -> list[asyncio.Task[FramePage]]:
     return first
 
 
-async def test_those_that_wait_at_one_position_share_a_read() -> None:
+async def test_readers_at_one_position_share_a_read() -> None:
     log = Log()
     reads = log.reader
     first = await busy(reads)

@@ -132,7 +132,7 @@ def test_room_for_a_frame_is_made_while_it_is_written() -> None:
     assert (len(recent), recent.start) == (3, 1)
 
 
-def test_one_frame_larger_than_the_window_leaves_it_empty() -> None:
+def test_oversized_frame_leaves_window_empty() -> None:
     maker = FrameMaker(1)
     recent = RecentFrames(0, bytes_max=1000)
     recent.add(512, maker.data(("a", bytes(5000))))

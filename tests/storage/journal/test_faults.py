@@ -62,7 +62,7 @@ async def test_last_frame_is_written_again_after_a_failed_sync(tmp_path: Path, w
         assert (frame.position, frame.next_position - frame.position) in again.written
 
 
-async def test_one_sync_a_frame(tmp_path: Path, write_path: WritePath) -> None:
+async def test_frame_has_one_sync(tmp_path: Path, write_path: WritePath) -> None:
     disk = FaultyDisk()
     maker = FrameMaker(1)
     async with journal(tmp_path, disk=disk, write_path=write_path) as log:

@@ -56,7 +56,7 @@ def wait(write: AsyncWrite) -> int:
 
 
 @pytest.mark.parametrize("length", [SECTOR, 3 * SECTOR, 64 << 10, 300 << 10])
-def test_it_writes_the_bytes_of_its_buffer(tmp_path: Path, direct: int, write: AsyncWrite, length: int) -> None:
+def test_aio_writes_its_buffer(tmp_path: Path, direct: int, write: AsyncWrite, length: int) -> None:
     """Also when the buffer has to grow."""
     data = os.urandom(length)
     begin(write, direct, data, 4096)

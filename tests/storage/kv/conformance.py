@@ -231,7 +231,7 @@ class KVConformance:
         assert await rooted.change_if({"a": "1"}, saves={"a": "3"}) is None
         assert await kv.load("below/a") == "3"
 
-    async def test_one_of_fifty_wins_each_round(self, kv: KVBase) -> None:
+    async def test_fifty_writers_have_one_winner_a_round(self, kv: KVBase) -> None:
         async with asyncio.timeout(60):
             for expected, value in [(None, "0"), ("0", "1"), ("1", "2")]:
                 won = await asyncio.gather(*(kv.compare_and_swap("a", expected, value, saves={f"{value}/{n}": "won"}) for n in range(50)))
@@ -281,7 +281,7 @@ class KVConformance:
         first, second, third = (event.revision for event in events)
         assert (second - first, third - second) == (3, 1)  # two saves in between; removing a missing key is no change
 
-    async def test_one_multi_operation_is_one_revision(self, kv: KVBase) -> None:
+    async def test_multi_operation_is_one_revision(self, kv: KVBase) -> None:
         await kv.multi_save({"p/gone": "x", "p/1": "x"})
         async with await kv.watch_with_prefix("p/") as watch:
             await kv.multi_save_and_remove({"p/b": "2", "p/a": "1", "q": "x"}, ["p/missing", "p/gone"])

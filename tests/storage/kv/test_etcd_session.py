@@ -175,7 +175,7 @@ async def test_ttl_that_leaves_no_time_is_refused(kv: EtcdKV) -> None:
 # -- elections
 
 
-async def test_one_leads_at_a_time_in_the_order_of_candidature(kv: EtcdKV, etcd_address: str) -> None:
+async def test_candidates_lead_one_by_one(kv: EtcdKV, etcd_address: str) -> None:
     leading: list[str] = []
     tokens: list[int] = []
 

@@ -248,7 +248,7 @@ async def test_bad_bounds(path: Path, bounds: dict[str, Any]) -> None:
     assert files(path.parent) == []
 
 
-async def test_one_owner_at_a_time(path: Path) -> None:
+async def test_sqlite_file_has_one_owner(path: Path) -> None:
     async with await SqliteKV.open(path) as kv:
         with pytest.raises(LockedError, match="one owner"):
             await SqliteKV.open(path)

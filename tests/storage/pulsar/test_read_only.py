@@ -33,7 +33,7 @@ async def take(scanner: Scanner, count: int) -> list[bytes]:
         return [(await anext(scanner)).payload for _ in range(count)]
 
 
-async def test_what_is_durable_is_read_and_followed(log_at: tuple[str, dict[str, Any]]) -> None:
+async def test_durable_messages_are_read_and_followed(log_at: tuple[str, dict[str, Any]]) -> None:
     location, settings = log_at
     async with open_wal(location, **settings) as writer:
         first = await writer.raw_append(Message("orders", b"0"))

@@ -171,7 +171,7 @@ async def test_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_on
         await backend.close()
 
 
-async def test_one_reader_of_the_topic_serves_a_scan(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scan_uses_one_topic_reader(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that passes over what holds nothing for it, as a read of some vchannels does, while another scan goes on."""
     opened: list[int] = []
     open_reader = PulsarReader._open

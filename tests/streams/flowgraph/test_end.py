@@ -72,7 +72,7 @@ async def test_call_of_an_input_in_a_thread_is_waited_for() -> None:
     assert last.done == [1]
 
 
-async def test_what_was_given_before_a_failure_passes() -> None:
+async def test_ticks_before_a_failure_pass() -> None:
     numbers, last = Input(itertools.count(1)), Step("last", lambda tick: asyncio.sleep(0.001))
     graph = row(numbers, Step("first"), failing_at(5), last)
     with pytest.raises(NodeFailedError, match="node 'failing' failed at tick 5: FailingError: at 5") as raised:
@@ -314,7 +314,7 @@ async def test_commit_that_does_not_end_in_time_is_cancelled() -> None:
     assert "commit() was cancelled" in str(graph.error)
 
 
-async def test_what_does_not_end_in_time_is_cancelled() -> None:
+async def test_node_that_does_not_end_is_cancelled() -> None:
     clock = VirtualClock()
     numbers = Input([1, 2], endless=True)
 

@@ -231,7 +231,7 @@ async def test_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it(
 
 
 @pytest.mark.parametrize("thing", [None, 5, Giving, BaseNode(7)], ids=["none", "a number", "a class", "no name"])  # type: ignore[arg-type]
-def test_what_is_no_node_is_refused(thing: Any) -> None:
+def test_invalid_nodes_are_refused(thing: Any) -> None:
     with pytest.raises(TypeError, match="is not a node of a flow graph: give an object with a name and operate"):
         TimeTickedFlowGraph().add_node(thing)
 

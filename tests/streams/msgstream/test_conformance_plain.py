@@ -260,7 +260,7 @@ async def test_subscription_is_shared_or_locked(place: Place, opened: Opener) ->
 
 
 @pytest.mark.on_pulsar
-async def test_what_was_not_acknowledged_is_delivered_again(place: Place, opened: Opener) -> None:
+async def test_unacknowledged_messages_are_redelivered(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     await produce(producer, row(1))

@@ -157,7 +157,7 @@ def test_parts_of_one_message_for_one_producer_need_ids_of_their_own() -> None:
     assert len(by_rows([0, 0, 0], [0, 0, 0])[0]) == 3
 
 
-def test_what_was_sent_twice_may_be_repacked_and_sent_twice() -> None:
+def test_messages_sent_twice_are_repacked_twice() -> None:
     twice = [plain(msgstream.MsgType.FLUSH), plain(msgstream.MsgType.FLUSH)]
     for message in twice:
         message.id = 7

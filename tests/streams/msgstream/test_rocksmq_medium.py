@@ -68,7 +68,7 @@ async def test_position_is_below_the_first_message_that_no_stream_has_handled(mq
     assert await position(mq) == 9
 
 
-async def test_what_a_closed_consumer_had_goes_to_the_others(mq: RocksMQ) -> None:
+async def test_messages_of_a_closed_consumer_are_redistributed(mq: RocksMQ) -> None:
     medium = await filled(mq, 6)
     one, other = await medium.consumer("x", "g"), await medium.consumer("x", "g")
     taken = await one.receive(6)

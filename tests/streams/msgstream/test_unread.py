@@ -35,7 +35,7 @@ def test_fields_are_read_in_any_order(message: TsMsg, data: st.DataObject) -> No
 
 
 @given(rows, st.data())
-def test_what_was_changed_is_what_is_written(message: TsMsg, data: st.DataObject) -> None:
+def test_changed_fields_are_written(message: TsMsg, data: st.DataObject) -> None:
     unread = received(message)
     for name in data.draw(st.lists(st.sampled_from(["id", "timestamp", "collection_id", "trace_ctx"]))):
         value: Any = {"a": str(data.draw(st.integers()))} if name == "trace_ctx" else data.draw(st.integers(0, 1 << 40))

@@ -54,7 +54,7 @@ async def test_key_is_not_shown(log: WALAccesser) -> None:
     assert dict(message.properties) == {"a": "b"}
 
 
-async def test_one_in_flight_shares_its_result(log: WALAccesser) -> None:
+async def test_key_in_flight_shares_its_result(log: WALAccesser) -> None:
     calls = [log.append_nowait(Message("orders", b"%d" % number), idempotency_key="k") for number in range(50)]
     calls += [
         asyncio.ensure_future(log.raw_append(Message("orders", b"50"), idempotency_key="k")),
@@ -365,7 +365,7 @@ async def test_empty_transaction_has_a_key_too(log: WALAccesser) -> None:
     assert len(await read_all(log, "orders")) == 1
 
 
-async def test_one_refused_for_want_of_room_in_flight_leaves_its_key_free(location: str) -> None:
+async def test_refused_append_leaves_its_key_free(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=200_000) as log:
         calls = []
         refused = 0

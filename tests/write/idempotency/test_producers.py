@@ -69,7 +69,7 @@ async def test_results_are_kept_over_reopening(data: str) -> None:
             assert info.last_sequence == 40
 
 
-async def test_it_is_for_good_also_when_the_log_is_gone(data: str) -> None:
+async def test_sequence_outlives_the_truncated_log(data: str) -> None:
     async with open_wal(data, segment_bytes=1 << 20) as log:
         await put(log, 7)
         results = await log.append_bulk([Message("orders", bytes(1 << 18)) for _ in range(30)])
@@ -80,7 +80,7 @@ async def test_it_is_for_good_also_when_the_log_is_gone(data: str) -> None:
             assert (await put(log, 6)).duplicate
 
 
-async def test_one_in_flight_shares_its_result(log: WALAccesser) -> None:
+async def test_sequence_in_flight_shares_its_result(log: WALAccesser) -> None:
     calls: list[asyncio.Future[Any]] = [
         log.append_nowait(Message("orders", b"%d" % sequence), idempotency_key=ProducerKey("p", sequence))
         for sequence in (1, 2, 2, 1, 3, 2)
@@ -250,7 +250,7 @@ async def test_ends_of_the_range(data: str, sequence: int) -> None:
         assert (await log.producers())[0].last_sequence == sequence
 
 
-async def test_none_overtakes_one_that_waits_for_its_barrier(log: WALAccesser) -> None:
+async def test_sequence_never_overtakes_a_waiting_one(log: WALAccesser) -> None:
     """Sequence 1 waits, sequence 2 does not: neither may be reported as a duplicate before it was written."""
     barrier = await log.allocate_time_tick()
     barrier += 50 << 18

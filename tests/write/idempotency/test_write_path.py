@@ -682,7 +682,7 @@ async def test_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monke
         assert [tuple(info.vchannels) for info in await log.producers()] == [("orders",)]
 
 
-async def test_those_that_share_a_result_take_room_until_it_is_there(location: str) -> None:
+async def test_duplicates_in_flight_take_room(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=1 << 16, time_tick_interval_s=60) as log:
         await log.create_vchannel("orders")
         barrier = await log.allocate_time_tick() + (30_000 << 18)

@@ -40,7 +40,7 @@ class Total:
 
 
 @pytest.mark.parametrize(("function", "in_thread"), [(total, False), (total_later, False), (Total(), False), (total, True)])
-async def test_it_gives_what_the_function_returns(function: Callable[..., Any], in_thread: bool) -> None:
+async def test_function_node_passes_its_results(function: Callable[..., Any], in_thread: bool) -> None:
     node = FunctionNode("total", function, in_thread=in_thread)
     given = await called(node, BatchMsg(7, [1, 2]), SkipTickMsg(7), BatchMsg(7, []))
     assert given == [BatchMsg(7, [7, 3, 0, 0, not in_thread])]
@@ -57,7 +57,7 @@ async def test_it_gives_what_the_function_returns(function: Callable[..., Any], 
         (range(2), [BatchMsg(3, [0, 1])]),
     ],
 )
-async def test_what_a_function_may_return(returned: Any, given: Any) -> None:
+async def test_results_of_functions_are_checked(returned: Any, given: Any) -> None:
     assert await called(FunctionNode("f", lambda tick, messages: returned), BatchMsg(3, [])) == given
 
 

@@ -70,7 +70,7 @@ async def numbered(log: WALAccesser, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("tick_interval_s", [0.0, 0.001, 0.02])
-async def test_it_continues_after_what_was_committed_with_the_same_ticks(log: WALAccesser, tick_interval_s: float) -> None:
+async def test_scanner_node_replays_uncommitted_ticks(log: WALAccesser, tick_interval_s: float) -> None:
     payloads = await numbered(log, 60)
     async with source(log, tick_interval_s=tick_interval_s) as node:
         ticks = await full_ticks(node, 60)

@@ -88,7 +88,7 @@ async def test_packs_are_ticks_and_acked_once_they_passed(medium: MemoryMedium) 
     assert [found for found in collect.ticks.values() if found] == [[42]], "what was acknowledged does not come again"
 
 
-async def test_what_did_not_pass_a_sink_comes_again(medium: MemoryMedium) -> None:
+async def test_packs_before_the_sink_come_again(medium: MemoryMedium) -> None:
     await produce(medium, ["a"], ([1], 10), ([11], 20), ([21], 30))
 
     def fails(tick: int, messages: Sequence[TsMsg]) -> None:
@@ -132,7 +132,7 @@ async def test_statistics_name_the_silent_channel(medium: MemoryMedium) -> None:
             assert "waits for b" in graph.to_mermaid()
 
 
-async def test_what_a_graph_produces_another_stream_consumes_tick_by_tick(medium: MemoryMedium) -> None:
+async def test_produced_ticks_are_consumed_by_another_stream(medium: MemoryMedium) -> None:
     await produce(medium, ["a"], ([1, 2], 10), ([], 20), ([21, 22, 23], 30))
     async with await consumer(medium, ["a"]) as stream, MsgStream(medium) as out, await consumer(medium, ["x", "y"], "reader") as reader:
         await out.as_producer(["x", "y"])

@@ -22,7 +22,7 @@ MILLISECOND = 1 << LOGICAL_BITS
     messages_max=st.sampled_from([1, 3, 100]),
     bytes_max=st.sampled_from([1, 90, 1000]),
 )
-def test_it_cuts_alike_wherever_it_begins(random: Random, interval_ms: int, messages_max: int, bytes_max: int) -> None:
+def test_cuts_do_not_depend_on_the_start(random: Random, interval_ms: int, messages_max: int, bytes_max: int) -> None:
     class Log:
         """Random frames of messages with ascending ticks, as a scanner hands them over."""
 

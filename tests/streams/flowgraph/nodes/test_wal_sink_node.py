@@ -49,7 +49,7 @@ async def test_tick_is_a_transaction(log: WALAccesser) -> None:
     assert (counts.ticks, counts.messages, counts.duplicate_ticks, counts.recorded_tick) == (2, 4, 0, 9)
 
 
-async def test_what_is_replayed_is_not_written_again(data_dir: Path) -> None:
+async def test_replayed_ticks_are_not_written_again(data_dir: Path) -> None:
     ticks = range(3, 90, 3)  # more than the results that a log keeps of a producer
     for last in (10, 40, 70, 90):
         async with open_wal(data_dir) as log:

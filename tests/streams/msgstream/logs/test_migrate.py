@@ -186,7 +186,7 @@ async def test_messages_that_retention_dropped_are_no_gap(tmp_path: Path, log: W
     assert await in_log(log, "a") == list(range(30))
 
 
-async def test_one_call_of_a_name_runs_at_a_time(mq: RocksMQ, log: WALAccesser) -> None:
+async def test_migrations_of_one_name_exclude_each_other(mq: RocksMQ, log: WALAccesser) -> None:
     async with RmqMsgStream(mq) as producer, RmqMsgStream(mq) as stream:
         await producer.as_producer(["a"])
         await produce(producer, row(1))

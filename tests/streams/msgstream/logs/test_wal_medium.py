@@ -353,7 +353,7 @@ async def test_dropped_vchannel_ends_its_consumer(log: WALAccesser, opened: Open
     await consumer.close()
 
 
-async def test_what_the_log_never_takes_is_refused_before_anything_is_sent(location: str) -> None:
+async def test_invalid_messages_are_refused_before_sending(location: str) -> None:
     async with open_wal(location, message_bytes_max=10_000, txn_bytes_max=100_000) as log:
         medium = WalMedium(log)
         producer, other = await medium.producer("a"), await medium.producer("b")

@@ -140,7 +140,7 @@ async def test_seek_is_exact_inside_a_batch(medium: PulsarMedium, exclusive: boo
     await producer.close()
 
 
-async def test_what_a_seek_skips_inside_a_batch_is_acknowledged_with_the_rest(medium: PulsarMedium) -> None:
+async def test_seek_acknowledges_skipped_messages_of_a_batch(medium: PulsarMedium) -> None:
     producer = await medium.producer("a")
     ids = await producer.send(outgoing([b"%d" % number for number in range(10)]))
     consumer = await medium.consumer("a", "s")
