@@ -30,7 +30,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 OnRefused = Callable[[Refused], object]
-"""A program's function for refused messages, such as `queue.put_nowait`. It must not block. If it raises, the stream ends."""
+"""A program's function for refused messages. It must not block. If it raises, the stream ends."""
 
 
 class Decoder(Protocol):
