@@ -37,7 +37,6 @@ from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message
 from wal.message.matching import Matching
 from wal.read.cursors.cursor import CursorInfo, CursorKey, check_cursor
 from wal.read.cursors.service import Cursors, CursorUse
-from wal.read.merged import no_cursor
 from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
@@ -399,8 +398,6 @@ class WALAccesser:
         if cursor is not None:
             if resume is not None:
                 raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
-            if isinstance(names, Matching):
-                raise no_cursor(str(names))
             use = CursorUse(check_cursor(cursor), names, self._cursors)
         if not isinstance(auto_ack, bool):
             raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
@@ -468,13 +465,15 @@ class WALAccesser:
             raise TypeError(f"n must be a number of messages (int), not {type(n).__name__}")
         if n < 1:
             raise InvalidArgumentError(f"n={number_text(n)} is out of range: 1 or more")
-        saved = [info.vchannels for info in await self.cursors() if info.name == cursor and names in (None, info.vchannels)]
+        saved = [info for info in await self.cursors() if info.name == cursor and names in (None, info.vchannels)]
         if not saved:
             of = "" if names is None else f" of {named(names)}"
             raise InvalidArgumentError(f"no cursor {cursor!r}{of} is saved: cursors() lists those that are")
-        check_only(cursor, saved)
+        check_only(cursor, [info.vchannels for info in saved])
         messages: list[ImmutableMessage] = []
-        async with self.read(saved[0], cursor=cursor, follow=False) as scanner:
+        async with self.read(
+            Matching(saved[0].pattern) if saved[0].pattern else saved[0].vchannels, cursor=cursor, follow=False
+        ) as scanner:
             async for message in scanner:
                 messages.append(message)
                 if len(messages) == n:
@@ -500,7 +499,7 @@ class WALAccesser:
         from wal.api.consuming import seek
 
         names = _cursor_vchannels("seek", cursor, vchannels)
-        await seek(self._lifecycle, self._attach, self._cursors, cursor, to, names, reset=reset)
+        await seek(self._lifecycle, self._attach, self._attach_matching, self._cursors, cursor, to, names, reset=reset)
 
     async def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels, or (None) all of this name, including stale and damaged ones.

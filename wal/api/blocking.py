@@ -809,33 +809,35 @@ class BlockingConsumer(Twin):
         self._call(lambda: self._async.__aexit__(kind, error, traceback))
 
     def run(self) -> None:
-        """Runs the consumer until it is closed, and raises the error that ends it. Interrupting the call releases what handlers have.
+        """Runs the consumer until it is closed, and raises the error that ends it. An interrupted call releases the unfinished messages.
 
         Returns at once if the consumer was closed before it began: a service may end before the task of this call has its first turn.
         """
         self._call(lambda: self._async.run())
 
     def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Ends the consumer: no more handlers start, and those that run get `drain_s` seconds before they are released. Idempotent.
+        """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
-        A released message counts no attempt, and is delivered again by the next consumer. A handler that still runs after that, since it is
-        sync, or takes as long again (at least a second) to end after its cancellation, keeps its message, and the cursor, until it returns.
+        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
+        one that takes as long again (at least a second) to end after its cancellation. It keeps its message, and the cursor, until it
+        returns.
         """
         self._call(lambda: self._async.close(drain_s=drain_s))
 
     def caught_up(self) -> None:
-        """Returns when every message that is durable now is finished: handled, or a dead letter; and the position is saved.
+        """Returns when every message that is durable now is handled or a dead letter, and the position is saved.
 
-        Raises the error that ended the consumer, or a ClosedError after `close`.
+        Raises the error that ended the consumer, or a ClosedError after `close`. Raises InvalidArgumentError in a handler of this consumer,
+        which would wait for itself.
         """
         self._call(lambda: self._async.caught_up())
 
     def pause(self) -> None:
-        """Starts no more handlers, and reads no further; those that run go on. It keeps the cursor."""
+        """Stops starting handlers and reading; running handlers continue. The consumer keeps the cursor."""
         self._run(lambda: self._async.pause())
 
     def resume(self) -> None:
-        """Goes on after `pause`."""
+        """Ends a pause."""
         self._run(lambda: self._async.resume())
 
     def statistics(self) -> ConsumerStatistics:

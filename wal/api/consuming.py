@@ -16,8 +16,10 @@ from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import DEAD_LETTER, redriven
 from wal.errors import ChannelNotExistError, HandlerFailedError, InvalidArgumentError
 from wal.message import Message, MessageID, MessageType
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.cursors.service import Cursors, CursorUse
+from wal.read.merged import AttachMatching
 from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
 from wal.read.scanner import Scanner
 from wal.requests.vchannels import ListVChannels
@@ -69,6 +71,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
 async def seek(
     lifecycle: Lifecycle,
     attach: Attach,
+    attach_matching: AttachMatching,
     cursors: Callable[[], Awaitable[Cursors]],
     cursor: str,
     to: object,
@@ -80,9 +83,9 @@ async def seek(
     policy, resume = _target(to)
     names = await _names(await cursors(), cursor, vchannels)
     options = ReadOptions.of(names, deliver_policy=policy, resume=resume)
-    async with Scanner(options, attach=attach) as scanner:
+    async with Scanner(options, attach=attach if options.pattern is None else attach_matching) as scanner:
         if reset:  # not before the read has begun: a target that is refused leaves the cursor as it is
-            await (await cursors()).delete(cursor, names)
+            await (await cursors()).delete(cursor, None if isinstance(names, Matching) else names)
         scanner._loop.cursor = CursorUse(cursor, names, cursors)
         await scanner.save()
     if lifecycle.consumers is not None:
@@ -105,15 +108,15 @@ def _target(to: object) -> tuple[DeliverPolicy | None, ReadPosition | None]:
     )
 
 
-async def _names(cursors: Cursors, name: str, vchannels: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Returns the vchannels of the cursor to move: those that are given, or those of the only saved cursor of this name."""
+async def _names(cursors: Cursors, name: str, vchannels: tuple[str, ...] | None) -> tuple[str, ...] | Matching:
+    """Returns what the cursor to move is of: the vchannels that are given, or what the only saved cursor of this name is of."""
     if vchannels is not None:
         return vchannels
-    saved = [info.vchannels for info in await cursors.infos() if info.name == name]
+    saved = [info for info in await cursors.infos() if info.name == name]
     if not saved:
         raise InvalidArgumentError(f"no cursor {name!r} is saved: say with vchannels= what it is for, and it is created")
-    check_only(name, saved)
-    return saved[0]
+    check_only(name, [info.vchannels for info in saved])
+    return Matching(saved[0].pattern) if saved[0].pattern else saved[0].vchannels
 
 
 def check_only(name: str, saved: Sequence[tuple[str, ...]]) -> None:

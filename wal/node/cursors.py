@@ -24,13 +24,14 @@ import msgspec
 from actors import ActorError, Clock
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnavailableError, WALError, closed_log
 from wal.message import Lineage, LogPosition
-from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, other_key
 from wal.read.cursors.pins import AsyncPins, Pin, newest_pin, order_of, prefix_of, stem_of
 from wal.read.cursors.records import CursorRecord
 from wal.read.cursors.service import infos_of
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable
 from wal.read.cursors.store import DamagedCursor, adopted, check_replaced
 from wal.runtime.threads import in_thread
+from wal.storage.search import distance, event_below, position_after, run_async
 from wal.write.cursor_table import CursorChange, CursorTable
 from wal.write.cursor_writes import CursorOperation, save_after
 from wal.write.pchannel import PChannel
@@ -85,6 +86,10 @@ class NodeCursors:
         self._adopting: set[CursorKey] = set()
         """The cursors whose pins the look that is under way makes records of."""
         self._intents: dict[str, LogPosition] = {}
+        self._lost_ticks: dict[str, int] = {}
+        """The tick of the last event of each pchannel that was truncated since the opening, or that a truncation means to."""
+        self._positions: dict[tuple[str, int], LogPosition] = {}
+        """The log position after all events of a pchannel up to a tick, for the cursors of patterns that there are."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: set[asyncio.Future[CursorRecord | None]] = set()
         """The changes that were sent and are not settled."""
@@ -167,6 +172,7 @@ class NodeCursors:
         for name, damaged in self._damaged.items():
             if name.startswith(stem):
                 raise damaged.error
+        self._check_name(key)
         cursor = self._pending.get(key)
         if key not in self._pending and key in self._homes:
             home = self.home_of(key)
@@ -198,6 +204,7 @@ class NodeCursors:
         while (moving := self._moves.get(key)) is not None:
             await asyncio.shield(moving)
         if key not in self._homes or self._in_line:
+            self._check_name(key)
             await self._name(key, cursor.pchannel)
         home = self.home_of(key)
         before = home.cursors.table.newest(key)
@@ -253,11 +260,30 @@ class NodeCursors:
 
     async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
         """Returns what to compare these cursors with. What is known of vchannels is brought up to date before one counts as dropped."""
+        cursors = list(cursors)
         view = self._view()
         if any(isinstance(cursor, Cursor) and cursor_status(cursor, view) is CursorStatus.DROPPED for cursor in cursors):
             await self._catch_up()
             view = self._view()
-        return view
+        return msgspec.structs.replace(view, positions=positions) if (positions := await self._positions_of(cursors)) else view
+
+    async def _positions_of(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> Mapping[tuple[str, int], LogPosition]:
+        """Returns where the cursors of patterns among these begin on the pchannels that are here."""
+        ticks = [cursor.tick_position for cursor in cursors if isinstance(cursor, Cursor) and not cursor.stale]
+        wanted = {(name, at.covered(name)) for at in ticks if at is not None for name in self._served}
+        positions = {each: position for each, position in self._positions.items() if each in wanted}
+        for name, tick in wanted - positions.keys():
+            if (pchannel := self._served.get(name)) is not None and pchannel.fault is None:
+                positions[name, tick] = await _position_after(pchannel, tick)
+        self._positions = positions
+        return positions
+
+    def _check_name(self, key: CursorKey) -> None:
+        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern."""
+        if key not in self._homes:
+            for other in self._homes:
+                if other.excludes(key) and not self.home_of(other).cursors.table.newest(other).deleted:
+                    raise other_key(key, other)
 
     async def mark_stale(self, cursor: Cursor, why: str) -> None:
         """Marks a cursor as stale, unless it was saved, deleted or marked meanwhile."""
@@ -282,6 +308,8 @@ class NodeCursors:
             self._intents.pop(pchannel.channel, None)
             await pchannel.log.intend(None)
             return
+        lost = await _tick_below(pchannel, up_to)
+        self._lost_ticks[pchannel.channel] = max(lost, self._lost_ticks.get(pchannel.channel, 0))
         self._intents[pchannel.channel] = up_to
         await pchannel.log.intend(up_to)
         for home in list(self._served.values()):
@@ -295,6 +323,13 @@ class NodeCursors:
         self._intents.pop(pchannel.channel, None)
 
     def _first_for(self, cursor: Cursor) -> LogPosition:
+        if (at := cursor.tick_position) is not None:
+            for name, tick in self._lost_ticks.items():
+                if tick > at.covered(name) and (pchannel := self._served.get(name)) is not None:
+                    first = max(pchannel.log.earliest, self._intents.get(name, (0, 0)))
+                    if first > at.first_of(name):
+                        return first
+            return 0, 0
         pchannel = self._served.get(cursor.pchannel)
         if pchannel is None or pchannel.log.incarnation != cursor.incarnation:
             return 0, 0
@@ -318,6 +353,7 @@ class NodeCursors:
         await self.end_pins(key, moves=True)
 
     async def _settle_home(self, key: CursorKey, pchannel: str) -> None:
+        self._check_name(key)
         if self._shared and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
             raise InvalidArgumentError(
                 f"{key} reads pchannel {own}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with "
@@ -565,6 +601,28 @@ class NodeCursors:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the pins of cursors could not be kept: %r", error, exc_info=error)
+
+
+async def _position_after(pchannel: PChannel, tick: int) -> LogPosition:
+    """Returns the log position after all events with ticks up to this one."""
+    earliest, end = pchannel.log.earliest, pchannel.tail.durable_end
+    try:
+        position: LogPosition = await run_async(position_after(tick, earliest[0], end, distance), pchannel.answer)
+    except TruncatedError:
+        return pchannel.log.earliest
+    return position
+
+
+async def _tick_below(pchannel: PChannel, up_to: LogPosition) -> int:
+    """Returns the tick of the newest event below a log position, 0 if there is none that is not truncated."""
+    try:
+        event = await run_async(event_below((0, 0), up_to, pchannel.log.earliest, distance), pchannel.answer)
+        if event is None or event[0] >= pchannel.tail.durable_end:
+            return 0
+        page = await pchannel.page(event[0], None)
+    except TruncatedError:
+        return 0
+    return page.frames[0].view.header.first_tick + event[1]
 
 
 def _is_same(pin: Cursor, saved: Cursor) -> bool:

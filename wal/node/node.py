@@ -25,7 +25,7 @@ from wal.node.retention.keeper import RetentionKeeper
 from wal.node.retention.policy import RetentionBounds
 from wal.node.retention.wall_time import WallTime
 from wal.node.routes import KnownVChannels, Routes
-from wal.read.cursors.cursor import REDRIVE, CursorKey
+from wal.read.cursors.cursor import REDRIVE, CursorKey, other_key
 from wal.read.cursors.pins import AsyncPins
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.lease import OWN, Lease
@@ -173,7 +173,11 @@ class StreamingNode:
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
-        saved = [info.vchannels for info in await self.cursors.infos() if info.name == key.name]
+        infos = [info for info in await self.cursors.infos() if info.name == key.name]
+        for info in infos:
+            if info.pattern:
+                raise other_key(key, CursorKey(info.name, (), info.pattern))
+        saved = [info.vchannels for info in infos]
         if saved and key.vchannels not in saved and key.name != REDRIVE:
             raise InvalidArgumentError(
                 f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "

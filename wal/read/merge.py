@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from wal.message import ImmutableMessage, ImmutableTxnMessage
+from wal.message import ImmutableMessage, ImmutableTxnMessage, LogPosition
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.options import TickPosition
 
@@ -62,10 +62,12 @@ class Lane:
 class Merge:
     """See the top of the file. `start` is the position after which the merge begins; `names` are those of the pchannels."""
 
-    __slots__ = ("_names", "lanes")
+    __slots__ = ("_names", "begun", "lanes")
 
     def __init__(self, names: Iterable[str], start: TickPosition | None = None) -> None:
         self._names: Final = sorted(names)
+        self.begun: dict[str, tuple[int, LogPosition]] = {}
+        """By pchannel: a tick that no event has which was truncated before the read began, nor a lower one, and its first event then."""
         self.lanes: dict[str, Lane] = {name: Lane(name, -1 if start is None else start.covered(name)) for name in self._names}
 
     def put(self, name: str, messages: MessagePage, covered: int) -> None:
@@ -113,7 +115,10 @@ class Merge:
         tick, name = key
         at = bisect_left(self._names, name)
         position = TickPosition.at(tick, self._names[at - 1]) if at else TickPosition.at(tick - 1, self._names[-1])
-        return position if position.time_tick >= 0 else None
+        if position.time_tick < 0:
+            return None
+        begun = [(name, *first) for name, (lost, first) in self.begun.items() if position.covered(name) < lost]
+        return msgspec.structs.replace(position, begun=tuple(begun)) if begun else position
 
 
 def key_of(message: ImmutableMessage) -> Key:

@@ -25,7 +25,19 @@ from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import Read, ReadLoop, Spawn
 from wal.read.merge import Key, Merge, key_of, without
-from wal.read.options import All, EventFilter, Latest, MatchingSelection, ReadOptions, Selection, StartAfter, StartFrom, TickPosition
+from wal.read.options import (
+    All,
+    EventFilter,
+    Latest,
+    MatchingSelection,
+    ReadOptions,
+    ReadPosition,
+    Selection,
+    StartAfter,
+    StartAt,
+    StartFrom,
+    TickPosition,
+)
 from wal.read.pchannel import ReadablePChannel
 from wal.read.progress import HandOver, Need
 from wal.read.truncated import start_truncated, truncated_start
@@ -136,6 +148,9 @@ class MergedRead(Read):
             now = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
             self._end = now if self._end is None else min(now, self._end)
         merge = Merge(pchannels, start)
+        is_lenient = isinstance(options.policy, StartAt) and not isinstance(options.resume, TickPosition)
+        for pchannel in pchannels.values():
+            await self._note_begin(merge, pchannel, None if is_lenient else start)
         for name, lane in merge.lanes.items():
             event_filter = EventFilter(max(options.event_filter.tick_min, lane.covered + 1), options.event_filter.types)
             own = ReadOptions((), All(), event_filter, until_time_tick=self._end, pattern=options.pattern)
@@ -157,9 +172,9 @@ class MergedRead(Read):
 
     async def _start(self, options: ReadOptions, pchannels: Mapping[str, ReadablePChannel]) -> TickPosition | None:
         """Returns the position after which the read begins, None for the beginning of the log."""
+        if self.cursor is not None and (saved := await self.cursor.load(pchannel=max(pchannels))) is not None:
+            return saved.tick_position
         if isinstance(options.resume, TickPosition):
-            for pchannel in pchannels.values():
-                await _check_kept(pchannel, options.resume)
             return options.resume
         policy = options.policy
         if isinstance(policy, Latest):
@@ -175,10 +190,20 @@ class MergedRead(Read):
                     f"message id {message_id} is of no pchannel of this log ({', '.join(pchannels)}): use an id that was read from it"
                 )
             at = TickPosition.at(await _tick_of(of, message_id), of.channel)
-            for pchannel in pchannels.values():
-                await _check_kept(pchannel, at)
             return at if isinstance(policy, StartAfter) else Merge(pchannels).position_before((at.time_tick, at.pchannel))
+        if isinstance(policy, StartAt):
+            return TickPosition.at(max(policy.time_tick - 1, 0), max(pchannels))
         return None
+
+    async def _note_begin(self, merge: Merge, pchannel: ReadablePChannel, start: TickPosition | None) -> None:
+        """Notes what a pchannel has lost before the read begins. Raises TruncatedError if that comes after the position to begin at."""
+        name, earliest = pchannel.channel, pchannel.log.earliest
+        lost = await pchannel.truncated_tick()
+        if lost <= merge.lanes[name].covered:
+            return
+        if start is not None and earliest > start.first_of(name):
+            raise truncated_start(f"what pchannel {name} had after position {start}", await pchannel.first_event())
+        merge.begun[name] = lost, earliest
 
     # -- continuing
 
@@ -255,10 +280,10 @@ class MergedRead(Read):
         ticks = [tick for tick, _ in self.tick_waiters]
         for part in tails:
             part.unbroken = False
-            covered = merge.lanes[part.pchannel.channel].covered
-            if wanted is not None and covered >= wanted:
+            if wanted is not None and merge.lanes[part.pchannel.channel].covered >= wanted:
                 continue  # it holds nothing up
-            needed = [tick for tick in (wanted, self._end, *ticks) if tick is not None and tick > covered]
+            promised_tick = part.pchannel.tail.promised_tick
+            needed = [tick for tick in (wanted, self._end, *ticks) if tick is not None and tick > promised_tick]
             waiter = part.tail_waiter(min(needed, default=None), ticks=self._options.include_time_ticks)
             if waiter is None:
                 is_unbroken = True
@@ -299,17 +324,26 @@ class MergedRead(Read):
     def event(self) -> None:
         return
 
-    def cursor_at(self, key: CursorKey, position: Any = None) -> Cursor:
-        raise self._no_cursor()
+    def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
+        raise InvalidArgumentError(
+            f"a transaction cannot save the position of a read of {self.subject}, which is on all pchannels: save it with scanner.save(), "
+            "or store `scanner.position` with your own output"
+        )
 
-    async def save(self, cursor: CursorUse, position: Any = None) -> None:
-        raise self._no_cursor()
+    async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
+        at = self.progress.position if position is None else position
+        if at is None:
+            at = TickPosition.at(
+                0, max(self.progress.parts), tuple((name, *first) for name, (_, first) in self.progress.merge.begun.items())
+            )
+        if not isinstance(at, TickPosition):
+            raise InvalidArgumentError(f"{at} is a position of a read of names: save the position of a scanner of {self.subject}")
+        if at.pchannel not in self.progress.parts:
+            raise InvalidArgumentError(f"{at} is of a pchannel that is not in this log: save the position of a scanner that reads it")
+        await cursor.store(Cursor(cursor.key, (), at.pchannel, 0, (0, 0), None, at.time_tick, 0.0, begun=at.begun))
 
     async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
-        raise self._no_cursor()
-
-    def _no_cursor(self) -> InvalidArgumentError:
-        return no_cursor(self.subject)
+        return False
 
     # -- ending
 
@@ -325,14 +359,6 @@ class MergedRead(Read):
     def _leave(self) -> None:
         for part in self._parts:
             part.finish(self.error)
-
-
-def no_cursor(subject: str) -> InvalidArgumentError:
-    """Returns the error for a cursor of a read with a pattern."""
-    return InvalidArgumentError(
-        f"a read of {subject} has no cursor yet: store `scanner.position` as text together with what was made of the messages, and go on "
-        "with resume=ReadPosition.parse(text)"
-    )
 
 
 async def _promised(pchannel: ReadablePChannel, tick: int) -> None:
@@ -361,20 +387,3 @@ async def _tick_of(pchannel: ReadablePChannel, message_id: MessageID) -> int:
     page = await pchannel.page(event.position, None)
     tick: int = page.frames[0].view.header.first_tick + event.index
     return tick
-
-
-async def _check_kept(pchannel: ReadablePChannel, position: TickPosition) -> None:
-    """Raises TruncatedError if the pchannel may have lost events after this position.
-
-    What was truncated has ticks below those that are left. Where the last truncated event lies in a frame that is not there any more, its
-    tick is not known, and a position between it and the first event that is left is refused too.
-    """
-    log = pchannel.log
-    earliest, covered = log.earliest, position.covered(pchannel.channel)
-    if earliest <= (0, 0) or pchannel.tail.promised_tick <= covered:
-        return
-    lost = pchannel.tail.promised_tick
-    if earliest[0] < pchannel.tail.durable_end and (frames := (await pchannel.page(earliest[0], None)).frames):
-        lost = frames[0].view.header.first_tick - 1 + (earliest[1] if frames[0].position == earliest[0] else 0)
-    if covered < lost:
-        raise truncated_start(f"what pchannel {pchannel.channel} has after position {position}", await pchannel.first_event())

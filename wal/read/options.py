@@ -460,8 +460,8 @@ class ReadPosition(msgspec.Struct, frozen=True):
         if not isinstance(text, str):
             raise TypeError(f"ReadPosition.parse() takes the text of a position (str), not {type(text).__name__}")
         message_id, at, tick = text.rpartition("@")
-        if at and tick and _is_tick(message_id):
-            return TickPosition.at(int(message_id), tick)
+        if at and _is_tick(message_id) and (position := _tick_position(int(message_id), tick)) is not None:
+            return position
         if not at or not _is_tick(tick):
             raise InvalidArgumentError(
                 f"{shortened(text)} is not the text of a ReadPosition: expected message_id@time_tick as str() prints it"
@@ -473,14 +473,19 @@ class TickPosition(ReadPosition, frozen=True):
     """The position of a read with a pattern, on all pchannels at once: everything below `time_tick` has been handed over, and what has this
     tick itself on the pchannels up to `pchannel`, by name.
 
-    Pchannels that come later, or move to other nodes, do not change it. Its `message_id` names that pchannel, and no event. The text form
-    is `time_tick@pchannel`.
+    Pchannels that come later, or move to other nodes, do not change it. Its `message_id` names that pchannel, and no event.
+
+    `begun` has the pchannels that were already truncated past this tick when the read began, each with the position and index of its first
+    event then: so a position tells what was truncated before the read from what was truncated since. The text form is
+    `time_tick@pchannel`, followed by `+pchannel:position:index` for each of those.
     """
 
+    begun: tuple[tuple[str, int, int], ...] = ()
+
     @classmethod
-    def at(cls, time_tick: int, pchannel: str) -> TickPosition:
+    def at(cls, time_tick: int, pchannel: str, begun: tuple[tuple[str, int, int], ...] = ()) -> TickPosition:
         """Returns the position at this tick."""
-        return cls(MessageID(pchannel, 0, 0, 0), time_tick)
+        return cls(MessageID(pchannel, 0, 0, 0), time_tick, begun)
 
     @property
     def pchannel(self) -> str:
@@ -488,11 +493,28 @@ class TickPosition(ReadPosition, frozen=True):
         return self.message_id.pchannel
 
     def __str__(self) -> str:
-        return f"{self.time_tick}@{self.pchannel}"
+        return f"{self.time_tick}@{self.pchannel}" + "".join(f"+{name}:{position}:{index}" for name, position, index in self.begun)
+
+    def first_of(self, pchannel: str) -> LogPosition:
+        """Returns the first event of a pchannel when the read began, as far as that matters; (0, 0) if nothing was truncated."""
+        return next(((position, index) for name, position, index in self.begun if name == pchannel), (0, 0))
 
     def covered(self, pchannel: str) -> int:
         """Returns the tick up to which everything on this pchannel was handed over."""
         return self.time_tick if pchannel <= self.pchannel else self.time_tick - 1
+
+
+def _tick_position(time_tick: int, text: str) -> TickPosition | None:
+    """Returns the position at this tick whose text goes on so, None if it is no such text."""
+    pchannel, *begun = text.split("+")
+    parts = [part.rsplit(":", 2) for part in begun]
+    if not pchannel or not all(len(part) == 3 and part[0] and _is_number(part[1]) and _is_number(part[2]) for part in parts):
+        return None
+    return TickPosition.at(time_tick, pchannel, tuple([(name, int(position), int(index)) for name, position, index in parts]))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(1 << 128)) and str(int(text)) == text
 
 
 def _is_tick(text: str) -> bool:

@@ -182,6 +182,22 @@ class ReadablePChannel(abc.ABC):
             raise InvalidArgumentError(f"message id {message_id} names no event of pchannel {self.channel}: use an id that was read")
         return (position, event.index + 1)
 
+    async def truncated_tick(self) -> int:
+        """Returns a tick that all truncated events are at or below, and all that are left above; 0 if nothing was truncated.
+
+        Where the log does not know it, it is the one before the first event that is left, or the promised one if none is.
+        """
+        log, tail = self.log, self.tail
+        position, index = log.earliest
+        if (position, index) <= (0, 0):
+            return 0
+        if (tick := log.truncated_tick) is not None:
+            return tick
+        promised_tick = tail.promised_tick
+        if position < tail.durable_end and (frames := (await self.page(position, None)).frames):
+            return frames[0].view.header.first_tick - 1 + (index if frames[0].position == position else 0)
+        return promised_tick
+
     def reached_at(self, position: ReadPosition) -> Reached:
         """Returns the progress of a reader at this position. Raises InvalidArgumentError for one of another log, or above the durable
         end."""

@@ -234,6 +234,11 @@ class ReadableLog(abc.ABC):
         """Returns the newest event below `earliest` if an extent begins there; None without such an event, or if it is unknown."""
         return None
 
+    @property
+    def truncated_tick(self) -> int | None:
+        """Returns a tick that the last truncated event has, or that comes after it and before the next event; None if it is not known."""
+        return None
+
     @abc.abstractmethod
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         """Returns the durable frames at or after `start` that contain a run of one of `names` (or concern every reader); all frames if

@@ -84,6 +84,7 @@ class StoredChannel:
         self._views: list[FrameView | None] = []
         self._dropped = 0
         self.last_truncated: tuple[int, int] | None = None
+        self.truncated_tick: int | None = None
         self.sealed_end: int = 0
         """The position where the unsealed extent begins."""
         self._sealed: list[Extent] = []
@@ -188,7 +189,9 @@ class StoredChannel:
         below = range(bisect_left(self._positions, position) - 1, -1, -1)
         newest = next((at for at in below if self._frames[at].header.indices), None)
         if newest is not None:
-            self.last_truncated = (self._positions[newest], self._frames[newest].header.indices - 1)
+            header = self._frames[newest].header
+            self.last_truncated = (self._positions[newest], header.indices - 1)
+            self.truncated_tick = header.first_tick + header.indices - 1
         self._drop()
 
     def recover_from(self, checkpoint: int | None) -> None:
@@ -303,6 +306,10 @@ class MemoryLog(PChannelLog):
     @property
     def last_truncated(self) -> tuple[int, int] | None:
         return self._channel.last_truncated
+
+    @property
+    def truncated_tick(self) -> int | None:
+        return self._channel.truncated_tick if self._channel.earliest[1] == 0 else None
 
     def extents(self) -> list[Extent]:
         return self._channel.extents()

@@ -108,7 +108,7 @@ class CursorTable(CursorRecords):
                 return None
         if cursor is not None and cursor.start < first:
             raise below_earliest(cursor, first)
-        moved = cursor is not None and (at is None or at.start != cursor.start or at.pchannel != cursor.pchannel)
+        moved = cursor is not None and (at is None or _where(at) != _where(cursor))
         if cursor is None:
             cursor = at
         else:
@@ -229,6 +229,11 @@ def _is_gap(at: Cursor | None, change: CursorChange) -> bool:
     if at is None:
         return True
     return (at.pchannel, at.incarnation) == (change.cursor.pchannel, change.cursor.incarnation) and at.start <= change.after
+
+
+def _where(cursor: Cursor) -> object:
+    """Returns what changes when a cursor moves."""
+    return cursor.tick_position or (cursor.start, cursor.pchannel)
 
 
 def _recreated(before: Cursor, cursor: Cursor) -> bool:

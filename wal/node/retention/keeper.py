@@ -275,7 +275,7 @@ class RetentionKeeper:
             return ""
         saved_at, since = self._saved_since.get(cursor.key, (None, 0.0))
         kept_s = self._wall.elapsed() - since if saved_at == cursor.saved_at else 0.0
-        return over_bound(cursor, view.logs[cursor.pchannel], self.bounds, now_s=now_s, kept_s=kept_s)
+        return over_bound(cursor, view.held_bytes(cursor), self.bounds, now_s=now_s, kept_s=kept_s)
 
     async def _sweep(self, now_s: float | None) -> list[Cursor | DamagedCursor]:
         """Marks cursors over a bound, deletes those of dropped vchannels, and returns those that may hold the log.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from wal.read.cursors.cursor import Cursor
-from wal.read.cursors.status import CursorStatus, LogRange, LogView, cursor_status
+from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
 from wal.storage.base import Extent
 from wal.timestamp.timestamp import parse
@@ -97,6 +97,9 @@ def pins_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, pchanne
     for cursor in cursors:
         if isinstance(cursor, DamagedCursor):
             pins.append(LogPin("damaged cursor", cursor.file, (0, 0)))
+        elif cursor.key.pattern:
+            if cursor_status(cursor, view) is CursorStatus.LIVE:
+                pins.append(LogPin("cursor", cursor.key.name, view.start(cursor, pchannel), (cursor.key.subject,)))
         elif cursor.pchannel == pchannel and cursor_status(cursor, view) is CursorStatus.LIVE:
             pins.append(LogPin("cursor", cursor.key.name, cursor.start, cursor.key.vchannels))
     return pins
@@ -107,9 +110,9 @@ def pins_of_broadcasts(firsts: Iterable[tuple[tuple[int, int], int]]) -> list[Lo
     return [LogPin("broadcast", str(broadcast_id), position) for position, broadcast_id in firsts]
 
 
-def over_bound(cursor: Cursor, log: LogRange, bounds: RetentionBounds, *, now_s: float | None, kept_s: float = 0.0) -> str:
-    """Returns the exceeded bound of this cursor; empty for none. `now_s`: see `plan`; `kept_s`: the minimum age of its last save."""
-    held_bytes = log.held_bytes(cursor.start)
+def over_bound(cursor: Cursor, held_bytes: int, bounds: RetentionBounds, *, now_s: float | None, kept_s: float = 0.0) -> str:
+    """Returns the exceeded bound of this cursor, for which `held_bytes` of log are kept; empty for none. `now_s`: see `plan`; `kept_s`: the
+    minimum age of its last save."""
     lag_max = bounds.cursor_lag_bytes_max
     if lag_max is not None and held_bytes > lag_max:
         return f"{held_bytes} bytes of log came after it, over cursor_lag_bytes_max={lag_max}"

@@ -302,7 +302,7 @@ def _moved_cursors(arguments: argparse.Namespace, *, reset: bool) -> Callable[[S
             for row in cast("Sequence[CursorChangeRow]", rows):
                 policy = await _policy(log, row.vchannels, point)
                 if service is None:
-                    await log.seek(row.cursor, to=policy, vchannels=row.vchannels, reset=reset)
+                    await log.seek(row.cursor, to=policy, vchannels=row.vchannels or None, reset=reset)
                 else:
                     to = str(policy.message_id) if isinstance(policy, StartFrom) else "latest" if isinstance(policy, Latest) else "earliest"
                     names = list(row.vchannels)
@@ -319,7 +319,7 @@ def _remove_cursor(arguments: argparse.Namespace) -> int:
         async with _cursor_log(arguments, rows) as (log, service):
             for row in cast("Sequence[CursorChangeRow]", rows):
                 if service is None:
-                    await log.delete_cursor(row.cursor, vchannels=row.vchannels)
+                    await log.delete_cursor(row.cursor, vchannels=row.vchannels or None)
                 else:
                     names = list(row.vchannels)
                     await in_thread(service.act, "cursor-rm", cursor=row.cursor, vchannels=names, confirm=row.cursor)

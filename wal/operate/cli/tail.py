@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wal.errors import InvalidArgumentError
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID, MessageType
+from wal.message.matching import Matching
 from wal.operate.cli.output import add_log, check_vchannels, no_cursor, opened, settings_of, whole
 from wal.operate.cli.parquet import COLUMNS, ParquetFile
 from wal.operate.inspect.points import parse_point, tick_of
@@ -292,7 +293,8 @@ async def _peeked(arguments: argparse.Namespace) -> None:
         write = _line_writer(arguments)
         for info in infos:
             left = arguments.lines
-            async with log.read(info.vchannels, follow=False, cursor=info.name) as scanner:  # nothing is saved
+            subject = Matching(info.pattern) if info.pattern else info.vchannels
+            async with log.read(subject, follow=False, cursor=info.name) as scanner:  # nothing is saved
                 async for _, body in scanner.bodies():
                     if not left:
                         break

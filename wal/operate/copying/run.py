@@ -204,7 +204,7 @@ class _RunningCopy:
         count = pchannels or len(incarnations)
         groups: list[list[str]] = []
         if count > len(incarnations):
-            groups = groups_of(source.heads(source.ends(follow=True)), [key.vchannels for key in source.cursors()])
+            groups = groups_of(source.heads(source.ends(follow=True)), [key.vchannels for key in source.cursors() if key.vchannels])
         return new_mark(incarnations, count, groups, min(source.first_ticks().values()) - 1)
 
     async def _pass(self, ends: Ends) -> bool:

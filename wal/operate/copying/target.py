@@ -247,6 +247,15 @@ class CopyTarget:
         moved: dict[str, list[CursorRecord]] = {}
         for home, record in saved:
             cursor = record.cursor
+            if cursor is not None and (at := cursor.tick_position) is not None:
+                if set(self.mark.incarnations) != incarnations.keys():
+                    raise InvalidArgumentError(
+                        f"{cursor.key} is a position on the {len(incarnations)} pchannels of the log: copy it to as many, or delete the "
+                        "cursor first"
+                    )
+                same = msgspec.structs.replace(cursor, pchannel=at.pchannel, begun=())
+                moved.setdefault(self.routes.default(home), []).append(msgspec.structs.replace(record, cursor=same))
+                continue
             if cursor is not None and (
                 incarnations.get(cursor.pchannel) != cursor.incarnation or not all(name in known for name in cursor.key.vchannels)
             ):

@@ -226,6 +226,8 @@ class OutsideDetails:
         }
 
     def _lag(self, cursor: CursorInfo) -> Lag | None:
+        if cursor.pattern:
+            return None  # a position on all pchannels, whose vchannels no record names
         view = self.core.view
         position = cursor.position
         pchannel = position.message_id.pchannel if position is not None else self.core.pchannel_of(cursor.vchannels)

@@ -14,7 +14,8 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError
 from wal.message import FORM_JOURNAL, MessageID
-from wal.read.options import ReadPosition
+from wal.message.matching import Matching
+from wal.read.options import ReadPosition, TickPosition
 
 CURSOR_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a cursor's name."""
@@ -27,17 +28,29 @@ CHAIN_MAX: Final = 1024
 
 
 class CursorKey(msgspec.Struct, frozen=True, order=True):
-    """The name and the vchannels that identify a cursor; `vchannels` are sorted, each once."""
+    """The name and the vchannels that identify a cursor; `vchannels` are sorted, each once. One of a pattern has its text, and none."""
 
     name: str
     vchannels: tuple[str, ...]
+    pattern: str = ""
 
     @classmethod
-    def of(cls, name: str, vchannels: Iterable[str]) -> CursorKey:
+    def of(cls, name: str, vchannels: Iterable[str] | Matching) -> CursorKey:
+        if isinstance(vchannels, Matching):
+            return cls(name, (), vchannels.pattern)
         return cls(name, tuple(sorted(set(vchannels))))
 
+    @property
+    def subject(self) -> str:
+        """What it is a cursor of, as text: the names of the vchannels, or the pattern."""
+        return f"{Matching(self.pattern)}" if self.pattern else ", ".join(map(repr, self.vchannels))
+
+    def excludes(self, other: CursorKey) -> bool:
+        """Returns whether both cursors cannot be saved: they share a name, and one is of a pattern."""
+        return self.name == other.name and self != other and bool(self.pattern or other.pattern)
+
     def __str__(self) -> str:
-        return f"cursor {self.name!r} of {', '.join(map(repr, self.vchannels))}"
+        return f"cursor {self.name!r} of {self.subject}"
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -48,6 +61,9 @@ class Cursor(msgspec.Struct, frozen=True):
     is the tick up to which everything was delivered. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor no
     longer holds anything back and cannot be used until it is deleted; it is empty for a live cursor. `moved_at` is the wall time when the
     position last changed, 0 where that is not known.
+
+    The cursor of a pattern is a position on all pchannels, made of `time_tick`, `pchannel` and `begun` (see `TickPosition`). It has no
+    incarnations and no `event`, and its `start` is (0, 0).
 
     A cursor that moves with transactions has its `home` in the log of that pchannel, and what is stored elsewhere is a copy of its record
     with this `revision`. A copy with revision 0 only holds back retention, for a first save that is under way.
@@ -65,10 +81,18 @@ class Cursor(msgspec.Struct, frozen=True):
     stale: str = ""
     moved_at: float = 0.0
     moving: bool = False
+    begun: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def tick_position(self) -> TickPosition | None:
+        """The position of the cursor of a pattern; None for one of names."""
+        return TickPosition.at(self.time_tick, self.pchannel, self.begun) if self.key.pattern else None
 
     @property
     def position(self) -> ReadPosition | None:
         """Returns the position of the cursor's reader, None before any event was passed."""
+        if self.key.pattern:
+            return self.tick_position
         if self.event is None:
             return None
         return ReadPosition(MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick)
@@ -141,6 +165,16 @@ class CursorInfo(msgspec.Struct, frozen=True):
     lag_messages: int | None = None
     lag_s: float | None = None
     moved_at: float | None = None
+    pattern: str = ""
+    """The text of the pattern that the cursor is of; it is empty for a cursor of `vchannels`, and otherwise there are none."""
+
+
+def other_key(key: CursorKey, saved: CursorKey) -> InvalidArgumentError:
+    """Returns the error for a cursor whose name another one has that excludes it."""
+    return InvalidArgumentError(
+        f"cursor {key.name!r} is saved for {saved.subject}, and this is a read of {key.subject}, which would have a position of its own: "
+        f"name the cursors differently, or delete_cursor({key.name!r}) to begin again"
+    )
 
 
 def check_cursor(name: object) -> str:

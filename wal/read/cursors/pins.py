@@ -118,7 +118,7 @@ def name_of(key: CursorKey, number: int) -> str:
 
 def stem_of(key: CursorKey) -> str:
     """Returns the beginning of the names of all pins of this cursor, and of no others."""
-    return f"{prefix_of(key.name)}{_hash(key.vchannels)}"
+    return f"{prefix_of(key.name)}{_hash((*key.vchannels, key.pattern) if key.pattern else key.vchannels)}"
 
 
 def prefix_of(name: str) -> str:

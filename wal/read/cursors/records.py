@@ -24,6 +24,9 @@ from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.storage.pieces import PieceKind
 from wal.storage.state_table import RECORD_VERSION, Decoders, Live, RecordTable, check_version, encode_record
 
+PATTERN_VERSION: Final = 2
+"""The version of the records of patterns: earlier versions of the product refuse a log with one."""
+
 
 class CursorRecord(msgspec.Struct, frozen=True, gc=False):
     """The whole state of a cursor.
@@ -63,7 +66,7 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
             )
         return encode_record(
             _StoredCursor(
-                RECORD_VERSION,
+                PATTERN_VERSION if self.key.pattern else RECORD_VERSION,
                 self.key.name,
                 list(zip(self.key.vchannels, incarnations, strict=True)),
                 self.revision,
@@ -75,6 +78,8 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
                 self.holder,
                 self.lease_ms,
                 cursor is not None and not cursor.moving,
+                self.key.pattern,
+                [] if cursor is None else [(name, packed(position), index) for name, position, index in cursor.begun],
             )
         )
 
@@ -86,19 +91,28 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """The bytes that its record takes in a frame, rounded up."""
-        return 200 + len(self.state) + 4 * len(self.key.name) + sum([4 * len(name) + 8 for name in self.key.vchannels])
+        begun = 0 if self.cursor is None else sum([4 * len(name) + 40 for name, _, _ in self.cursor.begun])
+        return (
+            200
+            + begun
+            + 4 * len(self.key.pattern)
+            + len(self.state)
+            + 4 * len(self.key.name)
+            + sum([4 * len(name) + 8 for name in self.key.vchannels])
+        )
 
 
 def decode_record(payload: bytes) -> CursorRecord:
     """Returns the record in these bytes. Raises CorruptionError for damage, FormatError for a newer version."""
     with corruption("a cursor record is damaged", expected="the state of a cursor"):
         stored = _decoder.decode(payload)
-        check_version(stored.version, "a cursor record")
+        if stored.version != PATTERN_VERSION:
+            check_version(stored.version, "a cursor record")
         saved = stored.saved
         names = tuple([name for name, _ in stored.vchannels])
-        if not names or list(names) != sorted(set(names)):
-            raise ValueError(f"it names the vchannels {names!r}")
-        key = CursorKey(stored.name, names)
+        if bool(names) == bool(stored.pattern) or list(names) != sorted(set(names)):
+            raise ValueError(f"it names the vchannels {names!r} and the pattern {stored.pattern!r}")
+        key = CursorKey(stored.name, names, stored.pattern)
         cursor = None
         if saved is not None:
             if not math.isfinite(saved.saved_at):
@@ -116,6 +130,7 @@ def decode_record(payload: bytes) -> CursorRecord:
                 saved.stale,
                 moved_at=saved.moved_at,
                 moving=not stored.plain,
+                begun=tuple([(name, unpacked(position), index) for name, position, index in stored.begun]),
             )
     return CursorRecord(
         key, stored.revision, cursor, stored.fence, stored.number, stored.state, stored.holder, stored.lease_ms, stored.deleted
@@ -210,6 +225,8 @@ class _StoredCursor(msgspec.Struct, array_like=True, gc=False):
     lease_ms: Natural
     plain: bool = False
     """Whether only readers have saved the cursor. Earlier versions wrote no such records."""
+    pattern: str = ""
+    begun: list[tuple[str, PackedPosition, Natural]] = []
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_StoredCursor)

@@ -16,6 +16,7 @@ import msgspec
 
 from wal.errors import closed_log
 from wal.message import Origin
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.cursors.status import LogView, resumable, shown
 from wal.read.cursors.store import DamagedCursor
@@ -126,7 +127,7 @@ def infos_of(cursors: Iterable[Cursor | DamagedCursor], view: LogView, *, now_s:
 class CursorUse:
     """One scanner's use of a cursor. Its saves are made in the order of the calls, including cancelled ones."""
 
-    def __init__(self, name: str, vchannels: tuple[str, ...], cursors: Callable[[], Awaitable[Cursors]]) -> None:
+    def __init__(self, name: str, vchannels: tuple[str, ...] | Matching, cursors: Callable[[], Awaitable[Cursors]]) -> None:
         """`cursors` returns the cursors of the log, once it is open."""
         self.key: CursorKey = CursorKey.of(name, vchannels)
         self._cursors = cursors
@@ -139,9 +140,12 @@ class CursorUse:
     async def save(
         self, incarnations: Mapping[str, int | None], at: Origin, *, start: tuple[int, int], event: tuple[int, int] | None, time_tick: int
     ) -> None:
-        """Stores the reader's position, after the saves before this one; see `Cursors.save`."""
+        """Stores the position of a reader of names, after the saves before this one; see `Cursors.save`."""
         read = tuple([incarnations[name] for name in self.key.vchannels])
-        cursor = Cursor(self.key, read, at.pchannel, at.incarnation, start, event, time_tick, 0.0, at.form)
+        await self.store(Cursor(self.key, read, at.pchannel, at.incarnation, start, event, time_tick, 0.0, at.form))
+
+    async def store(self, cursor: Cursor) -> None:
+        """Stores a cursor with this key, after the saves before this one; see `Cursors.save`."""
         cursors = await self._cursors()
         before = self._saving
 

@@ -69,6 +69,19 @@ class LogView(msgspec.Struct, frozen=True):
     next_incarnation: int
     elsewhere: frozenset[str] = frozenset()
     """The pchannels of the log that other processes write."""
+    positions: Mapping[tuple[str, int], tuple[int, int]] = {}
+    """The log position after all events of a pchannel up to a tick, for the cursors of patterns."""
+
+    def start(self, cursor: Cursor, pchannel: str) -> tuple[int, int]:
+        """Returns where the cursor of a pattern begins on a pchannel, or the beginning of the log if that was not looked up."""
+        at = cursor.tick_position
+        return (0, 0) if at is None else self.positions.get((pchannel, at.covered(pchannel)), (0, 0))
+
+    def held_bytes(self, cursor: Cursor) -> int:
+        """Returns the bytes of log that retention keeps for a cursor, on its pchannel or, for a pattern, on all of them."""
+        if not cursor.key.pattern:
+            return self.logs[cursor.pchannel].held_bytes(cursor.start)
+        return sum([log.held_bytes(max(self.start(cursor, name), log.earliest)) for name, log in self.logs.items()])
 
 
 class CursorStatus(enum.Enum):
@@ -84,6 +97,8 @@ class CursorStatus(enum.Enum):
 
 def cursor_status(cursor: Cursor, view: LogView) -> CursorStatus:
     """Returns the status of this cursor."""
+    if cursor.key.pattern:
+        return CursorStatus.STALE if cursor.stale else CursorStatus.LIVE
     log = view.logs.get(cursor.pchannel)
     if cursor.pchannel not in view.elsewhere and (log is None or log.incarnation != cursor.incarnation):
         return CursorStatus.OTHER_INCARNATION
@@ -122,6 +137,8 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
             raise lineage.lost(f"{cursor.key}", cursor.pchannel, restore, cursor.form)
         case CursorStatus.STALE:
             raise TruncatedError(stale(cursor))
+    if cursor.key.pattern:
+        return cursor
     if cursor.pchannel != pchannel:
         # It was saved before its vchannel was created, on another pchannel: the reader still needs the whole vchannel.
         log = view.logs[pchannel]
@@ -143,7 +160,11 @@ def shown(cursor: Cursor, view: LogView, *, now_s: float) -> CursorInfo | None:
     if status is CursorStatus.DROPPED:
         return None
     unread, held_bytes, lag_s = Unread(0), 0, None
-    if cursor.pchannel in view.logs and status is not CursorStatus.OTHER_INCARNATION:
+    if cursor.key.pattern:
+        held_bytes = view.held_bytes(cursor)
+        unread = Unread(held_bytes)
+        lag_s = max(0.0, now_s - (cursor.time_tick >> LOGICAL_BITS) / 1000) if held_bytes else 0.0
+    elif cursor.pchannel in view.logs and status is not CursorStatus.OTHER_INCARNATION:
         log = view.logs[cursor.pchannel]
         unread = log.unread(cursor.key.vchannels, cursor.start)
         held_bytes = log.held_bytes(cursor.start)
@@ -163,4 +184,5 @@ def shown(cursor: Cursor, view: LogView, *, now_s: float) -> CursorInfo | None:
         unread.events,
         lag_s,
         cursor.moved_at or cursor.saved_at,
+        cursor.key.pattern,
     )

@@ -45,6 +45,8 @@ class SavedCursors(abc.ABC):
 
 def adopted(cursor: Cursor, lineages: Mapping[str, Lineage]) -> Cursor | None:
     """Returns the cursor in the present incarnation of its log; None if the log was not restored since, or has lost its event."""
+    if cursor.key.pattern:
+        return None  # ticks stay what they are
     if (lineage := lineages.get(cursor.pchannel)) is None or (restore := lineage.since(cursor.incarnation)) is None:
         return None
     # Without an event, nothing was passed below `start`, which may be the fork itself.
@@ -74,6 +76,8 @@ def stale(cursor: Cursor) -> str:
 
 def below_earliest(cursor: Cursor, first: tuple[int, int]) -> TruncatedError:
     """Returns the error for saving a cursor below the first event of the log."""
+    if (at := cursor.tick_position) is not None:
+        return TruncatedError(f"{cursor.key} cannot be saved at {at}: a pchannel was truncated up to {first[0]}:{first[1]}; begin again")
     return TruncatedError(
         f"{cursor.key} cannot be saved at {cursor.start[0]}:{cursor.start[1]} of pchannel {cursor.pchannel}: the log was "
         f"truncated up to {first[0]}:{first[1]}; read on from there"

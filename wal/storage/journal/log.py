@@ -38,7 +38,7 @@ from wal.storage.journal.loop_path import WritePath, loop_bytes_max, loop_write
 from wal.storage.journal.preparer import Preparer
 from wal.storage.journal.reader import JournalReader
 from wal.storage.journal.recovery import RecoveredLog
-from wal.storage.journal.segments import Segment, SegmentSet, last_truncated, write_index
+from wal.storage.journal.segments import Segment, SegmentSet, last_truncated, truncated_tick, write_index
 from wal.storage.journal.writer import JournalWriter
 
 _T = TypeVar("_T")
@@ -176,6 +176,10 @@ class JournalLog(PChannelLog):
     @property
     def last_truncated(self) -> tuple[int, int] | None:
         return last_truncated(self._segments.segments, self.earliest)
+
+    @property
+    def truncated_tick(self) -> int | None:
+        return truncated_tick(self._segments.segments, self.earliest)
 
     def extents(self) -> list[Extent]:
         segments = self._segments.segments

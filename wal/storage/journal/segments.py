@@ -163,6 +163,15 @@ def last_truncated(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> 
     return None
 
 
+def truncated_tick(segments: tuple[Segment, ...], earliest: tuple[int, int]) -> int | None:
+    """Returns the tick that was promised before `earliest` if a segment begins there; None if it is not known."""
+    if earliest[1] == 0:
+        for segment in segments:
+            if segment.base == earliest[0]:
+                return segment.header.promised_tick
+    return None
+
+
 def open_shared(disk: Disk, path: Path) -> JournalFile:
     """Opens the segment's file under a shared flock: while it is open the writer does not reuse it.
 
