@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from examples import (
+    accounts,
     append_and_scan,
     arrow,
     blocking,
@@ -84,6 +85,14 @@ def test_pipeline(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_mailer(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mailer.main(str(data_dir))
     assert capsys.readouterr().out.splitlines() == ["1 kill, and the provider was asked again: True", "20 mails for 20 orders"]
+
+
+def test_accounts(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accounts.main(str(data_dir))
+    assert capsys.readouterr().out.splitlines() == [
+        "2 kills; the table that followed is the one that is made again: True",
+        "20 accounts, no balance below 0: True",
+    ]
 
 
 def test_outbox(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

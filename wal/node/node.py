@@ -45,6 +45,10 @@ LISTED: Final = 4096
 """Scheduled messages are listed so many at a time, before other tasks get their turn: a few milliseconds."""
 
 
+_NO_EVENT: Final = (-1, 0)
+"""Stands for the newest event of a pchannel without any: a cursor anywhere is after it."""
+
+
 class StreamingNode:
     """The pchannels of a log in this process. From `open_oracle` on, `host` and `open_cursors` set the other attributes, in this order."""
 
@@ -247,7 +251,7 @@ class StreamingNode:
                 pchannel.log.incarnation,
                 pchannel.log.earliest,
                 pchannel.log.durable_end,
-                newest=pchannel.tail.newest,
+                newest=pchannel.tail.newest or _NO_EVENT,
                 bytes_between=pchannel.log.bytes_between,
                 lineage=pchannel.log.lineage,
                 unread_for=pchannel.log.unread_for,
