@@ -8,7 +8,7 @@ vchannel that a crash would lose. Routes are the `VChannelHost` of the coordinat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -198,7 +198,19 @@ class Routes:
 
     async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[PChannel, Selection]], Callable[[Actor, str], ActorRef]]:
         """Returns all pchannels, each with the vchannels on it that match, and what starts a scanner's actor."""
-        return [(pchannel, MatchingSelection(pattern, self.is_live)) for pchannel in self._pchannels.values()], self._spawn
+        attached: list[tuple[PChannel, Selection]] = [
+            (pchannel, MatchingSelection(pattern, self.is_live, partial(self._names_on, name)))
+            for name, pchannel in self._pchannels.items()
+        ]
+        return attached, self._spawn
+
+    def _names_on(self, pchannel: str) -> Iterator[str]:
+        """Yields the names of the vchannels that may live on a pchannel; a name may come twice."""
+        for name, info in self.known.records.items():
+            if info.pchannel == pchannel:
+                yield name
+        for name, _ in self._ending:
+            yield name
 
     def is_live(self, name: str, incarnation: int) -> bool:
         """Returns whether this incarnation of a vchannel has not ended, as far as is known here; one that is being dropped has not yet."""

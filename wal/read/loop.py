@@ -440,7 +440,7 @@ class ReadLoop(Read):
             self._begin_work(self._fetching(), "page of a scanner")
 
     def _fetching(self) -> Callable[[], Coroutine[Any, Any, FramePage]]:
-        return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection.names)
+        return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection)
 
     # -- the cursor
 
@@ -493,10 +493,15 @@ def cursor_of(key: CursorKey, origin: Origin, incarnations: Mapping[str, int | N
     return Cursor(key, read, origin.pchannel, origin.incarnation, reached.position, reached.event, reached.tick, 0.0, origin.form)
 
 
-async def _fetch(pchannel: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:
+async def _fetch(pchannel: ReadablePChannel, start: int, selection: Selection) -> FramePage:
     """Returns the page of the log that begins here. It does not hold the loop, so a scanner that nobody holds can be collected."""
     try:
-        return await pchannel.page(start, names)
+        names = selection.page_names()
+        while True:
+            page = await pchannel.page(start, names)
+            before, names = names, selection.page_names()
+            if before is names or before is None or (names is not None and names <= before):
+                return page  # otherwise it may lack the frames of a vchannel that has joined meanwhile
     except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
         raise await pchannel.overtaken(start) from error
 

@@ -307,6 +307,10 @@ class Selection:
         """Returns the incarnation of this vchannel that the reader is bound to, or None."""
         return self._bound[name]
 
+    def page_names(self) -> frozenset[str] | None:
+        """Returns the vchannels for which a page is fetched now; None: all. See `MatchingSelection`."""
+        return self.names
+
     def forget(self) -> None:
         """Forgets what is kept of the last frame, everything of which was handed over."""
 
@@ -326,15 +330,19 @@ class MatchingSelection(Selection):
 
     The names are those in the frames, so a vchannel that is created later joins with its first event. `is_live` returns whether an
     incarnation (name, number) has not ended, as far as that is known.
+
+    A page of the log is fetched for the names that match now (`page_names`), so that the others cost nothing. `known` returns the names of
+    the pchannel, each before its first frame is written: so if the same names match after a fetch, the page has all frames that matter.
     """
 
-    __slots__ = ("_is_live", "_pattern", "_seen")
+    __slots__ = ("_is_live", "_known", "_pattern", "_seen")
 
-    def __init__(self, pattern: Matching, is_live: Callable[[str, int], bool]) -> None:
+    def __init__(self, pattern: Matching, is_live: Callable[[str, int], bool], known: Callable[[], Iterable[str]] | None = None) -> None:
         super().__init__({}, floor=0)
         self.names = None
         self._pattern = pattern
         self._is_live = is_live
+        self._known = known
         self._seen: list[RunRow] = []
         """The runs of the last frame that the reader saw."""
 
@@ -344,6 +352,12 @@ class MatchingSelection(Selection):
         runs = [run for run in view.runs.find(self._pattern) if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)]
         self._seen = runs
         return runs
+
+    def page_names(self) -> frozenset[str] | None:
+        """Returns the names that match now; None for all, where the pattern is "*" or the names are not known."""
+        if self._known is None or self._pattern.pattern == "*":
+            return None
+        return frozenset(filter(self._pattern.__contains__, self._known()))
 
     def forget(self) -> None:
         """Forgets the runs of the last frame."""

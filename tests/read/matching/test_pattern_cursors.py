@@ -250,6 +250,16 @@ async def test_lag_of_a_complete_reader_is_nothing(log4: wal.WALAccesser) -> Non
     assert (info.lag_bytes, info.held_bytes, info.lag_s) == (0, 0, 0.0)
 
 
+async def test_idle_pchannels_add_no_lag(log4: wal.WALAccesser) -> None:
+    await log4.append("account-0", b"0")
+    assert await take(log4, 1) == [0]
+    async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner:
+        assert [message async for message in scanner] == []
+        await scanner.save()
+    (info,) = await log4.cursors()
+    assert (info.lag_bytes, info.held_bytes) == (0, 0)
+
+
 async def test_save_past_a_truncation_is_refused(log4: wal.WALAccesser) -> None:
     results = await spread(log4, 0, 20)
     async with log4.read(ACCOUNTS, cursor="sums") as scanner:

@@ -13,6 +13,8 @@ from tests.locations import open_wal
 from tests.probes import bodies, facts, grouped, local, payloads, read_all, start, turns
 from wal import Matching, Message, ReadPosition
 from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
+from wal.read.pchannel import ReadablePChannel
+from wal.storage.base import FramePage
 
 pytestmark = [pytest.mark.everywhere, pytest.mark.not_on("wal", "only the process that writes a log reads it with a pattern yet")]
 
@@ -327,6 +329,45 @@ async def test_closed_scanner_leaves_nothing_behind(log4: wal.WALAccesser) -> No
             await waiting
     assert not any(pchannel.readers for pchannel in local(log4).node.pchannels.values())
     assert "Matching('account-*')" in repr(scanner)
+
+
+@pytest.mark.inside
+async def test_vchannel_that_joins_during_a_fetch_comes(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page is fetched for the names that match when the fetch begins, and reaches as far as the log does when it is read."""
+    async with open_wal(data) as log:
+        await spread(log, 10)
+    async with open_wal(data) as log:
+        page = ReadablePChannel.page
+        created: list[str] = []
+
+        async def late(self: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:
+            if names is not None and not created:
+                created.append("account-late")
+                await log.append("account-late", b"late")
+            return await page(self, start, names)
+
+        monkeypatch.setattr(ReadablePChannel, "page", late)
+        async with log.read(ACCOUNTS) as scanner:
+            seen = [(await anext(scanner)).payload for _ in range(11)]
+    assert created
+    assert seen == [*(b"%d" % number for number in range(10)), b"late"]
+
+
+@pytest.mark.inside
+async def test_other_vchannels_are_not_fetched(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_wal(data) as log:
+        await spread(log, 10)
+        await spread(log, 10, "other")
+    async with open_wal(data) as log:
+        page, fetched = ReadablePChannel.page, set[object]()
+
+        async def noted(self: ReadablePChannel, start: int, names: frozenset[str] | None) -> FramePage:
+            fetched.add(names)
+            return await page(self, start, names)
+
+        monkeypatch.setattr(ReadablePChannel, "page", noted)
+        assert len(await read_all(log, ACCOUNTS)) == 10
+    assert fetched == {frozenset(f"account-{number}" for number in range(7))}
 
 
 # -- refused calls
