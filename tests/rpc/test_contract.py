@@ -18,7 +18,7 @@ from wal.errors import StreamingCode
 from wal.message import wire_pb2
 from wal.network import Method
 from wal.rpc import methods
-from wal.rpc.api import cluster_pb2, component_pb2, error_pb2, nodes_pb2, pchannel_pb2, streaming_pb2
+from wal.rpc.api import cluster_pb2, component_pb2, error_pb2, pchannel_pb2, streaming_pb2
 
 OURS = {
     name: descriptor
@@ -85,8 +85,7 @@ def test_every_method_has_the_contracts_path_and_types(contract: Contract) -> No
 
 def test_every_method_of_ours_is_in_the_table() -> None:
     ours = {one.path: one for one in vars(methods).values() if isinstance(one, Method)}
-    services = [*cluster_pb2.DESCRIPTOR.services_by_name.values(), *nodes_pb2.DESCRIPTOR.services_by_name.values()]
-    for service in services:
+    for service in cluster_pb2.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
             found = ours.pop(f"/{service.full_name}/{method.name}")
             assert (method.input_type, method.output_type) == (found.request.DESCRIPTOR, found.response.DESCRIPTOR)

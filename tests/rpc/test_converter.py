@@ -25,11 +25,16 @@ from wal.requests.request import Request, Where
 from wal.rpc.api import requests_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, request_from_proto, request_to_proto
+from wal.serve import copies_service
 from wal.serve.submit import _encoded
 
 KINDS = st.sampled_from(REQUESTS)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
-POSITIONS = {"wal.rpc.Position": frames, "wal.rpc.EventPosition": events}
+POSITIONS: dict[str, st.SearchStrategy[Any]] = {
+    "wal.rpc.Position": frames,
+    "wal.rpc.EventPosition": events,
+    "wal.rpc.StreamingError": st.nothing(),  # errors have no equality
+}
 
 
 def values(hint: Any, field: Any) -> st.SearchStrategy[Any]:
@@ -123,7 +128,9 @@ def test_every_request_has_its_message_and_its_handler() -> None:
     envelope: Any = proto.SubmitRequest.DESCRIPTOR
     assert {kind.__name__ for kind in REQUESTS} == {field.message_type.name for field in envelope.oneofs_by_name["request"].fields}
     of_a_cluster = {GetClusterStatus, DrainNode, PauseBalancer}
-    assert {kind for kind in REQUESTS if kind.where is not Where.COORDINATOR} == set(_HANDLERS)
+    elsewhere = (Where.COORDINATOR, Where.NODE)
+    assert {kind for kind in REQUESTS if kind.where not in elsewhere} == set(_HANDLERS)
+    assert {kind for kind in REQUESTS if kind.where is Where.NODE} == set(copies_service._HANDLERS)
     assert {kind for kind in REQUESTS if kind.where is Where.COORDINATOR} == set(submit._HANDLERS) | of_a_cluster
 
 

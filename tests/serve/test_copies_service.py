@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
+from broadcaster.message import Content
 from tests.probes import local
 from tests.storage.journal.faults import FaultyDisk
 from wal import BroadcastHeader, MessageType, open_wal
 from wal.errors import StorageError, UnavailableError
 from wal.read.lease import OWN
-from wal.rpc.api import nodes_pb2 as proto
+from wal.requests.nodes import CopyBroadcast
+from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.appends import outcomes_from_proto
-from wal.rpc.methods import APPEND_COPIES
 from wal.serve.copies_service import CopiesService
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck
@@ -37,19 +37,12 @@ async def test_copy_on_failed_pchannel_is_repeated_in_next_term(data_dir: Path, 
         engine = local(log)
         view = cast(Any, engine.coordinator.vchannels)
         service = CopiesService(engine.node, view, Hosted(engine.node.pchannels), CallCheck(SERVER_ID, OWN, leader))
-        append = cast(Any, service.handlers()[APPEND_COPIES])
+        pchannel, call = PChannelInfo(name="p0"), ManagerCall(server_id=SERVER_ID)
 
         async def outcomes(name: str) -> list[object]:
             header = BroadcastHeader(await log.allocate_time_tick(), (name,), ())
-            request = proto.AppendCopiesRequest(
-                call=proto.ManagerCall(server_id=SERVER_ID),
-                pchannel=PChannelInfo(name="p0"),
-                vchannels=[name],
-                header=header.to_bytes(),
-                payload=b"copy",
-                message_type=int(MessageType.INSERT),
-            )
-            return [outcome for _, outcome in outcomes_from_proto(await append(request, None))]
+            request = CopyBroadcast((name,), header.to_bytes(), Content(b"copy", int(MessageType.INSERT)))
+            return list(await service.submit(request, pchannel, call))
 
         (appended,) = await outcomes("orders")
         assert not isinstance(appended, Exception)

@@ -19,14 +19,11 @@ from broadcaster.message import Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
 from wal.coordinator.nodes import AssignedNodes
 from wal.coordinator.vchannels import VChannels
-from wal.errors import ChannelNotExistError, UnknownError, WALError, WouldBlockError
-from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageType
-from wal.rpc.api import nodes_pb2 as proto
-from wal.rpc.appends import outcomes_from_proto
-from wal.rpc.methods import APPEND_COPIES, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
+from wal.errors import ChannelNotExistError, WALError, WouldBlockError
+from wal.message import BroadcastHeader, CopyOutcomes, MessageType
+from wal.requests.nodes import BroadcastInLog, CopyBroadcast, ForgetBroadcasts, ListCopies, ReadCopy
 from wal.runtime.tasks import end_tasks
 from wal.timestamp import TimestampOracle
-from wal.write.copy_writes import MixedCopies
 
 FORGET_S: Final = 5.0
 """How often nodes are told what is forgotten."""
@@ -112,17 +109,14 @@ class CopiesOnNodes:
         listed: list[CopiesInLog] = []
         answers = await asyncio.gather(*(self._list(name) for name in self._vchannels.pchannels))
         for name, answer in zip(self._vchannels.pchannels, answers, strict=True):
-            for broadcast in answer.broadcasts:
+            for broadcast in answer:
                 header = BroadcastHeader.from_bytes(broadcast.header)
-                listed.append(CopiesInLog(name, header, tuple(broadcast.vchannels), tuple(broadcast.aborted)))
+                listed.append(CopiesInLog(name, header, broadcast.vchannels, broadcast.aborted))
         return listed
 
     async def content(self, pchannel: str, broadcast_id: int) -> Content:
         """Reads the content of a copy from this log."""
-
-        request, what = proto.ReadCopyRequest(broadcast_id=broadcast_id), f"reading broadcast {broadcast_id}"
-        answer = await self._nodes.ask(pchannel, READ_COPY, request, what, wait_s=_PATIENCE_S)
-        return Content(answer.payload, answer.message_type, answer.properties)
+        return await self._nodes.submit(pchannel, ReadCopy(broadcast_id), wait_s=_PATIENCE_S)
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
         """Has the nodes drop a finished broadcast from their recovery state."""
@@ -133,7 +127,7 @@ class CopiesOnNodes:
         """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any, as the nodes know them."""
         wanted, gone = set(broadcast_ids), dict[int, list[str]]()
         for answer in await asyncio.gather(*(self._list(name) for name in self._vchannels.pchannels)):
-            for broadcast in answer.broadcasts:
+            for broadcast in answer:
                 broadcast_id = BroadcastHeader.from_bytes(broadcast.header).broadcast_id
                 if broadcast.dropped and broadcast_id in wanted:
                     gone.setdefault(broadcast_id, []).extend(broadcast.dropped)
@@ -151,27 +145,14 @@ class CopiesOnNodes:
         """Has the nodes take checkpoints where that would make room."""
         self._checkpoint = True
 
-    async def _list(self, pchannel: str) -> proto.ListedCopies:
-        request, what = proto.ListCopiesRequest(), f"listing the copies on pchannel {pchannel}"
-        return await self._nodes.ask(pchannel, LIST_COPIES, request, what, wait_s=_PATIENCE_S)
+    async def _list(self, pchannel: str) -> tuple[BroadcastInLog, ...]:
+        return await self._nodes.submit(pchannel, ListCopies(), wait_s=_PATIENCE_S)
 
     async def _append(
         self, pchannel: str, vchannels: Sequence[str], content: Content, header: BroadcastHeader, *, aborts: bool
     ) -> CopyOutcomes:
-        request = proto.AppendCopiesRequest(
-            vchannels=vchannels,
-            header=header.to_bytes(),
-            payload=content.payload,
-            message_type=content.message_type,
-            properties=content.properties,
-            aborts=aborts,
-        )
-        what = f"appending broadcast {header.broadcast_id} on pchannel {pchannel}"
-        answer = await self._nodes.ask(pchannel, APPEND_COPIES, request, what, wait_s=_PATIENCE_S)
-        outcomes: dict[int, AppendResult | WALError] = dict(outcomes_from_proto(answer))  # type: ignore[arg-type]
-        if sorted(outcomes) != list(range(len(vchannels))):
-            raise UnknownError(f"node {request.call.server_id:x} answered for {len(outcomes)} of {len(vchannels)} copies")
-        return MixedCopies(outcomes[at] for at in range(len(vchannels)))
+        request = CopyBroadcast(tuple(vchannels), header.to_bytes(), content, aborts)
+        return await self._nodes.submit(pchannel, request, wait_s=_PATIENCE_S)
 
     async def _tell(self) -> None:
         while True:
@@ -180,16 +161,11 @@ class CopiesOnNodes:
             for name, ids in list(self._forgetting.items()):
                 if not ids or self._nodes.place(name) is None:
                     continue
-                request, what = (
-                    proto.ForgetBroadcastsRequest(broadcast_ids=ids, checkpoint=checkpoint),
-                    f"forgetting broadcasts on pchannel {name}",
-                )
                 try:
-                    answer = await self._nodes.ask(name, FORGET_BROADCASTS, request, what, wait_s=0.0)
+                    gone = await self._nodes.submit(name, ForgetBroadcasts(tuple(ids), checkpoint), wait_s=0.0)
                 except WALError as error:
                     _log.debug("the node of pchannel %s was not told what to forget: %s", name, error)
                     continue
-                gone = list(answer.broadcast_ids)
                 ids.difference_update(gone)
                 if gone:
                     self._on_forgotten(name, gone)

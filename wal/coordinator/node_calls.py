@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from wal.coordinator.assignments import NodeStart
 from wal.network import Method
+from wal.requests.request import Answer, Request
 from wal.rpc.api import nodes_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
@@ -58,6 +59,15 @@ class NodeCalls:
         self, node: NodeStart, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None
     ) -> _Response:
         """Returns the node's answer; a call that was not answered is repeated until the deadline."""
+        connection = await self._connection(node)
+        return await connection.repeat(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s)
+
+    async def submit(self, node: NodeStart, request: Request[Answer], pchannel: PChannelInfo) -> Answer:
+        """Returns the node's answer to a request for a pchannel in its term."""
+        connection = await self._connection(node)
+        return await connection.submit(request, pchannel.name, term=pchannel.term, call=self.of(node))
+
+    async def _connection(self, node: NodeStart) -> Connection:
         connection = self._connections.get(node.server_id)
         if connection is None:
             connection = await self._connect(node.address)
@@ -65,7 +75,7 @@ class NodeCalls:
             if other is not connection:
                 await connection.close()
                 connection = other
-        return await connection.repeat(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s)
+        return connection
 
     async def forget(self, server_id: int) -> None:
         """Disconnects from a node that is gone: calls to it that are under way end."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.assigner import Assigner
@@ -28,12 +28,9 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.network import Method
-from wal.rpc.api import nodes_pb2
+from wal.requests.nodes import EndVChannels
+from wal.requests.request import Answer, Request
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.api.pchannel_pb2 import VChannelInfo as VChannelInfoProto
-from wal.rpc.converter import struct_to_proto
-from wal.rpc.methods import END_VCHANNELS
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks, keep_task
 
@@ -42,8 +39,6 @@ WAIT_S: Final = 30.0
 MOVED: Final = (ChannelFencedError, ChannelNotExistError, ClosedError, SessionLostError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a node says that it does not have a pchannel in this term, or that it cannot be reached."""
 _log: Final = logging.getLogger("wal.cluster")
-
-_T = TypeVar("_T")
 
 
 class AssignedNodes:
@@ -65,8 +60,8 @@ class AssignedNodes:
             return None
         return record.owner.node, PChannelInfo(name=name, term=record.term)
 
-    async def ask(self, name: str, method: Method[Any, _T], request: Any, what: str, *, wait_s: float = WAIT_S) -> _T:
-        """Makes this call at the node of a pchannel, wherever that is, and returns the answer. The request names node and pchannel.
+    async def submit(self, name: str, request: Request[Answer], *, wait_s: float = WAIT_S) -> Answer:
+        """Returns the answer of the node of a pchannel to a request, wherever that is.
 
         A call that was not answered is repeated. Raises UnavailableError if nobody has the pchannel for so long.
         """
@@ -75,11 +70,8 @@ class AssignedNodes:
         said: WALError | None = None
         while True:
             if (place := self.place(name)) is not None:
-                node, info = place
-                request.call.CopyFrom(self.calls.of(node))
-                request.pchannel.CopyFrom(info)
                 try:
-                    return await self.calls.call(node, method, request, what)
+                    return await self.calls.submit(place[0], request, place[1])
                 except (*MOVED, UnknownOutcomeError) as error:
                     said = error
             if loop.time() >= deadline:
@@ -127,5 +119,4 @@ class VChannelsOnNodes:
             ended(error)
 
     async def _end_on(self, pchannel: str, infos: list[VChannelInfo]) -> None:
-        request = nodes_pb2.EndVChannelsRequest(vchannels=[struct_to_proto(info, VChannelInfoProto) for info in infos])
-        await self._nodes.ask(pchannel, END_VCHANNELS, request, f"ending vchannels of pchannel {pchannel}")
+        await self._nodes.submit(pchannel, EndVChannels(tuple(infos)))

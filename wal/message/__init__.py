@@ -5,7 +5,15 @@ table in `types.py` has the meaning of each type to the log. A `Lineage` decides
 `codec.py` has the form in which messages travel on a wire.
 """
 
-from wal.message.append_result import AppendResult, CopyOutcomes, ForgottenResult, ScheduledMessage, ScheduledResult, TxnContext
+from wal.message.append_result import (
+    AppendResult,
+    CopyOutcomes,
+    ForgottenResult,
+    MixedCopies,
+    ScheduledMessage,
+    ScheduledResult,
+    TxnContext,
+)
 from wal.message.broadcast_header import BroadcastHeader, ResourceKey
 from wal.message.lineage import Lineage, Restore
 from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
@@ -37,6 +45,7 @@ __all__ = [
     "MessageID",
     "MessageType",
     "Natural",
+    "MixedCopies",
     "Origin",
     "PackedPosition",
     "Reserved",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias
 
 import msgspec
 
@@ -87,3 +87,11 @@ class CopyOutcomes(Collection[AppendResult | WALError], Protocol):
     @property
     def all_in(self) -> bool:
         """Whether all of them are results, so that a caller need not search thousands for an error."""
+
+
+class MixedCopies(list[AppendResult | WALError]):
+    """The outcomes of copies that are not all in one frame: results and errors."""
+
+    __slots__ = ()
+    all_in: Final = False
+    """See `CopyOutcomes`."""

@@ -19,13 +19,13 @@ from broadcaster.operator import CopiesAnswer
 from wal.channels.vchannels import check_vchannel
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, UnavailableError, WALError, WouldBlockError
 from wal.frame import CopyNames, Record
-from wal.message import BroadcastHeader, CopyOutcomes, MessageType
+from wal.message import BroadcastHeader, CopyOutcomes, MessageType, MixedCopies
 from wal.node.node import StreamingNode
 from wal.node.routes import Routes
 from wal.read.assembly import shared_copies
 from wal.settings import Settings
 from wal.write.copies import names_of
-from wal.write.copy_writes import AppendCopies, CopyTargets, MixedCopies
+from wal.write.copy_writes import AppendCopies, CopyTargets
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD
 from wal.write.vchannel import VChannel

@@ -22,7 +22,7 @@ from broadcaster.message import (
 )
 from wal.errors import UnknownError
 from wal.message import AppendResult, ImmutableMessage, MessageID, ResourceKey
-from wal.requests.request import Request, Where
+from wal.requests.request import LogChange, LogRequest
 from wal.requests.rights import Right
 
 CALL_S = 30.0
@@ -52,18 +52,13 @@ class AppendedBroadcast(msgspec.Struct, frozen=True):
     copies: tuple[AppendedCopies, ...]
 
 
-class AppendBroadcast(Request[BroadcastAppendResult], frozen=True):
+class AppendBroadcast(LogChange[BroadcastAppendResult], frozen=True):
     """Appends a copy of the message for each vchannel; all of them are durable when the answer comes. `LogBroadcast.append` has the errors.
 
     With `wait` it waits for resource keys that are held. It is sent at most once: without an answer the log completes what has begun.
     """
 
-    where: ClassVar[Where] = Where.COORDINATOR
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
     waits: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = False
     sent: ClassVar[type] = AppendedBroadcast
     insists_s: ClassVar[float] = CALL_S
 
@@ -86,7 +81,7 @@ class AppendBroadcast(Request[BroadcastAppendResult], frozen=True):
         return max((result.time_tick for result in answer.append_results.values()), default=0)
 
     def packed(self, answer: BroadcastAppendResult) -> AppendedBroadcast:
-        return AppendedBroadcast(answer.broadcast_id, tuple(_joined(answer.append_results.values())))
+        return AppendedBroadcast(answer.broadcast_id, tuple(runs_of(answer.append_results.values())))
 
     def unpacked(self, answer: AppendedBroadcast) -> BroadcastAppendResult:
         names, count = self.message.vchannels, sum(copies.count for copies in answer.copies)
@@ -98,7 +93,8 @@ class AppendBroadcast(Request[BroadcastAppendResult], frozen=True):
         return BroadcastAppendResult(answer.broadcast_id, dict(zip(names, results, strict=True)))
 
 
-def _joined(results: Iterable[AppendResult]) -> list[AppendedCopies]:
+def runs_of(results: Iterable[AppendResult]) -> list[AppendedCopies]:
+    """Returns the results of copies as they are sent."""
     joined: list[AppendedCopies] = []
     for result in results:
         message_id, tick = result.message_id, result.time_tick
@@ -117,10 +113,9 @@ def _joined(results: Iterable[AppendResult]) -> list[AppendedCopies]:
     return joined
 
 
-class AckBroadcast(Request[None], frozen=True):
+class AckBroadcast(LogRequest[None], frozen=True):
     """Acknowledges a vchannel's copy of a broadcast, durably. A repeated ack, or that of an unknown broadcast, does nothing."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.WRITE
     writes: ClassVar[bool] = True
     insists_s: ClassVar[float] = CALL_S
@@ -138,10 +133,9 @@ class AckBroadcast(Request[None], frozen=True):
         return f"acknowledging broadcast {self.broadcast_id}"
 
 
-class AwaitResourceKey(Request[None], frozen=True):
+class AwaitResourceKey(LogRequest[None], frozen=True):
     """Waits until each broadcast that holds the key now has been acknowledged by one vchannel, or (`everywhere`) has finished."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.WRITE
     insists_s: ClassVar[float] = CALL_S
 
@@ -160,10 +154,9 @@ class AwaitResourceKey(Request[None], frozen=True):
         return math.inf
 
 
-class ListBroadcasts(Request[tuple[BroadcastTask, ...]], frozen=True):
+class ListBroadcasts(LogRequest[tuple[BroadcastTask, ...]], frozen=True):
     """Asks for the running broadcasts, including those that cannot continue."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     insists_s: ClassVar[float] = CALL_S
 
     @property
@@ -171,10 +164,9 @@ class ListBroadcasts(Request[tuple[BroadcastTask, ...]], frozen=True):
         return "listing the broadcasts"
 
 
-class AbortBroadcast(Request[None], frozen=True):
+class AbortBroadcast(LogRequest[None], frozen=True):
     """Aborts a broadcast. A second abort waits for the same end; InvalidArgumentError for one that is unknown, or ended otherwise."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.ADMIN
     writes: ClassVar[bool] = True
     insists_s: ClassVar[float] = CALL_S
@@ -191,10 +183,9 @@ class AbortBroadcast(Request[None], frozen=True):
         return f"aborting broadcast {self.broadcast_id}"
 
 
-class BroadcastCounts(Request[BroadcasterStatistics], frozen=True):
+class BroadcastCounts(LogRequest[BroadcasterStatistics], frozen=True):
     """Asks for the counts of the broadcaster: those of this moment, and those since it began."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     insists_s: ClassVar[float] = CALL_S
 
     @property

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from wal.requests.request import Request, Where
+from wal.requests.request import LogRequest
 from wal.requests.rights import Right
 
 
@@ -49,20 +49,17 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     broadcasts: str = ""
 
 
-class GetClusterStatus(Request[ClusterStatus], frozen=True):
+class GetClusterStatus(LogRequest[ClusterStatus], frozen=True):
     """Asks for the state of the cluster."""
-
-    where: ClassVar[Where] = Where.COORDINATOR
 
     @property
     def doing(self) -> str:
         return "asking for the state of the cluster"
 
 
-class DrainNode(Request[None], frozen=True):
+class DrainNode(LogRequest[None], frozen=True):
     """Takes the pchannels of a node away, and gives it none, or (`drain` is False) gives it some again."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.ADMIN
     writes: ClassVar[bool] = True
 
@@ -74,10 +71,9 @@ class DrainNode(Request[None], frozen=True):
         return f"ordering to {'drain' if self.drain else 'undrain'} a node"
 
 
-class PauseBalancer(Request[None], frozen=True):
+class PauseBalancer(LogRequest[None], frozen=True):
     """Moves no pchannel away from a healthy node, or (`pause` is False) moves them again."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.ADMIN
     writes: ClassVar[bool] = True
 

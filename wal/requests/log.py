@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
 from wal.message import Lineage, Origin, Restore
-from wal.requests.request import Request, Where
+from wal.requests.request import LogRequest
 from wal.settings import Settings
 
 VERSION: Final = 1
@@ -80,10 +80,8 @@ class LogDescription(msgspec.Struct, frozen=True):
     log_id: int
 
 
-class DescribeLog(Request[LogDescription], frozen=True):
+class DescribeLog(LogRequest[LogDescription], frozen=True):
     """Asks what the log is. `version` is that of the client."""
-
-    where: ClassVar[Where] = Where.COORDINATOR
 
     version: int = VERSION
 

@@ -35,6 +35,8 @@ class Where(enum.Enum):
     """The node that has the pchannel of the vchannel `target`, or of the one that `target` would be created on."""
     PCHANNEL = "pchannel"
     """The node that has the pchannel `target`."""
+    NODE = "node"
+    """The node with a pchannel, whose start the leader of the cluster names, and itself."""
     EACH_PCHANNEL = "each pchannel"
     """The node of each pchannel; `join` makes one answer of theirs."""
 
@@ -115,3 +117,26 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         return tuple(chain.from_iterable(outcomes))
+
+
+class LogRequest(Request[Answer], frozen=True):
+    """A request about the log as a whole."""
+
+    where: ClassVar[Where] = Where.COORDINATOR
+
+
+class LogChange(LogRequest[Answer], frozen=True):
+    """A request that changes what there is, executed at most once, and never late."""
+
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = False
+
+
+class LeaderRequest(Request[Answer], frozen=True):
+    """A request of the leader of a cluster to a node."""
+
+    where: ClassVar[Where] = Where.NODE
+    right: ClassVar[Right] = Right.SERVER
+    writes: ClassVar[bool] = True

@@ -10,7 +10,7 @@ import msgspec
 
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_owner, check_vchannel
-from wal.requests.request import Request, Where
+from wal.requests.request import LogChange, LogRequest
 from wal.requests.rights import Right
 
 
@@ -56,14 +56,13 @@ class VChannelStates(msgspec.Struct, frozen=True):
     floors: Mapping[str, int] = {}
 
 
-class LocateVChannels(Request[tuple[VChannelState, ...]], frozen=True):
+class LocateVChannels(LogRequest[tuple[VChannelState, ...]], frozen=True):
     """Asks where these vchannels are, to read or to write them; the answer has each name once, in this order.
 
     With `create` those that do not exist are created, as an append does, which needs the right to write. With `together` they must be on
     one pchannel: InvalidArgumentError.
     """
 
-    where: ClassVar[Where] = Where.COORDINATOR
     changes: ClassVar[bool] = True
 
     names: tuple[str, ...]
@@ -75,18 +74,12 @@ class LocateVChannels(Request[tuple[VChannelState, ...]], frozen=True):
         return f"locating {len(self.names)} vchannels"
 
 
-class CreateVChannel(Request[VChannelInfo], frozen=True):
+class CreateVChannel(LogChange[VChannelInfo], frozen=True):
     """Creates a vchannel durably, on this pchannel or (None) on one that the log chooses.
 
     ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`; NoSpaceError,
     UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
     """
-
-    where: ClassVar[Where] = Where.COORDINATOR
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = False
 
     name: str
     pchannel: str | None = None
@@ -101,17 +94,13 @@ class CreateVChannel(Request[VChannelInfo], frozen=True):
         return f"creating vchannel {self.name!r}"
 
 
-class DropVChannel(Request[None], frozen=True):
+class DropVChannel(LogChange[None], frozen=True):
     """Drops a vchannel durably, with its transactions, readers and cursors; ChannelNotExistError if there is none.
 
     NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, and the call may be repeated.
     """
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.ADMIN
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = False
 
     name: str
 
@@ -127,27 +116,19 @@ class DropVChannel(Request[None], frozen=True):
         return (self.name,)
 
 
-class ListVChannels(Request[tuple[VChannelInfo, ...]], frozen=True):
+class ListVChannels(LogRequest[tuple[VChannelInfo, ...]], frozen=True):
     """Asks for all vchannels, in any order."""
-
-    where: ClassVar[Where] = Where.COORDINATOR
 
     @property
     def doing(self) -> str:
         return "listing the vchannels"
 
 
-class CreateChannels(Request[tuple[str, ...]], frozen=True):
+class CreateChannels(LogChange[tuple[str, ...]], frozen=True):
     """Creates so many channels durably, all or none, and asks for their names. Errors are those of CreateVChannel.
 
     After an UnknownOutcomeError all exist, or none.
     """
-
-    where: ClassVar[Where] = Where.COORDINATOR
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = False
 
     owner: OwnerDescription
     count: int = 1
@@ -161,18 +142,14 @@ class CreateChannels(Request[tuple[str, ...]], frozen=True):
         return f"creating {self.count} channels"
 
 
-class DestroyChannels(Request[None], frozen=True):
+class DestroyChannels(LogChange[None], frozen=True):
     """Destroys channels durably, all or none, as DropVChannel drops a vchannel.
 
     ChannelNotExistError if one of the names is not that of a channel: then none is destroyed. After NoSpaceError, UnavailableError,
     UnknownOutcomeError or StorageError the call may be repeated.
     """
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.ADMIN
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-    repeatable: ClassVar[bool] = False
 
     names: tuple[str, ...]
 
@@ -188,13 +165,11 @@ class DestroyChannels(Request[None], frozen=True):
         return self.names
 
 
-class DescribeChannels(Request[tuple[ChannelDescription, ...]], frozen=True):
+class DescribeChannels(LogRequest[tuple[ChannelDescription, ...]], frozen=True):
     """Asks for these channels, in this order, or (None) all, in the order of their creation.
 
     ChannelNotExistError if one of the names is not that of a channel.
     """
-
-    where: ClassVar[Where] = Where.COORDINATOR
 
     names: tuple[str, ...] | None = None
 
@@ -210,13 +185,12 @@ class AllocatedRange(msgspec.Struct, frozen=True):
     count: int
 
 
-class AllocateTimeTicks(Request[AllocatedRange], frozen=True):
+class AllocateTimeTicks(LogRequest[AllocatedRange], frozen=True):
     """Asks for ticks above every tick allocated before, and above the one that the client has seen.
 
     StorageError if the limit of ticks cannot be saved; InvalidArgumentError for a seen tick too far ahead of the clock.
     """
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.WRITE
 
     count: int = 1
@@ -230,10 +204,9 @@ class AllocateTimeTicks(Request[AllocatedRange], frozen=True):
         return answer.first + answer.count - 1
 
 
-class AllocateIds(Request[AllocatedRange], frozen=True):
+class AllocateIds(LogRequest[AllocatedRange], frozen=True):
     """Asks for ids that the log gives once."""
 
-    where: ClassVar[Where] = Where.COORDINATOR
     right: ClassVar[Right] = Right.WRITE
 
     count: int = 1

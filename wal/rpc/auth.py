@@ -29,7 +29,6 @@ from wal.requests.rights import ALL_RIGHTS, Right, calling_with
 from wal.rpc.codes import MissingRightError, abort
 from wal.rpc.headers import token_header, token_in
 from wal.rpc.methods import (
-    APPEND_COPIES,
     ASSIGN,
     ASSIGNMENT_DISCOVER,
     CANCEL_SCHEDULED,
@@ -39,14 +38,11 @@ from wal.rpc.methods import (
     COORDINATOR_STATES,
     COUNT_BYTES,
     DELETE_CURSORS,
-    END_VCHANNELS,
     FIND_EVENT_BELOW,
     FIND_TICK,
     FOLLOW_TAIL,
-    FORGET_BROADCASTS,
     GET_MOMENT,
     KEEP_CURSOR,
-    LIST_COPIES,
     LIST_CURSORS,
     LIST_SCHEDULED,
     LOAD_CURSOR,
@@ -54,7 +50,6 @@ from wal.rpc.methods import (
     NAME_CURSOR_HOME,
     NODE_STATES,
     PRODUCE,
-    READ_COPY,
     READ_FRAMES,
     REMOVE,
     SAVE_CURSOR,
@@ -72,7 +67,7 @@ _WRITES: Final = (
 _ADMINISTERS: Final = (
     DELETE_CURSORS,)  # fmt: skip
 _SERVES: Final = (
-    ASSIGN, REMOVE, COLLECT_STATUS, END_VCHANNELS, APPEND_COPIES, LIST_COPIES, READ_COPY, FORGET_BROADCASTS,
+    ASSIGN, REMOVE, COLLECT_STATUS,
 )  # fmt: skip
 _READS: Final = (
     COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS, LIST_SCHEDULED, LOAD_CURSOR, SAVE_CURSOR,

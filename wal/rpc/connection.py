@@ -44,6 +44,7 @@ from wal.network import PING_S, Endpoints, Method, Reach, TlsFiles, served_by
 from wal.requests.request import Answer
 from wal.requests.request import Request as LogRequest
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
+from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.codes import error_in
 from wal.rpc.converter import answer_from_proto, request_to_proto
@@ -179,16 +180,19 @@ class Connection:
         pchannel: str | None = None,
         *,
         term: int = 0,
+        call: ManagerCall | None = None,
         timeout_s: float | None = None,
         again: bool = False,
     ) -> Answer:
         """Returns the answer to a request for this pchannel, or for the log as a whole; raises what `read`, `repeat` or `write` raises.
 
         The attributes of the request say which of them; with `again` it is sent until it is answered, whatever they say. In term 0 the
-        server has the pchannel in any term.
+        server has the pchannel in any term. `call` says which node a leader means.
         """
         what = request.doing if pchannel is None or request.target else f"{request.doing} of pchannel {pchannel}"
-        envelope = request_to_proto(request, None if pchannel is None else PChannelInfo(name=pchannel, term=term))
+        if call is not None:
+            what = f"{what} at node {call.server_id:x}"
+        envelope = request_to_proto(request, None if pchannel is None else PChannelInfo(name=pchannel, term=term), call)
         answer = await self._call(
             SUBMIT,
             envelope,

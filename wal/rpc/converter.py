@@ -7,6 +7,7 @@ differ; so does the test that makes the plans of all requests.
     datetime                            int64, in µs            an int that is a position, a LogPosition    Position, EventPosition
     X | None                            absent for None         tuple[X, …], frozenset[X], Sequence[X]    repeated, in this order
     a struct                            a message               Mapping             map
+    a WALError                          StreamingError
     an enum with numbers                int32                   tuple[X, …] | None           a message with one repeated field
 
 A request that this side does not know, a field in it, and a value of an enum are refused with an InvalidArgumentError and not ignored: a
@@ -29,15 +30,17 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import MessageID
-from wal.requests import broadcasts, cluster, log, pchannels, vchannels
+from wal.requests import broadcasts, cluster, log, nodes, pchannels, vchannels
 from wal.requests.request import Request
 from wal.rpc.api import requests_pb2 as proto
+from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.rpc.converters import event_from_proto, event_to_proto, id_from_bytes, position_from_proto, position_to_proto
 
 REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     kind
-    for module in (pchannels, log, vchannels, broadcasts, cluster)
+    for module in (pchannels, log, vchannels, broadcasts, cluster, nodes)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Request) and kind.__module__ == module.__name__
 )
@@ -49,11 +52,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 
 
-def request_to_proto(request: Request[Any], pchannel: PChannelInfo | None) -> proto.SubmitRequest:
-    """Returns the envelope of a request for this pchannel, or for the log as a whole."""
+def request_to_proto(request: Request[Any], pchannel: PChannelInfo | None, call: ManagerCall | None = None) -> proto.SubmitRequest:
+    """Returns the envelope of a request for this pchannel, or for the log as a whole; `call` is of the leader of a cluster."""
     name, kind = _names()[type(request)], _message("SubmitRequest", type(request))
     fields: dict[str, Any] = {name: _plan(type(request), kind).to_proto(request)}
-    return proto.SubmitRequest(pchannel=pchannel, **fields)
+    return proto.SubmitRequest(pchannel=pchannel, call=call, **fields)
 
 
 def request_from_proto(envelope: proto.SubmitRequest) -> Request[Any]:
@@ -212,8 +215,8 @@ def _codec(field: Any, kind: Any) -> _Codec:
 
 def _single(field: Any, kind: Any) -> _Codec:
     message = field.message_type
-    if message is not None and message.full_name in _POSITIONS:
-        return _POSITIONS[message.full_name]
+    if message is not None and message.full_name in _KNOWN:
+        return _KNOWN[message.full_name]
     if message is not None:
         made: Any = GetMessageClass(message)
         plan = _plan(kind, made)
@@ -237,8 +240,9 @@ def _member(kind: type[enum.Enum], name: str, value: int) -> enum.Enum:
 
 
 _SAME: Final = _Codec(lambda value: value, lambda value, _name, _strict: value)
-_POSITIONS: Final = {
+_KNOWN: Final = {
     "wal.rpc.Position": _Codec(position_to_proto, lambda value, _name, _strict: position_from_proto(value)),
+    "wal.rpc.StreamingError": _Codec(error_to_proto, lambda value, _name, _strict: error_from_proto(value)),
     "wal.rpc.EventPosition": _Codec(event_to_proto, lambda value, _name, _strict: event_from_proto(value)),
 }
 

@@ -14,7 +14,6 @@ from wal.rpc.api import append_pb2 as append
 from wal.rpc.api import cluster_pb2 as cluster
 from wal.rpc.api import component_pb2 as component
 from wal.rpc.api import frames_pb2 as frames
-from wal.rpc.api import nodes_pb2 as nodes
 from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import pchannel_pb2 as pchannel
 from wal.rpc.api import requests_pb2 as requests
@@ -70,15 +69,6 @@ WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", calls.WeighFramesRequest
 FIND_TICK: Final = Method(_PCHANNEL + "FindTick", calls.FindTickRequest, pchannel.EventPosition)
 FIND_EVENT_BELOW: Final = Method(_PCHANNEL + "FindEventBelow", calls.FindEventBelowRequest, calls.FindEventBelowResponse)
 COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", calls.ExtentRequest, calls.CountBytesResponse)
-
-# -- the servers of a cluster
-_NODE: Final = "/wal.rpc.NodeService/"
-
-END_VCHANNELS: Final = Method(_NODE + "EndVChannels", nodes.EndVChannelsRequest, Empty)
-APPEND_COPIES: Final = Method(_NODE + "AppendCopies", nodes.AppendCopiesRequest, append.Outcomes)
-LIST_COPIES: Final = Method(_NODE + "ListCopies", nodes.ListCopiesRequest, nodes.ListedCopies)
-READ_COPY: Final = Method(_NODE + "ReadCopy", nodes.ReadCopyRequest, nodes.CopyContent)
-FORGET_BROADCASTS: Final = Method(_NODE + "ForgetBroadcasts", nodes.ForgetBroadcastsRequest, nodes.ForgottenBroadcasts)
 
 
 def _of(*services: str) -> tuple[Method[Any, Any], ...]:

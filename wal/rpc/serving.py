@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError, Message
 from wal.channels.slices import SLICE
 from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
 from wal.network import PING_S, Method, ServerCertificate, ping_options
-from wal.rpc.api import cluster_pb2, nodes_pb2, streaming_pb2
+from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
 from wal.rpc.frame_pages import fields_in
 from wal.runtime.tasks import end_tasks, retrieve
@@ -303,7 +303,7 @@ async def _end(method: Method[Any, Any], context: Any, error: Exception) -> None
 
 _ARITIES: Final[Mapping[tuple[str, str], tuple[bool, bool]]] = {
     (service.name, method.name): (method.client_streaming, method.server_streaming)
-    for file in (streaming_pb2, cluster_pb2, nodes_pb2)
+    for file in (streaming_pb2, cluster_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }

@@ -7,24 +7,21 @@ once, which the pchannel's own table decides, so a call that was not answered ma
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from broadcaster.message import Content
 from wal.channels.vchannels import VChannelInfo
 from wal.errors import ChannelNotExistError, UnavailableError, WALError
-from wal.message import BroadcastHeader
-from wal.network import Method
+from wal.message import BroadcastHeader, CopyOutcomes
 from wal.node.copies_operator import CopiesOperator
 from wal.node.directory_view import DirectoryView
 from wal.node.node import StreamingNode
-from wal.rpc.api import append_pb2
-from wal.rpc.api import nodes_pb2 as proto
-from wal.rpc.appends import outcomes_to_proto
-from wal.rpc.converter import struct_from_proto
-from wal.rpc.methods import APPEND_COPIES, END_VCHANNELS, FORGET_BROADCASTS, LIST_COPIES, READ_COPY
-from wal.rpc.serving import Handler
+from wal.requests.nodes import BroadcastInLog, CopyBroadcast, EndVChannels, ForgetBroadcasts, ListCopies, ReadCopy
+from wal.requests.request import Request
+from wal.rpc.api.nodes_pb2 import ManagerCall
+from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck
 from wal.write.copies import names_of
@@ -43,19 +40,13 @@ class CopiesService:
         self._unsaved: dict[PChannel, set[int]] = {}
         """The broadcasts that were forgotten, and that a recovery may still find, by pchannel."""
 
-    def handlers(self) -> dict[Method[Any, Any], Handler]:
-        """Returns the handlers of the node service."""
-        return {
-            END_VCHANNELS: self._end,
-            APPEND_COPIES: self._append,
-            LIST_COPIES: self._list,
-            READ_COPY: self._read,
-            FORGET_BROADCASTS: self._forget,
-        }
+    async def submit(self, request: Request[Any], info: PChannelInfo, call: ManagerCall) -> Any:
+        """Returns the answer to a request of the leader, once it is checked whom the call means."""
+        await self._check.check(call, info.name)
+        return await _HANDLERS[type(request)](self, request, self._hosted.find(info))
 
-    async def _end(self, request: proto.EndVChannelsRequest, _context: object) -> None:
-        await self._found(request)
-        infos = tuple([struct_from_proto(VChannelInfo, info) for info in request.vchannels])
+    async def _end(self, request: EndVChannels, _pchannel: PChannel) -> None:
+        infos = request.vchannels
         await self._know(info.name for info in infos)
         ending = tuple([info for info in infos if _is_same(self._view.records.get(info.name), info)])
         if ending:
@@ -66,48 +57,43 @@ class CopiesService:
             if (error := await asyncio.shield(ended)) is not None:
                 raise error
 
-    async def _append(self, request: proto.AppendCopiesRequest, _context: object) -> append_pb2.Outcomes:
-        pchannel = await self._found(request)
-        names = tuple(request.vchannels)
+    async def _append(self, request: CopyBroadcast, pchannel: PChannel) -> CopyOutcomes:
+        names, content = request.vchannels, request.content
         await self._know(names)
         header = BroadcastHeader.from_bytes(request.header)
         self._node.oracle.adopt(header.broadcast_id)  # a tick of the coordinator, above all that the caller has seen
         try:
             if request.aborts:
-                outcomes = await self._operator.append_aborts(pchannel.channel, names, header, request.payload.decode())
+                outcomes = await self._operator.append_aborts(pchannel.channel, names, header, content.payload.decode())
             else:
-                content = Content(request.payload, request.message_type, request.properties)
                 outcomes = await self._operator.append_copies(pchannel.channel, names, content, header)
         except WALError:
             _check_fault(pchannel)
             raise
         if any(isinstance(outcome, WALError) for outcome in outcomes):
             _check_fault(pchannel)
-        return outcomes_to_proto(enumerate(outcomes))
+        return outcomes
 
-    async def _list(self, request: proto.ListCopiesRequest, _context: object) -> proto.ListedCopies:
-        pchannel = await self._found(request)
+    async def _list(self, _request: ListCopies, pchannel: PChannel) -> tuple[BroadcastInLog, ...]:
         await self._view.catch_up()
         existing = {(info.name, info.incarnation) for info in self._view.durable()}
         listed = []
         for broadcast in pchannel.copies.table.listed():
             copies = list(names_of(broadcast.parts, aborts=False))
             listed.append(
-                proto.ListedBroadcast(
-                    header=broadcast.header.to_bytes(),
-                    vchannels=[name for name, _ in copies],
-                    aborted=[name for name, _ in names_of(broadcast.parts, aborts=True)],
-                    dropped=[name for name, incarnation in copies if (name, incarnation) not in existing],
+                BroadcastInLog(
+                    broadcast.header.to_bytes(),
+                    tuple([name for name, _ in copies]),
+                    tuple([name for name, _ in names_of(broadcast.parts, aborts=True)]),
+                    tuple([name for name, incarnation in copies if (name, incarnation) not in existing]),
                 )
             )
-        return proto.ListedCopies(broadcasts=listed)
+        return tuple(listed)
 
-    async def _read(self, request: proto.ReadCopyRequest, _context: object) -> proto.CopyContent:
-        content = await self._operator.content((await self._found(request)).channel, request.broadcast_id)
-        return proto.CopyContent(payload=content.payload, message_type=content.message_type, properties=content.properties)
+    async def _read(self, request: ReadCopy, pchannel: PChannel) -> Content:
+        return await self._operator.content(pchannel.channel, request.broadcast_id)
 
-    async def _forget(self, request: proto.ForgetBroadcastsRequest, _context: object) -> proto.ForgottenBroadcasts:
-        pchannel = await self._found(request)
+    async def _forget(self, request: ForgetBroadcasts, pchannel: PChannel) -> tuple[int, ...]:
         table, checkpointer = pchannel.copies.table, pchannel.checkpointer
         assert checkpointer is not None, "an open pchannel has one"
         for gone in [other for other in self._unsaved if other.failure is not None]:
@@ -122,15 +108,10 @@ class CopiesService:
                 unsaved.add(broadcast_id)
         if request.checkpoint and table.forgotten:
             checkpointer.request()
-        return proto.ForgottenBroadcasts(broadcast_ids=[each for each in request.broadcast_ids if each not in unsaved])
+        return tuple([each for each in request.broadcast_ids if each not in unsaved])
 
     def _forgotten(self, pchannel: PChannel, broadcast_ids: Collection[int]) -> None:
         self._unsaved[pchannel] -= set(broadcast_ids)
-
-    async def _found(self, request: Any) -> PChannel:
-        """Returns the pchannel of a request in its term, once it is checked whom the call means."""
-        await self._check.check(request.call, request.pchannel.name)
-        return self._hosted.find(request.pchannel)
 
     async def _know(self, names: Iterable[str]) -> None:
         """Looks up those of these vchannels that this node does not know yet."""
@@ -154,3 +135,13 @@ def _is_same(known: VChannelInfo | None, info: VChannelInfo) -> bool:
     if known.pchannel != info.pchannel:
         raise ChannelNotExistError(f"vchannel {info.name!r} is on pchannel {known.pchannel} now, not on {info.pchannel}")
     return known.incarnation == info.incarnation
+
+
+_HANDLERS: Final[Mapping[type[Request[Any]], Callable[[CopiesService, Any, PChannel], Awaitable[Any]]]] = {
+    EndVChannels: CopiesService._end,
+    CopyBroadcast: CopiesService._append,
+    ListCopies: CopiesService._list,
+    ReadCopy: CopiesService._read,
+    ForgetBroadcasts: CopiesService._forget,
+}
+"""By the type of a request."""

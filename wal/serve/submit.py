@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from wal.channels.slices import SLICE
+from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.node.submit import NodeRequests
 from wal.requests.request import Request, Where
 from wal.requests.rights import check_right
+from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.requests_pb2 import SubmitRequest
 from wal.rpc.converter import answer_to_proto, request_from_proto
@@ -29,13 +31,22 @@ LogCall = Callable[[Request[Any]], Awaitable[Any]]
 """Answers a request to the coordinator."""
 
 
-class SubmitService:
-    """Serves Submit. Requests for pchannels go to `node`, those for the log as a whole to `coordinator`."""
+LeaderCall = Callable[[Request[Any], PChannelInfo, ManagerCall], Awaitable[Any]]
+"""Answers a request of a cluster's leader to this node."""
 
-    def __init__(self, fence: CallFence, *, node: NodeCall, coordinator: LogCall) -> None:
+
+async def _of_no_cluster(request: Request[Any], _pchannel: PChannelInfo, _call: ManagerCall) -> Any:
+    raise InvalidArgumentError(f"{type(request).__name__} is for a node of a cluster, and this server is none")
+
+
+class SubmitService:
+    """Serves Submit. Requests for pchannels go to `node`, those for the log as a whole to `coordinator`, those of a leader to `led`."""
+
+    def __init__(self, fence: CallFence, *, node: NodeCall, coordinator: LogCall, led: LeaderCall = _of_no_cluster) -> None:
         self._fence = fence
         self._node = node
         self._coordinator = coordinator
+        self._led = led
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handler of the method."""
@@ -44,13 +55,15 @@ class SubmitService:
     async def _submit(self, envelope: SubmitRequest, context: Any) -> bytes:
         request = request_from_proto(envelope)
         check_right(request.right, type(request).__name__)
-        answer = await self._fence.execute(context.invocation_metadata() or (), request, lambda: self._answer(request, envelope.pchannel))
+        answer = await self._fence.execute(context.invocation_metadata() or (), request, lambda: self._answer(request, envelope))
         return await _encoded(type(request), request.packed(answer))
 
-    async def _answer(self, request: Request[Any], pchannel: PChannelInfo) -> Any:
+    async def _answer(self, request: Request[Any], envelope: SubmitRequest) -> Any:
         if request.where is Where.COORDINATOR:
             return await self._coordinator(request)
-        return await self._node(request, pchannel)
+        if request.where is Where.NODE:
+            return await self._led(request, envelope.pchannel, envelope.call)
+        return await self._node(request, envelope.pchannel)
 
 
 def hosted_calls(node: StreamingNode, hosted: Hosted) -> NodeCall:

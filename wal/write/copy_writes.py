@@ -17,7 +17,7 @@ import msgspec
 from actors import ActorError, Group
 from wal.errors import ChannelNotExistError, WALError
 from wal.frame import CopyNames, FrameDraft, Record, RunName
-from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, Origin, type_properties
+from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, MixedCopies, Origin, type_properties
 from wal.write.copies import CopiesPart, CopyTable
 from wal.write.in_flight import InFlight
 from wal.write.operations import Answers, VChannelMember, answer_future, fail_future
@@ -150,14 +150,6 @@ class PlacedCopies(Sequence[AppendResult]):
             ids = list(map(MessageID, repeat(pchannel), repeat(incarnation), repeat(position), indices, repeat(form)))
             made = self._made = list(map(AppendResult, ids, range(self._tick, self._tick + self._count), ids))
         return made
-
-
-class MixedCopies(list[AppendResult | WALError]):
-    """The outcomes of copies that are not all in one frame: results and errors."""
-
-    __slots__ = ()
-    all_in: Final = False
-    """See `CopyOutcomes`."""
 
 
 class CopyWrites(StateWrites):

@@ -217,13 +217,12 @@ class ClusterNode:
             return {
                 **states.handlers(),
                 **manager.handlers(),
-                **copies.handlers(),
                 **ProduceService(node, hosted, draining, self._access.bounds).handlers(),
                 **MilvusProduceService(node, hosted, draining, self._access.bounds).handlers(),
                 **ConsumeService(node, hosted, draining, rounds).handlers(),
                 **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
                 **PChannelService(node, hosted, draining).handlers(),
-                **SubmitService(fence, node=hosted_calls(node, hosted), coordinator=_of_the_leader).handlers(),
+                **SubmitService(fence, node=hosted_calls(node, hosted), coordinator=_of_the_leader, led=copies.submit).handlers(),
             }
 
         interceptors = (LogCheck(log_id, node.pchannels), fence)

@@ -22,40 +22,18 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
-from wal.rpc.api import append_pb2 as wal_dot_rpc_dot_api_dot_append__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wal/rpc/api/nodes.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x18wal/rpc/api/append.proto\x1a\x1awal/rpc/api/pchannel.proto\"0\n\x0bManagerCall\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\x03\"\x81\x01\n\x0eHostedPChannel\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x10\n\x08progress\x18\x03 \x01(\x04\x12\x11\n\tvchannels\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\"\x8c\x01\n\x13\x45ndVChannelsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12(\n\tvchannels\x18\x03 \x03(\x0b\x32\x15.wal.rpc.VChannelInfo\"\xd0\x01\n\x13\x41ppendCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tvchannels\x18\x03 \x03(\t\x12\x0e\n\x06header\x18\x04 \x01(\x0c\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x06 \x01(\r\x12\x12\n\nproperties\x18\x07 \x01(\x0c\x12\x0e\n\x06\x61\x62orts\x18\x08 \x01(\x08\"`\n\x11ListCopiesRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"<\n\x0cListedCopies\x12,\n\nbroadcasts\x18\x01 \x03(\x0b\x32\x18.wal.rpc.ListedBroadcast\"V\n\x0fListedBroadcast\x12\x0e\n\x06header\x18\x01 \x01(\x0c\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x0f\n\x07\x61\x62orted\x18\x03 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x03(\t\"t\n\x0fReadCopyRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x14\n\x0c\x62roadcast_id\x18\x03 \x01(\x04\"H\n\x0b\x43opyContent\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0cmessage_type\x18\x02 \x01(\r\x12\x12\n\nproperties\x18\x03 \x01(\x0c\"\x91\x01\n\x17\x46orgetBroadcastsRequest\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.wal.rpc.ManagerCall\x12\'\n\x08pchannel\x18\x02 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x15\n\rbroadcast_ids\x18\x03 \x03(\x04\x12\x12\n\ncheckpoint\x18\x04 \x01(\x08\",\n\x13\x46orgottenBroadcasts\x12\x15\n\rbroadcast_ids\x18\x01 \x03(\x04\x32\xef\x02\n\x0bNodeService\x12\x46\n\x0c\x45ndVChannels\x12\x1c.wal.rpc.EndVChannelsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x41\n\x0c\x41ppendCopies\x12\x1c.wal.rpc.AppendCopiesRequest\x1a\x11.wal.rpc.Outcomes\"\x00\x12\x41\n\nListCopies\x12\x1a.wal.rpc.ListCopiesRequest\x1a\x15.wal.rpc.ListedCopies\"\x00\x12<\n\x08ReadCopy\x12\x18.wal.rpc.ReadCopyRequest\x1a\x14.wal.rpc.CopyContent\"\x00\x12T\n\x10\x46orgetBroadcasts\x12 .wal.rpc.ForgetBroadcastsRequest\x1a\x1c.wal.rpc.ForgottenBroadcasts\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wal/rpc/api/nodes.proto\x12\x07wal.rpc\x1a\x1awal/rpc/api/pchannel.proto\"0\n\x0bManagerCall\x12\x11\n\tserver_id\x18\x01 \x01(\x03\x12\x0e\n\x06leader\x18\x02 \x01(\x03\"\x81\x01\n\x0eHostedPChannel\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x10\n\x08progress\x18\x03 \x01(\x04\x12\x11\n\tvchannels\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wal.rpc.api.nodes_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MANAGERCALL']._serialized_start=119
-  _globals['_MANAGERCALL']._serialized_end=167
-  _globals['_HOSTEDPCHANNEL']._serialized_start=170
-  _globals['_HOSTEDPCHANNEL']._serialized_end=299
-  _globals['_ENDVCHANNELSREQUEST']._serialized_start=302
-  _globals['_ENDVCHANNELSREQUEST']._serialized_end=442
-  _globals['_APPENDCOPIESREQUEST']._serialized_start=445
-  _globals['_APPENDCOPIESREQUEST']._serialized_end=653
-  _globals['_LISTCOPIESREQUEST']._serialized_start=655
-  _globals['_LISTCOPIESREQUEST']._serialized_end=751
-  _globals['_LISTEDCOPIES']._serialized_start=753
-  _globals['_LISTEDCOPIES']._serialized_end=813
-  _globals['_LISTEDBROADCAST']._serialized_start=815
-  _globals['_LISTEDBROADCAST']._serialized_end=901
-  _globals['_READCOPYREQUEST']._serialized_start=903
-  _globals['_READCOPYREQUEST']._serialized_end=1019
-  _globals['_COPYCONTENT']._serialized_start=1021
-  _globals['_COPYCONTENT']._serialized_end=1093
-  _globals['_FORGETBROADCASTSREQUEST']._serialized_start=1096
-  _globals['_FORGETBROADCASTSREQUEST']._serialized_end=1241
-  _globals['_FORGOTTENBROADCASTS']._serialized_start=1243
-  _globals['_FORGOTTENBROADCASTS']._serialized_end=1287
-  _globals['_NODESERVICE']._serialized_start=1290
-  _globals['_NODESERVICE']._serialized_end=1657
+  _globals['_MANAGERCALL']._serialized_start=64
+  _globals['_MANAGERCALL']._serialized_end=112
+  _globals['_HOSTEDPCHANNEL']._serialized_start=115
+  _globals['_HOSTEDPCHANNEL']._serialized_end=244
 # @@protoc_insertion_point(module_scope)

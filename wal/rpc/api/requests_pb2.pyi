@@ -1,5 +1,7 @@
 from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
+from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -10,8 +12,9 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer")
+    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -38,7 +41,13 @@ class SubmitRequest(_message.Message):
     GET_CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_BALANCER_FIELD_NUMBER: _ClassVar[int]
+    END_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    COPY_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    LIST_COPIES_FIELD_NUMBER: _ClassVar[int]
+    READ_COPY_FIELD_NUMBER: _ClassVar[int]
+    FORGET_BROADCASTS_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
+    call: _nodes_pb2.ManagerCall
     latest_tick: LatestTick
     last_event: LastEvent
     truncate: Truncate
@@ -65,10 +74,15 @@ class SubmitRequest(_message.Message):
     get_cluster_status: GetClusterStatus
     drain_node: DrainNode
     pause_balancer: PauseBalancer
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ...) -> None: ...
+    end_vchannels: EndVChannels
+    copy_broadcast: CopyBroadcast
+    list_copies: ListCopies
+    read_copy: ReadCopy
+    forget_broadcasts: ForgetBroadcasts
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +109,11 @@ class SubmitResponse(_message.Message):
     GET_CLUSTER_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_BALANCER_FIELD_NUMBER: _ClassVar[int]
+    END_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    COPY_BROADCAST_FIELD_NUMBER: _ClassVar[int]
+    LIST_COPIES_FIELD_NUMBER: _ClassVar[int]
+    READ_COPY_FIELD_NUMBER: _ClassVar[int]
+    FORGET_BROADCASTS_FIELD_NUMBER: _ClassVar[int]
     latest_tick: LatestTickAnswer
     last_event: LastEventAnswer
     truncate: TruncateAnswer
@@ -121,7 +140,12 @@ class SubmitResponse(_message.Message):
     get_cluster_status: GetClusterStatusAnswer
     drain_node: DrainNodeAnswer
     pause_balancer: PauseBalancerAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    end_vchannels: EndVChannelsAnswer
+    copy_broadcast: CopyBroadcastAnswer
+    list_copies: ListCopiesAnswer
+    read_copy: ReadCopyAnswer
+    forget_broadcasts: ForgetBroadcastsAnswer
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -801,3 +825,103 @@ class PauseBalancer(_message.Message):
 class PauseBalancerAnswer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class EndVChannels(_message.Message):
+    __slots__ = ("vchannels",)
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    vchannels: _containers.RepeatedCompositeFieldContainer[_pchannel_pb2.VChannelInfo]
+    def __init__(self, vchannels: _Optional[_Iterable[_Union[_pchannel_pb2.VChannelInfo, _Mapping[str, object]]]] = ...) -> None: ...
+
+class EndVChannelsAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CopyBroadcast(_message.Message):
+    __slots__ = ("vchannels", "header", "content", "aborts")
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    ABORTS_FIELD_NUMBER: _ClassVar[int]
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    header: bytes
+    content: Content
+    aborts: bool
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., header: _Optional[bytes] = ..., content: _Optional[_Union[Content, _Mapping[str, object]]] = ..., aborts: bool = ...) -> None: ...
+
+class Content(_message.Message):
+    __slots__ = ("payload", "message_type", "properties")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    message_type: int
+    properties: bytes
+    def __init__(self, payload: _Optional[bytes] = ..., message_type: _Optional[int] = ..., properties: _Optional[bytes] = ...) -> None: ...
+
+class CopyBroadcastAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: OutcomesOfCopies
+    def __init__(self, value: _Optional[_Union[OutcomesOfCopies, _Mapping[str, object]]] = ...) -> None: ...
+
+class OutcomesOfCopies(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[CopyOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[CopyOutcome, _Mapping[str, object]]]] = ...) -> None: ...
+
+class CopyOutcome(_message.Message):
+    __slots__ = ("copies", "error")
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    copies: AppendedCopies
+    error: _error_pb2.StreamingError
+    def __init__(self, copies: _Optional[_Union[AppendedCopies, _Mapping[str, object]]] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
+
+class ListCopies(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCopiesAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[BroadcastInLog]
+    def __init__(self, value: _Optional[_Iterable[_Union[BroadcastInLog, _Mapping[str, object]]]] = ...) -> None: ...
+
+class BroadcastInLog(_message.Message):
+    __slots__ = ("header", "vchannels", "aborted", "dropped")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    header: bytes
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    aborted: _containers.RepeatedScalarFieldContainer[str]
+    dropped: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, header: _Optional[bytes] = ..., vchannels: _Optional[_Iterable[str]] = ..., aborted: _Optional[_Iterable[str]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReadCopy(_message.Message):
+    __slots__ = ("broadcast_id",)
+    BROADCAST_ID_FIELD_NUMBER: _ClassVar[int]
+    broadcast_id: int
+    def __init__(self, broadcast_id: _Optional[int] = ...) -> None: ...
+
+class ReadCopyAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: Content
+    def __init__(self, value: _Optional[_Union[Content, _Mapping[str, object]]] = ...) -> None: ...
+
+class ForgetBroadcasts(_message.Message):
+    __slots__ = ("broadcast_ids", "checkpoint")
+    BROADCAST_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    broadcast_ids: _containers.RepeatedScalarFieldContainer[int]
+    checkpoint: bool
+    def __init__(self, broadcast_ids: _Optional[_Iterable[int]] = ..., checkpoint: bool = ...) -> None: ...
+
+class ForgetBroadcastsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, value: _Optional[_Iterable[int]] = ...) -> None: ...
