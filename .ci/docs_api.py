@@ -1,8 +1,8 @@
 """The API reference of the site: what griffe finds in the sources, made ready for readers.
 
-Fields of a `msgspec.Struct` become the signature of its constructor. A constructor that takes internal classes is left out, since callers
-get the object from a call; so are attributes and keywords that exist only to explain a wrong call. Public names, errors and pages of docs/
-that a docstring mentions become links.
+Fields of a `msgspec.Struct` become the signature of its constructor, and constants that are defaults are shown by their value. A
+constructor that takes internal classes is left out, since callers get the object from a call; so are attributes and keywords that exist
+only to explain a wrong call. Public names, errors and pages of docs/ that a docstring mentions become links.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ PUBLIC: Final = {
     "broadcaster": ("broadcaster",),
 }
 """The public modules of each package; a name links to the first module that has it."""
+CONSTRUCTED: Final = ("ChannelService", "Collector", "IdAllocator", "MsgStream", "TimestampOracle", "TtMsgStream")
+"""Classes that callers construct, although a parameter has a type without a public name."""
 EXPORTED_BY_WAL: Final = ("BroadcastAppendResult", "BroadcastMessage", "BroadcastState", "BroadcastTask")
 """Names of `broadcaster` that `wal` exports too, where the reference has them."""
 _CODE: Final = re.compile(
@@ -50,11 +52,26 @@ class ForReaders(griffe.Extension):
                 _add_values(one)
         names = _public_names(pkg)
         for one in _objects(pkg):
-            if isinstance(one, griffe.Class) and _is_internal(one.members.get("__init__"), pkg, names):
+            if isinstance(one, griffe.Class) and one.name not in CONSTRUCTED and _is_internal(one.members.get("__init__"), pkg, names):
                 _add_fields(one)
                 del one.members["__init__"]
+            if isinstance(one, griffe.Function):
+                for parameter in one.parameters:
+                    parameter.default = _value(parameter.default, one.module, pkg)
             if one.docstring is not None:
                 one.docstring.value = _linked(one.docstring.value, one, names)
+
+
+def _value(default: str | griffe.Expr | None, module: griffe.Module, pkg: griffe.Module) -> str | griffe.Expr | None:
+    """Returns the number or text of a default that is the name of a constant; any other default as it is."""
+    constant = module.members.get(str(default))
+    if constant is not None and constant.is_alias and constant.target_path.startswith(f"{pkg.path}."):
+        try:
+            constant = pkg[constant.target_path.partition(".")[2]]
+        except KeyError:
+            return default
+    value = str(constant.value) if isinstance(constant, griffe.Attribute) else ""
+    return value if re.fullmatch(r"[\d._]+|'.*'|\".*\"", value) else default
 
 
 def _objects(owner: griffe.Object) -> Iterator[griffe.Object]:

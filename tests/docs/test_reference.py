@@ -18,6 +18,7 @@ from actors import Clock
 from tests.docs.snippets import ROOT
 from wal import LogBroadcast, Scanner, Settings, Txn, WALAccesser, errors
 from wal.settings import ServerBounds
+from wal.testing import plugin
 
 REFERENCE: Final = ROOT / "docs" / "reference"
 PUBLIC_MODULES: Final = (
@@ -99,9 +100,9 @@ def test_every_name_of_public_modules(module: str) -> None:
 def test_every_name_has_one_entry() -> None:
     assert sorted(set(ENTRIES)) == sorted(ENTRIES)
     fixtures = {name for name in ENTRIES if name.startswith("wal.testing.")}
-    plugin = (ROOT / "wal" / "testing" / "plugin.py").read_text()
+    source = (ROOT / "wal" / "testing" / "plugin.py").read_text()
     assert {name.rpartition(".")[2] for name in fixtures} == {
-        *re.findall(r"^@pytest.fixture\ndef (\w+)", plugin, re.MULTILINE),
+        *re.findall(r"^@pytest.fixture\ndef (\w+)", source, re.MULTILINE),
         "caught_up",
     }
     assert {name.rpartition(".")[0] for name in ENTRIES if name not in fixtures} == set(PUBLIC_MODULES)
@@ -141,9 +142,14 @@ def test_constructor_shows_fields_of_a_struct(package: Any) -> None:
     assert [one.name for one in package["Message"].parameters] == ["self", "vchannel", "payload", "message_type", "properties"]
     assert "__init__" not in package["WALAccesser"].members  # `open_wal` returns it
     assert "__init__" not in package["ImmutableMessage"].members
+    assert "kv" in package["timestamp.TimestampOracle"].parameters
     assert "__init__" not in package["errors.AuthenticationError"].members  # it is no struct
     assert "`time_tick: int`" in package["ImmutableMessage"].docstring.value
     assert not {"headers", "offset"} & set(package["ImmutableMessage"].members)
+
+
+def test_default_shows_the_value_of_a_constant(package: Any) -> None:
+    assert str(package["testing.plugin.caught_up"].parameters["timeout_s"].default) == str(plugin.CAUGHT_UP_TIMEOUT_S)
 
 
 def test_enumeration_lists_its_values(package: Any) -> None:
