@@ -16,16 +16,15 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from broadcaster.message import BroadcasterStatistics
 from wal.message import LogPosition, MessageID
 from wal.read.figures import PChannelStatistics, counter, gauge
+from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Unchecked
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
@@ -41,17 +40,6 @@ if TYPE_CHECKING:
 
 
 R_co = TypeVar("R_co", covariant=True)
-
-
-class Unchecked(enum.Enum):
-    """The default of `expected_last`: the append does not depend on what the last event is."""
-
-    UNCHECKED = "not checked"
-
-
-UNCHECKED: Final = Unchecked.UNCHECKED
-NOT_EXPECTED: Final[Mapping[str, MessageID | None]] = MappingProxyType({})
-"""The last event of no vchannel is expected."""
 
 
 class InboxStatistics(msgspec.Struct, frozen=True):

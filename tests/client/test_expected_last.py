@@ -1,18 +1,19 @@
-"""Appends on a condition over the network: retries after an unknown outcome, a server that is killed, and one that judges nothing."""
+"""Appends on a condition over the network: retries after an unknown outcome, and a server that is killed."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import pytest
 
+from tests.serve.columns import columns_of
 from tests.serve.servers import Child, Serving, connected
 from tests.serve.test_produce import assigned, opened, outcomes
 from wal import Message, MessageID, WALAccesser, open_wal
 from wal.errors import ConflictError, InvalidArgumentError, UnknownOutcomeError
 from wal.message import AppendResult
 from wal.rpc.api import append_pb2
-from wal.rpc.appends import columns_of
 
 
 async def test_chains_through_kills_of_the_server(server: Child, data_dir: object) -> None:
@@ -86,15 +87,14 @@ async def test_hostile_expectations(served: Serving) -> None:
     async with open_wal(f"wal://{served.address}") as log:
         last = (await log.raw_append(Message("orders", b"1"))).message_id
         (place,) = [info.pchannel for info in await log.vchannels() if info.name == "orders"]
-    one, two = columns_of([Message("orders", b"2")]), columns_of([Message("orders", b"2")] * 2)
+    one = columns_of([Message("orders", b"2")])
     expected = append_pb2.ExpectedLast(vchannel="orders", last=bytes(last or b""))
     other, broken = append_pb2.ExpectedLast(vchannel="other"), append_pb2.ExpectedLast(vchannel="orders", last=b"\x01")
+    no_id = append_pb2.Append(messages=one, expected_lengths=struct.pack("<I", 2), expected=b"\x01\x02")
     requests = [
-        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=two, expected_last=expected)),
-        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=one, expected_last=other)),
-        append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=one, expected_last=broken)),
+        append_pb2.ProducerRequest(request_id=1, append=no_id),
         *[
-            append_pb2.ProducerRequest(append_txn=append_pb2.AppendTxn(request_id=1, vchannels=["orders"], bodies=one, expected_last=wrong))
+            append_pb2.ProducerRequest(request_id=1, append_txn=append_pb2.AppendTxn(vchannels=["orders"], bodies=one, expected_last=wrong))
             for wrong in ([other], [broken], [expected, expected])
         ],
     ]
@@ -103,11 +103,27 @@ async def test_hostile_expectations(served: Serving) -> None:
         stream = await opened(connection, next(one for one in assignments if one.name == place))
         for request in requests:
             await stream.write(request)
-            count = 2 if request.HasField("append") and request.append.messages == two else 1
-            for outcome in (await outcomes(stream, count)).values():
+            for outcome in (await outcomes(stream, 1)).values():
                 assert isinstance(outcome, InvalidArgumentError)
         stream.cancel()
     async with open_wal(f"wal://{served.address}") as log:
         assert await log.last("orders") == last
         result = await log.raw_append(Message("orders", b"2"), expected_last=last)
         assert isinstance(result, AppendResult)
+
+
+async def test_each_message_of_a_request_is_judged(served: Serving) -> None:
+    """Appends of one turn share a request: each has its own condition, and those before it count."""
+    async with open_wal(f"wal://{served.address}") as log:
+        await log.raw_append(Message("other", b"0"))
+        futures = [
+            log.append_nowait(Message("orders", b"1"), expected_last=None),
+            log.append_nowait(Message("orders", b"2"), expected_last=None),
+            log.append_nowait(Message("other", b"3")),
+            log.append_nowait(Message("orders", b"4"), idempotency_key="k"),
+        ]
+        first, second, third, fourth = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(second, ConflictError)
+        assert all(isinstance(result, AppendResult) for result in (first, third, fourth))
+        async with log.read("orders", follow=False) as scanner:
+            assert [message.payload async for message in scanner] == [b"1", b"4"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from tests.serve.columns import columns_of, request_of
 from wal.errors import InvalidArgumentError
-from wal.message import Message, MessageType
+from wal.message import Message, MessageID, MessageType
+from wal.requests.appends import UNCHECKED, Append
 from wal.rpc.api import append_pb2
 from wal.rpc.api.append_pb2 import MessageColumns
-from wal.rpc.appends import Append, appends_of, columns_of, key_of, messages_of, request_of
+from wal.rpc.appends import append_to_proto, appends_from_proto, key_of
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -22,7 +26,9 @@ messages = st.builds(Message, names, st.binary(max_size=40)) | st.builds(
     Message, names, st.binary(max_size=40), message_type=st.sampled_from(list(MessageType)), properties=properties
 )
 keys = st.none() | texts.filter(bool) | st.builds(ProducerKey, texts.filter(bool), st.integers(0, 2**63 - 1))
-appends = st.tuples(messages, st.just(0) | st.integers(0, 2**64 - 1), keys)
+ids = st.builds(MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))
+expected = st.just(UNCHECKED) | st.none() | ids
+appends = st.tuples(messages, st.just(0) | st.integers(0, 2**64 - 1), keys, expected)
 
 
 def alike(one: Message, other: object) -> bool:
@@ -32,16 +38,22 @@ def alike(one: Message, other: object) -> bool:
     )
 
 
-@given(st.lists(appends, max_size=8), st.integers(-(2**62), 2**62), st.integers(0, 2**64 - 1))
-def test_appends_arrive_as_they_were_sent(sent: list[Append], first: int, seen: int) -> None:
-    request = append_pb2.Append.FromString(request_of(first, sent, seen_time_tick=seen).SerializeToString())
-    arrived = list(appends_of(request))
-    assert [number for number, _ in arrived] == list(range(first, first + len(sent)))
-    assert request.seen_time_tick == seen
-    for (message, barrier, key), (_, append) in zip(sent, arrived, strict=True):
-        assert not isinstance(append, InvalidArgumentError)
-        assert alike(message, append[0])
-        assert append[1:] == (barrier, key)
+def arrived(request: append_pb2.Append) -> list[Any]:
+    """Returns each message of a request, or its error."""
+    found: list[Any] = []
+    for rows, refusals in appends_from_proto(request):
+        found += [refusals.get(row) or rows.message(row) for row in range(len(rows))]
+    return found
+
+
+@given(st.lists(appends, min_size=1, max_size=8))
+def test_appends_arrive_as_they_were_sent(sent: list[Any]) -> None:
+    options = {"barriers": [one[1] for one in sent], "keys": [one[2] for one in sent], "expected": [one[3] for one in sent]}
+    append = structs.replace(Append.of([one[0] for one in sent]), **options)
+    ((rows, refusals),) = appends_from_proto(append_pb2.Append.FromString(append_to_proto(append).SerializeToString()))
+    assert not refusals
+    assert (list(rows.barriers), list(rows.keys), list(rows.expected)) == tuple(options.values())
+    assert all(alike(message, rows.message(row)) for row, (message, *_) in enumerate(sent))
 
 
 def test_plain_messages_for_one_vchannel_cost_four_bytes_each_beside_their_payload() -> None:
@@ -69,15 +81,15 @@ def test_columns_that_contradict_each_other_are_refused(subtests: pytest.Subtest
     ]
     for columns, words in cases:
         with subtests.test(repr(columns)), pytest.raises(InvalidArgumentError, match=words):
-            messages_of(MessageColumns(**columns))  # type: ignore[arg-type]
+            appends_from_proto(append_pb2.Append(messages=MessageColumns(**columns)))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("column", ["key_lengths", "barrier_time_ticks"])
+@pytest.mark.parametrize("column", ["key_lengths", "barrier_time_ticks", "expected_lengths"])
 def test_column_of_another_length_than_the_messages_is_refused(column: str) -> None:
-    request = request_of(1, [(Message("orders", b"x"), 0, None)])
+    request = request_of(1, [(Message("orders", b"x"), 0, None)]).append
     setattr(request, column, lengths(0, 0, 0))
     with pytest.raises(InvalidArgumentError, match="contradict"):
-        appends_of(request)
+        appends_from_proto(request)
 
 
 def test_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
@@ -86,18 +98,21 @@ def test_message_that_cannot_be_made_is_an_error_among_the_others() -> None:
     reserved = stored.replace(b"a", b"_")
     columns.properties = stored + reserved + b"\xff" * len(stored) + stored
     columns.types = lengths(2, 2, 2, 60_000)
-    first, second, third, fourth = messages_of(columns)
+    first, second, third, fourth = arrived(append_pb2.Append(messages=columns))
     assert alike(Message("orders", b"1", properties={"a": "b"}), first)
     for error, words in ((second, "'_'"), (third, "cannot be decoded"), (fourth, "60000")):
         assert isinstance(error, InvalidArgumentError)
         assert words in str(error)
 
 
-def test_empty_name_is_an_error_of_each_of_its_messages() -> None:
-    columns = MessageColumns(vchannels=["", "a"], vchannel_numbers=lengths(0, 1), payload_lengths=lengths(1, 1), payloads=b"xy")
-    first, second = messages_of(columns)
-    assert isinstance(first, InvalidArgumentError)
-    assert alike(Message("a", b"y"), second)
+def test_expectation_that_is_no_id_is_an_error_of_its_message() -> None:
+    request = request_of(1, [(Message("orders", b"x"), 0, None)] * 3).append
+    request.expected_lengths, request.expected = lengths(0, 1, 2), b"\0\1\2"
+    first, second, third = arrived(request)
+    assert alike(Message("orders", b"x"), first)
+    assert alike(Message("orders", b"x"), second), "it expects no event"
+    assert isinstance(third, InvalidArgumentError)
+    assert "expected_last" in str(third)
 
 
 @given(st.binary(max_size=24))
@@ -112,12 +127,12 @@ def test_bytes_are_a_key_or_are_refused(stored: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_any_request_is_answered(data: bytes) -> None:
     """No bytes on the wire raise anything else than an InvalidArgumentError."""
-    request = append_pb2.Append(first_request_id=1)
+    request = append_pb2.Append()
     request.messages.vchannels.extend(["a", ""])
     half = len(data) // 2
     request.messages.payload_lengths, request.messages.payloads = data[:half], data[half:]
     request.messages.vchannel_numbers = request.messages.types = data[:half]
     try:
-        list(appends_of(request))
+        arrived(request)
     except InvalidArgumentError:
         pass

@@ -10,10 +10,10 @@ from google.protobuf.any_pb2 import Any as AnyProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WALError, WouldBlockError
+from wal.errors import InvalidArgumentError, NoSpaceError, StorageError, WouldBlockError
 from wal.message import FORM_PULSAR, AppendResult, MessageID, TxnContext
 from wal.rpc.api import append_pb2, result_pb2
-from wal.rpc.appends import outcomes_from_proto, outcomes_to_proto
+from wal.rpc.appends import Answered, outcomes_from_proto, outcomes_to_proto
 from wal.rpc.converters import Numbered, ranges_of, results_of
 
 ids = st.builds(MessageID, st.sampled_from(["p-1", "p-2"]), st.integers(0, 2), st.integers(0, 2), st.integers(0, 5)) | st.builds(
@@ -91,7 +91,7 @@ def test_range_that_contradicts_itself_is_refused() -> None:
 @pytest.mark.parametrize("first", [-1, 0, -(2**63), 2**63 - 2])
 def test_outcomes_of_any_request_ids(first: int) -> None:
     full = NoSpaceError("full")
-    message = append_pb2.Outcomes.FromString(outcomes_to_proto([(first, full), (first + 1, full)]).SerializeToString())
+    message = append_pb2.Outcomes.FromString(outcomes_to_proto([(first, 1, full), (first + 1, 1, full)]).SerializeToString())
     assert [(one.first_request_id, one.count) for one in message.failed] == [(first, 2)]
     assert [number for number, _ in outcomes_from_proto(message)] == [first, first + 1]
 
@@ -99,10 +99,10 @@ def test_outcomes_of_any_request_ids(first: int) -> None:
 def test_outcomes_are_results_and_errors_by_request() -> None:
     at = MessageID("p-1", 7, 4096, 0)
     full, broken, blocked = NoSpaceError("full"), StorageError("broken", outcome_unknown=True), WouldBlockError("wait")
-    outcomes: list[tuple[int, AppendResult | WALError]]
-    outcomes = [(1, full), (2, full), (3, AppendResult(at, 9, at)), (4, full), (5, broken), (6, blocked)]
+    outcomes: list[Answered]
+    outcomes = [(1, 1, full), (2, 1, full), (3, 1, AppendResult(at, 9, at)), (4, 1, full), (5, 1, broken), (6, 2, blocked)]
     message = append_pb2.Outcomes.FromString(outcomes_to_proto(outcomes).SerializeToString())
-    assert [one.count for one in message.failed] == [2, 1, 1, 1]
+    assert [one.count for one in message.failed] == [2, 1, 1, 2]
     arrived = dict(outcomes_from_proto(message))
     assert arrived[3] == AppendResult(at, 9, at)
     assert arrived[1] is arrived[2]
@@ -112,5 +112,6 @@ def test_outcomes_are_results_and_errors_by_request() -> None:
         4: (NoSpaceError, "full"),
         5: (StorageError, "broken"),
         6: (WouldBlockError, "wait"),
+        7: (WouldBlockError, "wait"),
     }
     assert arrived[5].outcome_unknown  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from wal import Message
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.frame import EncodedFrame
 from wal.message import AppendResult, MessageID, Origin
-from wal.node.appends import BULK_RECORDS, LocalAppends
+from wal.node.appends import LocalAppends
+from wal.requests.appends import PART_ROWS_MAX, Append
 from wal.requests.vchannels import CreateVChannel
 from wal.rpc.connection import Connection
 from wal.rpc.converters import range_of, results_of
@@ -27,23 +29,23 @@ def test_message_of_results_is_that_of_each() -> None:
     assert list(results_of(range_of(40, together))) == list(enumerate(expected, 40))
 
 
-async def test_many_messages_in_order(served: Serving, connection: Connection, monkeypatch: object) -> None:
-    count = 2 * BULK_RECORDS + 100
+async def test_many_messages_in_order(served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2 * PART_ROWS_MAX + 100
     taken: list[int] = []
-    append_together = LocalAppends.append_together
+    send_run = LocalAppends.send_run
 
-    def counted(self: LocalAppends, name: str, payloads: list[bytes]) -> object:
-        taken.append(len(payloads))
-        return append_together(self, name, payloads)
+    async def counted(self: LocalAppends, rows: Append, row: int, end: int, *rest: Any) -> asyncio.Future[Any]:
+        taken.append(end - row)
+        return await send_run(self, rows, row, end, *rest)
 
-    monkeypatch.setattr(LocalAppends, "append_together", counted)  # type: ignore[attr-defined]
+    monkeypatch.setattr(LocalAppends, "send_run", counted)
     await served.log.submit(CreateVChannel("orders"))
     await served.log.appends.append_waiting(Message("orders", b"first"), 0)
     stream = await opened(connection)
     await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(count)]))
     await stream.write(append(count + 1, Message("orders", b"last", properties={"who": "me"})))
     found = await outcomes(stream, count + 1)
-    assert taken == [count]
+    assert taken == [PART_ROWS_MAX, PART_ROWS_MAX, 100, 1]
     results = [found[number] for number in range(1, count + 2)]
     assert all(isinstance(result, AppendResult) for result in results)
     ids: list[Any] = [result.message_id for result in results if isinstance(result, AppendResult)]

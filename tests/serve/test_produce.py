@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 
 from tests.faults import SavingGate
+from tests.serve.columns import columns_of, request_of
 from tests.serve.servers import Serving, child, connected, serving
 from wal import errors, open_wal
 from wal.message import AppendResult, Message, MessageType
@@ -17,7 +18,7 @@ from wal.read.scanner import Scanner
 from wal.requests.vchannels import AllocateTimeTicks, CreateVChannel
 from wal.rpc.api import append_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.appends import Outcome, columns_of, outcomes_from_proto, request_of
+from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
@@ -66,7 +67,7 @@ async def stored(served: Serving, vchannel: str) -> list[bytes]:
 
 
 def append(first: int, *messages: Message, **options: Any) -> append_pb2.ProducerRequest:
-    return append_pb2.ProducerRequest(append=request_of(first, [(message, 0, None) for message in messages], **options))
+    return request_of(first, [(message, 0, None) for message in messages], **options)
 
 
 async def test_many_messages_at_a_time(served: Serving, connection: Connection) -> None:
@@ -95,7 +96,7 @@ async def test_errors_of_single_messages_leave_the_others_alone(served: Serving,
         payloads=b"abcd",
         types=b"".join(number.to_bytes(4, "little") for number in (2, 2, 9999, 2)),
     )
-    await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=10, messages=columns)))
+    await stream.write(append_pb2.ProducerRequest(request_id=10, append=append_pb2.Append(messages=columns)))
     found = await outcomes(stream, 4)
     assert isinstance(found[10], AppendResult)
     assert isinstance(found[11], errors.InvalidArgumentError)
@@ -108,11 +109,11 @@ async def test_key_is_written_once(served: Serving, connection: Connection) -> N
     stream = await opened(connection)
     message = Message("orders", b"once")
     keys = [(message, 0, "return-7"), (message, 0, "return-7"), (message, 0, ProducerKey("me", 1))]
-    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [*keys, *keys])))  # type: ignore[list-item]
+    await stream.write(request_of(1, [*keys, *keys]))  # type: ignore[list-item]
     found = await outcomes(stream, 6)
     assert [found[number].duplicate for number in range(1, 7)] == [False, True, False, True, True, True]  # type: ignore[union-attr]
     assert found[4].message_id == found[1].message_id  # type: ignore[union-attr]
-    await stream.write(append_pb2.ProducerRequest(append=request_of(7, [(message, 0, ProducerKey("me", 1))])))
+    await stream.write(request_of(7, [(message, 0, ProducerKey("me", 1))]))
     assert (await outcomes(stream, 1))[7].duplicate  # type: ignore[union-attr]
     assert await stored(served, "orders") == [b"once", b"once"]
 
@@ -121,13 +122,13 @@ async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, conn
     stream = await opened(connection)
     tick = (await served.log.submit(AllocateTimeTicks())).first
     request = request_of(1, [(Message("orders", b"x"), tick, None)], seen_time_tick=tick + 5)
-    await stream.write(append_pb2.ProducerRequest(append=request))
+    await stream.write(request)
     result = (await outcomes(stream, 1))[1]
     assert isinstance(result, AppendResult)
     assert result.time_tick is not None
     assert result.time_tick > tick + 5
     far = request_of(2, [(Message("orders", b"x"), 0, None)], seen_time_tick=(1 << 63))
-    await stream.write(append_pb2.ProducerRequest(append=far))
+    await stream.write(far)
     refused = (await outcomes(stream, 1))[2]
     assert isinstance(refused, errors.InvalidArgumentError)
     await stream.write(append(3, Message("orders", b"y")))  # the stream goes on
@@ -139,11 +140,11 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
     message, oracle = Message("orders", b"x"), served.log.node.oracle
     for number in range(70):
         seen = oracle.last + (59_000 << 18)
-        await stream.write(append_pb2.ProducerRequest(append=request_of(number, [(message, 0, None)], seen_time_tick=seen)))
+        await stream.write(request_of(number, [(message, 0, None)], seen_time_tick=seen))
         await outcomes(stream, 1)
     assert oracle.statistics().ahead_s < 61.0
     far = oracle.last + (30_000 << 18)
-    await stream.write(append_pb2.ProducerRequest(append=request_of(70, [(message, far, None)])))
+    await stream.write(request_of(70, [(message, far, None)]))
     refused = (await outcomes(stream, 1))[70]
     assert isinstance(refused, errors.InvalidArgumentError)  # a barrier as far would be waited for as long
 
@@ -151,9 +152,9 @@ async def test_seen_ticks_of_many_requests_keep_to_the_clock(served: Serving, co
 async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.submit(AllocateTimeTicks())).first + (3600_000 << 18)
-    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [(message, far, None), (message, 0, None)])))
-    txn = append_pb2.AppendTxn(request_id=3, vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
-    await stream.write(append_pb2.ProducerRequest(append_txn=txn))
+    await stream.write(request_of(1, [(message, far, None), (message, 0, None)]))
+    txn = append_pb2.AppendTxn(vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
+    await stream.write(append_pb2.ProducerRequest(request_id=3, append_txn=txn))
     found = await outcomes(stream, 3)
     for number in (1, 3):
         assert isinstance(found[number], errors.InvalidArgumentError)
@@ -164,16 +165,16 @@ async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connect
 async def test_whole_transaction_is_one_event(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3", message_type=MessageType.DELETE)]
-    request = append_pb2.AppendTxn(request_id=5, vchannels=["a", "b"], bodies=columns_of(bodies))
-    await stream.write(append_pb2.ProducerRequest(append_txn=request))
+    request = append_pb2.AppendTxn(vchannels=["a", "b"], bodies=columns_of(bodies))
+    await stream.write(append_pb2.ProducerRequest(request_id=5, append_txn=request))
     result = (await outcomes(stream, 1))[5]
     assert isinstance(result, AppendResult)
     assert result.txn_context is not None
     assert await stored(served, "a") == [b"1", b"3"]
     assert await stored(served, "b") == [b"2"]
     for names, wrong in ((["a"], bodies), ([], bodies[:1]), (["a", "a"], bodies[:1])):
-        request = append_pb2.AppendTxn(request_id=6, vchannels=names, bodies=columns_of(wrong))
-        await stream.write(append_pb2.ProducerRequest(append_txn=request))
+        request = append_pb2.AppendTxn(vchannels=names, bodies=columns_of(wrong))
+        await stream.write(append_pb2.ProducerRequest(request_id=6, append_txn=request))
         assert isinstance((await outcomes(stream, 1))[6], errors.InvalidArgumentError)
     assert await stored(served, "a") == [b"1", b"3"]
 
@@ -226,7 +227,7 @@ async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, c
 async def test_requests_after_the_one_that_closes_are_not_executed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
     held = request_of(1, [(Message("orders", b"held"), (await served.log.submit(AllocateTimeTicks())).first + (1 << 18) * 300, None)])
-    await stream.write(append_pb2.ProducerRequest(append=held))  # unanswered for 300 ms, so that the stream waits for it
+    await stream.write(held)  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
     with pytest.raises(errors.InvalidRequestSeqError, match="follows the one that closes"):
@@ -365,15 +366,15 @@ async def test_killed_server_keeps_everything_that_it_acknowledged(data_dir: Any
 
 async def test_withdrawing_is_answered_and_changes_nothing_but_what_waits(connection: Connection) -> None:
     stream = await opened(connection)
-    await stream.write(append_pb2.ProducerRequest(append=request_of(1, [(Message("orders", b"1"), 0, "k")])))
-    await stream.write(append_pb2.ProducerRequest(withdraw=append_pb2.Withdraw(request_id=2, withdrawn_ids=[1, 2, 9])))
+    await stream.write(request_of(1, [(Message("orders", b"1"), 0, "k")]))
+    await stream.write(append_pb2.ProducerRequest(request_id=2, withdraw=append_pb2.Withdraw(withdrawn_ids=[1, 2, 9])))
     answered: dict[int, Outcome | None] = {}
     while len(answered) < 2:
         outcomes = (await stream.read()).outcomes
         answered |= dict(outcomes_from_proto(outcomes)) | dict.fromkeys(outcomes.done)
     assert answered[2] is None
     assert isinstance(answered[1], AppendResult)
-    await stream.write(append_pb2.ProducerRequest(withdraw=append_pb2.Withdraw(request_id=3, withdrawn_ids=[1])))
+    await stream.write(append_pb2.ProducerRequest(request_id=3, withdraw=append_pb2.Withdraw(withdrawn_ids=[1])))
     assert list((await stream.read()).outcomes.done) == [3]
 
 
@@ -386,3 +387,18 @@ async def test_append_request_without_messages_is_answered(served: Serving, conn
     assert "has no message" in str(answers[7])
     assert isinstance(answers[8], AppendResult)
     stream.cancel()
+
+
+async def test_option_of_a_later_version_is_refused(served: Serving, connection: Connection) -> None:
+    """A condition that a server does not know must not be ignored: the append would be wrong."""
+    option = b"\xba\x06\x01x"  # field 103
+    plain = append(1, Message("orders", b"x")).append.SerializeToString()
+    for request in (
+        append_pb2.ProducerRequest.FromString(append(1, Message("orders", b"x")).SerializeToString() + option),
+        append_pb2.ProducerRequest(request_id=1, append=append_pb2.Append.FromString(plain + option)),
+    ):
+        stream = await opened(connection)
+        await stream.write(request)
+        with pytest.raises(errors.InvalidArgumentError, match=r"field 103 of .* is unknown"):
+            await stream.read()
+    assert await stored(served, "orders") == []

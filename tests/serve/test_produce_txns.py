@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from tests.serve.columns import columns_of
 from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import append, opened, outcomes, stored
 from wal import errors
 from wal.message import AppendResult, Message, MessageType
 from wal.requests.vchannels import CreateVChannel, DropVChannel, ListVChannels
 from wal.rpc.api import append_pb2
-from wal.rpc.appends import columns_of
 from wal.rpc.codes import error_from_proto
 from wal.rpc.connection import Connection
 from wal.serve.access import Access
@@ -34,10 +34,8 @@ class Client:
 
     async def ask(self, **request: Any) -> append_pb2.Outcomes:
         """Sends a request and returns its answer. Raises its error."""
-        (value,) = request.values()
         self.number += 1
-        value.request_id = self.number
-        await self.stream.write(append_pb2.ProducerRequest(**request))
+        await self.stream.write(append_pb2.ProducerRequest(request_id=self.number, **request))
         answer: append_pb2.Outcomes = (await self.stream.read()).outcomes
         for failed in answer.failed:
             raise error_from_proto(failed.error)
@@ -59,8 +57,7 @@ class Client:
     async def commit(self, txn: append_pb2.BegunTxn, names: list[str], *bodies: Message, **more: Any) -> AppendResult:
         request = append_pb2.CommitTxn(txn=txn, vchannels=names, bodies=columns_of(bodies), **more)
         self.number += 1
-        request.request_id = self.number
-        await self.stream.write(append_pb2.ProducerRequest(commit_txn=request))
+        await self.stream.write(append_pb2.ProducerRequest(request_id=self.number, commit_txn=request))
         outcome = (await outcomes(self.stream, 1))[self.number]
         if isinstance(outcome, BaseException):
             raise outcome

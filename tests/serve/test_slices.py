@@ -13,16 +13,19 @@ import pytest
 from google.protobuf.message import Message as Proto
 
 from actors.group import RUNS_A_TURN
+from tests.serve.columns import columns_of
 from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import opened, outcomes
 from wal.channels.slices import SLICE
 from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError
-from wal.message import AppendResult, Message, encode_properties
+from wal.message import AppendResult, Message, MessageType, encode_properties
+from wal.node.appends import LocalAppends
 from wal.requests.vchannels import CreateVChannel, ListVChannels, LocateVChannels
+from wal.rpc import appends as wire
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
 from wal.rpc.api import requests_pb2 as submit_pb2
-from wal.rpc.appends import columns_of, outcomes_from_proto
+from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.connection import Connection
 from wal.rpc.methods import DELETE_CURSORS, SUBMIT
 from wal.rpc.serving import ENTRIES_MAX
@@ -39,7 +42,7 @@ class Turns:
         self.calls: Counter[int] = Counter()
 
     @contextlib.contextmanager
-    def counted(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Iterator[None]:
+    def counted(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         method: Callable[..., Any] = getattr(owner, name)
 
@@ -74,7 +77,7 @@ async def ask(connection: Connection, method: Any, request: Proto) -> Any:
 
 async def answer(stream: Any, **request: Any) -> BaseException | None:
     """Returns the error of a request on a Produce stream, whose number is 1, or None."""
-    await stream.write(append_pb2.ProducerRequest(**request))
+    await stream.write(append_pb2.ProducerRequest(request_id=1, **request))
     response = await stream.read()
     if response.outcomes.begun:
         return None
@@ -90,11 +93,11 @@ async def test_vchannels_are_created_in_slices(turns: Turns, monkeypatch: pytest
             assert [state.name for state in answered] == names
             assert all(state.incarnation for state in answered)
             stream = await opened(connection)
-            begin = append_pb2.BeginTxn(request_id=1, vchannels=[f"begun-{number}" for number in range(MANY)])
+            begin = append_pb2.BeginTxn(vchannels=[f"begun-{number}" for number in range(MANY)])
             assert await answer(stream, begin_txn=begin) is None
             messages = [Message(f"appended-{number}", b"") for number in range(MANY)]
-            append = append_pb2.Append(first_request_id=1, messages=columns_of(messages))
-            await stream.write(append_pb2.ProducerRequest(append=append))
+            append = append_pb2.Append(messages=columns_of(messages))
+            await stream.write(append_pb2.ProducerRequest(request_id=1, append=append))
             assert all(isinstance(one, AppendResult) for one in (await outcomes(stream, MANY)).values())
         assert sum(turns.calls.values()) == 3 * MANY
         assert max(turns.calls.values()) <= SLICE
@@ -111,9 +114,11 @@ async def test_appends_are_executed_in_slices(
         one = encode_properties(properties)
         messages.properties_lengths, messages.properties = struct.pack("<I", len(one)) * MANY, one * MANY
     else:
-        messages.types = struct.pack("<I", 2) * MANY  # otherwise they are appended together, as 1 operation
-    with turns.counted(monkeypatch, type(served.log.appends), "append"):
-        await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=messages)))
+        # No transaction may span one of these, so that each is an operation of its own.
+        messages.types = struct.pack("<I", int(MessageType.DROP_PARTITION)) * MANY
+    owner, name = (wire, "check_properties") if properties else (LocalAppends, "send_run")
+    with turns.counted(monkeypatch, owner, name):
+        await stream.write(append_pb2.ProducerRequest(request_id=1, append=append_pb2.Append(messages=messages)))
         assert len(await outcomes(stream, MANY)) == MANY
     assert sum(turns.calls.values()) == MANY
     assert max(turns.calls.values()) <= SLICE
@@ -123,8 +128,8 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
     stream = await opened(connection)
     bodies_max = served.log.settings.txn_bodies_max
     many = [f"v{number}" for number in range(bodies_max + 1)]
-    begin = append_pb2.BeginTxn(request_id=1, vchannels=many)
-    txn = append_pb2.AppendTxn(request_id=1, vchannels=many, bodies=columns_of([Message("v0", b"")]))
+    begin = append_pb2.BeginTxn(vchannels=many)
+    txn = append_pb2.AppendTxn(vchannels=many, bodies=columns_of([Message("v0", b"")]))
     for refused in (await answer(stream, begin_txn=begin), await answer(stream, append_txn=txn)):
         assert isinstance(refused, InvalidArgumentError)
         assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
@@ -136,7 +141,7 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
 async def test_transaction_without_room_creates_nothing() -> None:
     async with serving(vchannels_max=10) as served, connected(served.address) as connection:
         stream = await opened(connection)
-        begin = append_pb2.BeginTxn(request_id=1, vchannels=[f"v{number}" for number in range(11)])
+        begin = append_pb2.BeginTxn(vchannels=[f"v{number}" for number in range(11)])
         refused = await answer(stream, begin_txn=begin)
         assert isinstance(refused, InvalidArgumentError)
         assert "'v0' and 10 others would be 1 more than vchannels_max=10" in str(refused)
@@ -180,21 +185,22 @@ async def test_too_many_entries_are_counted_before_they_are_read(
     for method, request in requests:
         with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
             await ask(connection, method, request)
-    await stream.write(append_pb2.ProducerRequest(begin_txn=append_pb2.BeginTxn(request_id=1, vchannels=millions)))
+    await stream.write(append_pb2.ProducerRequest(request_id=1, begin_txn=append_pb2.BeginTxn(vchannels=millions)))
     with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):
         await stream.read()
 
 
 async def test_request_of_too_many_messages_makes_none(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    monkeypatch.setattr("wal.rpc.appends.Message", lambda *values, **named: made.append(values))
+    for name in ("Message", "Append"):
+        monkeypatch.setattr(f"wal.rpc.appends.{name}", lambda *values, **named: made.append(values))
     stream = await opened(connection)
     million = append_pb2.MessageColumns(vchannels=["orders"], payload_lengths=bytes(4_000_000))
-    await stream.write(append_pb2.ProducerRequest(append=append_pb2.Append(first_request_id=1, messages=million)))
+    await stream.write(append_pb2.ProducerRequest(request_id=1, append=append_pb2.Append(messages=million)))
     with pytest.raises(InvalidArgumentError, match="1000000 messages, at most 65536"):
         await stream.read()
     stream = await opened(connection)
-    txn = append_pb2.AppendTxn(request_id=1, vchannels=["orders"], bodies=million)
+    txn = append_pb2.AppendTxn(vchannels=["orders"], bodies=million)
     refused = await answer(stream, append_txn=txn)
     assert isinstance(refused, InvalidArgumentError)
     assert "1000000 bodies is over txn_bodies_max=4096" in str(refused)
@@ -207,7 +213,7 @@ async def test_message_of_many_properties_is_refused_undecoded(connection: Conne
     columns = append_pb2.MessageColumns(
         vchannels=["orders"], payload_lengths=bytes(4), properties_lengths=struct.pack("<I", len(stored)), properties=stored
     )
-    refused = await answer(stream, append=append_pb2.Append(first_request_id=1, messages=columns))
+    refused = await answer(stream, append=append_pb2.Append(messages=columns))
     assert isinstance(refused, InvalidArgumentError)
     assert "16385 properties, and at most 16384" in str(refused)
 

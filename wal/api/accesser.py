@@ -31,7 +31,7 @@ from wal.api.lifecycle import Lifecycle
 from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_names
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, check_vchannels
-from wal.engine import UNCHECKED, LogStatistics, Unchecked
+from wal.engine import LogStatistics
 from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
 from wal.message.matching import Matching
@@ -40,6 +40,7 @@ from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
+from wal.requests.appends import UNCHECKED, Unchecked
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Truncate
 from wal.requests.request import Answer, Request
 from wal.requests.rights import Right

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar, overload
 import msgspec
 
 from wal.channels.vchannels import check_vchannel
-from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ConflictError, InvalidArgumentError, WALError
 from wal.message import AppendResult, Message, MessageID
-from wal.write.checks import check_client_type, record_of
+from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Unchecked
+from wal.write.checks import check_message
 
 if TYPE_CHECKING:
     from wal.engine import Appends, ReadableEngine
@@ -153,8 +153,7 @@ async def append_groups(appends: Appends, messages: Sequence[Message], barrier_t
     """
     groups: dict[str, list[Message]] = {}
     for message in messages:
-        record_of(message, bytes_max=appends.message_bytes_max)
-        check_client_type(message)
+        check_message(message, bytes_max=appends.message_bytes_max)
         if message.vchannel not in groups:
             groups[check_vchannel(message.vchannel)] = []
         groups[message.vchannel].append(message)

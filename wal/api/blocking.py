@@ -12,8 +12,8 @@ from wal.api.blocking_calls import Twin, TwinOfLog, TwinOfTxn, listed
 from wal.api.blocking_scanner import TwinOfScanner, settled, threaded
 from wal.api.txn import R_co
 from wal.consumers.delivery import DRAIN_S
-from wal.engine import UNCHECKED
 from wal.message import ScheduledMessage
+from wal.requests.appends import UNCHECKED
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerStatistics
-    from wal.engine import LogStatistics, Unchecked
+    from wal.engine import LogStatistics
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
     from wal.message.matching import Matching
     from wal.message.payloads import PayloadType
     from wal.read.cursors.cursor import CursorInfo, CursorKey
     from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
     from wal.read.scanner import Scanner, ScannerStatistics
+    from wal.requests.appends import Unchecked
     from wal.requests.pchannels import PChannelRetention
     from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
 from wal.api.append_options import ExpectedLast, explained
 from wal.api.lifecycle import Lifecycle
 from wal.channels.vchannels import check_vchannel, check_vchannels
-from wal.engine import NOT_EXPECTED
 from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import AppendResult, LogPosition, Message, MessageID
 from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, check_cursor
 from wal.read.loop import cursor_of
 from wal.read.options import ReadPosition, named
 from wal.read.scanner import Scanner
+from wal.requests.appends import NOT_EXPECTED
 from wal.runtime.async_only import AsyncOnly
 from wal.timestamp.checks import number_text
 from wal.write.checks import check_body

@@ -21,17 +21,26 @@ from wal.client.nodes import Nodes
 from wal.client.outbox import Hold, Sending, Withdrawable, requested
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
-from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
-from wal.rpc.api import append_pb2 as proto
+from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Append, Unchecked
 from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.appends import columns_of, expected_to_proto, request_of
+from wal.rpc.appends import expected_to_proto, rows_to_proto
 from wal.runtime.tasks import keep_task
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import LETTER_BYTES, as_messages, bodies_of, check_client_type, check_size, kept_key_ext, spans_pchannels
+from wal.write.checks import (
+    LETTER_BYTES,
+    as_messages,
+    bodies_of,
+    check_client_type,
+    check_is_message,
+    check_message,
+    check_size,
+    kept_key_ext,
+    spans_pchannels,
+)
 from wal.write.idempotency.keys import Key
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
@@ -57,7 +66,6 @@ class RemoteAppends:
         *,
         locate: Locate,
         nodes: Nodes,
-        judges_expected_last: bool,
         save_of: Callable[..., pchannel_calls_pb2.CursorSave],
         schedules: Callable[[], Awaitable[RemoteSchedules]],
     ) -> None:
@@ -71,7 +79,6 @@ class RemoteAppends:
         self._limits = limits
         self._locate = locate
         self._nodes = nodes
-        self._judges_expected_last = judges_expected_last
         self._save_of = save_of
         self._make_schedules = schedules
         self._schedules: RemoteSchedules | None = None
@@ -84,8 +91,22 @@ class RemoteAppends:
     # -- one message
 
     def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
-        """Sends a message; returns None if there is no room for it (`taken`: the caller has taken it)."""
-        return self.append_with(message, barrier_time_tick, None, taken=taken)
+        """Sends a message; returns None if there is no room for it (`taken`: the caller has taken it). The hot path of a client."""
+        if message.__class__ is not Message or message.message_type is not _INSERT or barrier_time_tick is not _NO_BARRIER:
+            return self.append_with(message, barrier_time_tick, None, taken=taken)
+        size = len(message.payload) if not message.properties else message.estimate_size()
+        if size > self.message_bytes_max:
+            check_size(message, bytes_max=self.message_bytes_max)
+        size += BODY_OVERHEAD
+        in_flight = self._in_flight
+        if not taken and not in_flight.has_room(size):
+            return None
+        future = self._create_future()
+        sending = Sending(future, size, message)
+        self._route(message.vchannel, sending).add(sending)
+        if not taken:
+            in_flight.size += size
+        return future
 
     def append_with(
         self,
@@ -96,33 +117,23 @@ class RemoteAppends:
         *,
         taken: bool = False,
     ) -> asyncio.Future[Any] | None:
-        """Sends a message with an idempotency key, or one that expects this last event; returns None as `append` does."""
-        size, make = self._size(message, key), None
+        """Sends a message with any options; returns None as `append` does."""
+        size = self._size(message, key)
         if message.message_type is not _INSERT:
-            check_client_type(message)
+            check_client_type(message.message_type)
         barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
-        if expected_last is not UNCHECKED:
-            self._check_judged()
-            make = partial(_expecting, message, barrier, key, expected_last)
         in_flight = self._in_flight
         if not taken and not in_flight.has_room(size):
             return None
         future: asyncio.Future[Any]
         future = self._create_future() if key is None and not barrier else Withdrawable(loop=self._loop)
-        sending = Sending(future, size, message=message, barrier=barrier, key=key, make=make, repeatable=key is not None)
+        sending = Sending(future, size, message, barrier, key, expected_last, repeatable=key is not None)
         self._route(message.vchannel, sending).add(sending)
         if not taken:
             in_flight.size += size
         if message.message_type is not _INSERT and type_properties(message.message_type).exclusive:
             future.add_done_callback(partial(self._ended_transactions, message))
         return future
-
-    def _check_judged(self) -> None:
-        """Raises InvalidArgumentError if the server is of a version that ignores `expected_last`."""
-        if not self._judges_expected_last:
-            raise InvalidArgumentError(
-                "the server is of a version that does not know expected_last and would append without judging it: upgrade the server"
-            )
 
     def _ended_transactions(self, message: Message, future: asyncio.Future[AppendResult | ForgottenResult]) -> None:
         """Takes the outcome of a message that no transaction may span."""
@@ -168,14 +179,12 @@ class RemoteAppends:
         expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
     ) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, in one request."""
-        if expected_last:
-            self._check_judged()
         bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
         barrier = check_tick("barrier_time_tick", barrier_time_tick)
         stored_key = b"" if key is None else kept_key_ext(key, self._settings)
         size = bodies.stored + names_size(names, key_bytes=len(stored_key))
         check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-        columns = columns_of(as_messages(messages, names))
+        columns = rows_to_proto(Append.of(as_messages(messages, names)))
 
         make = requested(
             "append_txn",
@@ -201,8 +210,7 @@ class RemoteAppends:
         """Appends messages in order; a failure carries the outcomes of all messages."""
         listed = list(messages)
         for message in listed:
-            self._checked_size(message)
-            check_client_type(message)
+            check_message(message, bytes_max=self.message_bytes_max)
             check_vchannel(message.vchannel)
         used: dict[str, int | None] = {}
 
@@ -220,8 +228,6 @@ class RemoteAppends:
         self, names: tuple[str, ...], keepalive_s: float, key: Key | None, expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED
     ) -> RemoteTxn:
         """Opens a transaction on vchannels of one pchannel."""
-        if expected_last:
-            self._check_judged()
         key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
         producer = await self._one_producer(names)
 
@@ -250,7 +256,7 @@ class RemoteAppends:
                     )
             size += bodies.stored + names_size(names, key_bytes=0)
             check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-            columns = columns_of(list(messages))
+            columns = rows_to_proto(Append.of(messages))
 
         make = requested("append_txn", vchannels=names, bodies=columns, save=save)
         future: asyncio.Future[Any] = self._create_future()
@@ -287,8 +293,7 @@ class RemoteAppends:
 
     def _checked_size(self, message: Message) -> int:
         """Returns the room that a message takes in flight."""
-        if message.__class__ is not Message and not isinstance(message, Message):
-            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+        check_is_message(message)
         size = message.estimate_size()
         if size > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
@@ -377,14 +382,6 @@ class RemoteAppends:
             del self._held[name]
             hold.pending = False
             guessed.wake()
-
-
-def _expecting(
-    message: Message, barrier: int, key: Key | None, expected_last: MessageID | None, number: int, seen: int
-) -> proto.ProducerRequest:
-    """Returns the request for a message that expects this last event."""
-    (expected,) = expected_to_proto({message.vchannel: expected_last})
-    return proto.ProducerRequest(append=request_of(number, [(message, barrier, key)], seen_time_tick=seen, expected_last=expected))
 
 
 def _not_located(name: str, error: BaseException) -> WALError:

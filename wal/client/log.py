@@ -195,7 +195,6 @@ class RemoteLog:
             TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
             nodes=self._nodes,
-            judges_expected_last=True,
             save_of=self.cursors.save_of,
             schedules=self._make_schedules,
         )

@@ -12,8 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from wal.errors import WALError
-from wal.message import Message
+from wal.message import Message, MessageID
+from wal.requests.appends import UNCHECKED, Unchecked
 from wal.rpc.api import append_pb2 as proto
 from wal.write.idempotency.keys import Key
 
@@ -32,14 +35,11 @@ Make = Callable[[int, int], proto.ProducerRequest]
 """Returns a request, from its number and the largest tick that the client has seen."""
 
 
-def requested(name: str, *, sees: bool = True, **fields: Any) -> Make:
-    """Returns what makes a request of this kind with these fields; unless `sees` is False it has the largest tick seen as well."""
+def requested(name: str, **fields: Any) -> Make:
+    """Returns what makes a request of this kind with these fields."""
 
     def make(number: int, seen: int) -> proto.ProducerRequest:
-        values: dict[str, Any] = {"request_id": number, **fields}
-        if sees:
-            values["seen_time_tick"] = seen
-        return proto.ProducerRequest(**{name: values})
+        return proto.ProducerRequest(request_id=number, seen_time_tick=seen, **{name: fields})
 
     return make
 
@@ -55,39 +55,29 @@ class Hold:
         """The task that asks the server; None before it does, while a drop is under way."""
 
 
-class Sending:
+class Sending(msgspec.Struct, eq=False):
     """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
 
-    One that writes nothing has size 0. A message has `message` and `key`, and shares its request with its neighbours; any other request has
-    `make`. It is `repeatable` if executing it twice does no harm.
+    One that writes nothing has size 0. A message has `message` and its options, and shares its request with its neighbours; any other
+    request has `make`. It is `repeatable` if executing it twice does no harm. It was `tried` if it was sent before on a stream that was
+    lost, so that it may have been executed.
     """
 
-    __slots__ = ("barrier", "future", "hold", "key", "make", "may_wait", "message", "repeatable", "size", "tried")
+    future: Any
+    size: int
+    message: Message | None = None
+    barrier: int = 0
+    key: Key | None = None
+    expected: MessageID | Unchecked | None = UNCHECKED
+    make: Make | None = None
+    repeatable: bool = False
+    hold: Hold | None = None
+    tried: bool = False
 
-    def __init__(
-        self,
-        future: Any,
-        size: int,
-        *,
-        message: Message | None = None,
-        barrier: int = 0,
-        key: Key | None = None,
-        make: Make | None = None,
-        repeatable: bool = False,
-        hold: Hold | None = None,
-    ) -> None:
-        self.future = future
-        self.size: int = size
-        self.message = message
-        self.barrier = barrier
-        self.key = key
-        self.make = make
-        self.repeatable: bool = repeatable
-        self.hold = hold
-        self.may_wait: bool = size > 0 and (barrier > 0 or repeatable)
+    @property
+    def may_wait(self) -> bool:
         """Whether it may wait at the server for longer than the log takes to write: for its barrier, or for an append with the same key."""
-        self.tried: bool = False
-        """Whether it was sent before on a stream that was lost, so that it may have been executed."""
+        return self.size > 0 and (self.barrier > 0 or self.repeatable)
 
 
 class Outbox:
@@ -288,6 +278,6 @@ class Withdrawals:
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._outbox.add(Sending(future, 0, make=self._request, repeatable=True))
 
-    def _request(self, number: int, _seen: int) -> proto.ProducerRequest:
+    def _request(self, number: int, seen: int) -> proto.ProducerRequest:
         ids = [sent for sent, sending in self._outbox.sent.items() if sending.may_wait and (self.closing or sending.future.cancelled())]
-        return proto.ProducerRequest(withdraw=proto.Withdraw(request_id=number, withdrawn_ids=ids))
+        return requested("withdraw", withdrawn_ids=ids)(number, seen)

@@ -31,6 +31,7 @@ from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
+from msgspec import structs
 
 from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
 from wal.client.outbox import Hold, Make, Outbox, Sending, Withdrawals, requested
@@ -50,10 +51,11 @@ from wal.errors import (
     caused,
     closed_log,
 )
-from wal.message import MessageID
+from wal.message import AppendResult, MessageID
+from wal.requests.appends import UNCHECKED, Append
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.api import pchannel_pb2
-from wal.rpc.appends import outcomes_from_proto, request_of
+from wal.rpc.appends import append_to_proto, outcomes_from_proto
 from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
@@ -101,8 +103,12 @@ def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> pro
     make = taken[0].make
     if make is not None:
         return make(first, seen_time_tick)
-    appends = [(sending.message, sending.barrier, sending.key) for sending in taken]
-    return proto.ProducerRequest(append=request_of(first, appends, seen_time_tick=seen_time_tick))  # type: ignore[arg-type]
+    append = Append.of([sending.message for sending in taken])  # type: ignore[misc]
+    keys, barriers = [sending.key for sending in taken], [sending.barrier for sending in taken]
+    expected, count = [sending.expected for sending in taken], len(taken)
+    if keys.count(None) < count or barriers.count(0) < count or expected.count(UNCHECKED) < count:
+        append = structs.replace(append, keys=keys, barriers=barriers, expected=expected)
+    return proto.ProducerRequest(request_id=first, seen_time_tick=seen_time_tick, append=append_to_proto(append))
 
 
 UNKNOWN_S: Final = 5.0
@@ -201,7 +207,7 @@ class Producer:
         if self._running is None:
             self._running = self._supervision.start(self._run, f"produce {self.pchannel}")
         self.outbox.add(sending)
-        if sending.may_wait:
+        if (sending.repeatable or sending.barrier) and sending.may_wait:
             self._withdrawals.watch(sending)
         self._changed.set()
 
@@ -215,7 +221,7 @@ class Producer:
         """Returns a future that is done once the server has taken everything that was added before, or None if it has."""
         if not self.outbox and not self._unknown:
             return None
-        return self.ask(requested("rollback_txn", sees=False))  # of no transaction
+        return self.ask(requested("rollback_txn"))  # of no transaction
 
     def wake(self) -> None:
         """Continues after a hold has ended."""
@@ -380,21 +386,21 @@ class Producer:
         released = newest = 0
         event: MessageID | None = None
         outbox = self.outbox
+        answered = outbox.answered
         self.written.count(outcomes.appended)
         for number, outcome in outcomes_from_proto(outcomes):
-            if isinstance(outcome, BaseException):
+            if outcome.__class__ is not AppendResult and isinstance(outcome, BaseException):
                 if isinstance(outcome, REFUSALS) and outbox.refused(number, outcome):
                     self._changed.set()
                 elif (sending := outbox.answered(number)) is not None:
                     released += sending.size
                     self._settle(sending, outcome)
                 continue
-            if (sending := outbox.answered(number)) is None:
+            if (sending := answered(number)) is None:
                 continue
             released += sending.size
-            if outcome.time_tick is not None and outcome.time_tick > newest:
-                newest = outcome.time_tick
-                event = outcome.message_id
+            if (tick := outcome.time_tick) is not None and tick > newest:
+                newest, event = tick, outcome.message_id
             if not (future := sending.future).done():
                 future.set_result(outcome)
         self._seen.saw(newest)

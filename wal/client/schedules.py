@@ -61,7 +61,7 @@ class RemoteSchedules:
     async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
         """Schedules a message when there is room in flight; see `wal.engine.Appends`."""
         record = record_of(message, bytes_max=self._settings.message_bytes_max)
-        check_client_type(message)
+        check_client_type(message.message_type)
         check_vchannel(message.vchannel)
         ext = kept_key_ext(key, self._settings) if keyed else key_ext(key)
         send: Any = self._nodes.repeat if keyed else self._nodes.write

@@ -17,8 +17,9 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionEx
 from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
 from wal.read.cursors.cursor import Cursor
+from wal.requests.appends import Append
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
-from wal.rpc.appends import columns_of, expected_to_proto
+from wal.rpc.appends import expected_to_proto, rows_to_proto
 from wal.runtime.tasks import retrieve
 from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
@@ -118,7 +119,7 @@ class RemoteTxn:
                 "commit_txn",
                 txn=self._begun,
                 vchannels=self._names,
-                bodies=columns_of(self._bodies),
+                bodies=rows_to_proto(Append.of(self._bodies)),
                 key=b"" if self._key is None else key_ext(self._key),
                 barrier_time_tick=self._barrier,
                 expected_last=self._expected,
@@ -169,7 +170,7 @@ class RemoteTxn:
             pass  # the log is closed, and the transaction ends with its keepalive
 
     def _ask_rollback(self) -> asyncio.Future[Any]:
-        return self._producer.ask(requested("rollback_txn", sees=False, txn_id=self.context.txn_id))
+        return self._producer.ask(requested("rollback_txn", txn_id=self.context.txn_id))
 
     def _end(self) -> None:
         """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
@@ -195,7 +196,7 @@ class RemoteTxn:
         self._renewed_at, self._added = self._loop.time(), False
         fields = {"txn_id": self.context.txn_id, "bodies": len(self._bodies), "bytes": self._counted}
         try:
-            future = self._producer.ask(requested("keep_txn", sees=False, **fields))
+            future = self._producer.ask(requested("keep_txn", **fields))
         except WALError:
             return  # the log is closed: the next call says so
         future.add_done_callback(self._renewed)

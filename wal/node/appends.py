@@ -8,12 +8,14 @@ they have to be on one pchannel. `append` is the hot path of the product.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, repeat
+from operator import add
 from typing import Any, Final
 
 from actors import ActorError
 from wal.channels.vchannels import check_vchannel
-from wal.engine import NOT_EXPECTED, UNCHECKED, Unchecked
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
 from wal.message import (
@@ -29,11 +31,23 @@ from wal.message import (
 )
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn, SavesCursors
+from wal.requests.appends import NOT_EXPECTED, PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Unchecked
+from wal.requests.appends import Append as Rows
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.bulk import Piece, bulk_results
-from wal.write.checks import LETTER_BYTES, bodies_of, check_client_type, check_size, kept_key_ext, plain_bodies, record_of, spans_pchannels
+from wal.write.checks import (
+    LETTER_BYTES,
+    bodies_of,
+    check_client_type,
+    check_message,
+    check_size,
+    kept_key_ext,
+    plain_bodies,
+    record_of,
+    spans_pchannels,
+)
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
 from wal.write.in_flight import InFlight
@@ -51,7 +65,6 @@ from wal.write.operations import (
     ProducerAppend,
     RemoveProducer,
     ScheduledAppend,
-    Together,
 )
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_names, check_txn_size, names_size
@@ -66,8 +79,7 @@ _NO_BARRIER: Final = 0
 
 
 BULK_BYTES: Final = 1024 * 1024
-BULK_RECORDS: Final = 1024
-"""`append_bulk` sends about this many bytes at a time, in pieces of at most this many messages."""
+"""The most bytes of messages that share an operation."""
 
 
 class LocalAppends:
@@ -140,7 +152,7 @@ class LocalAppends:
             check_size(message, bytes_max=self.message_bytes_max)
         kind, exclusive, barrier = _INSERT, False, _NO_BARRIER
         if message.message_type is not _INSERT_TYPE:
-            check_client_type(message)
+            check_client_type(message.message_type)
             kind = int(message.message_type)
             exclusive = type_properties(kind).exclusive
         ext = b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
@@ -156,19 +168,7 @@ class LocalAppends:
                 return None
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
-        append: KeyedAppend | ConditionalAppend | ConditionalKeyedAppend
-        if expected_last is not UNCHECKED:
-            expected = ((vchannel, expected_last),)
-            if key is None:
-                append = ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
-            else:
-                append = ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
-        else:
-            assert key is not None, "the caller has a key or a condition"
-            kind_of_key = key.__class__  # isinstance costs 0.1 µs
-            is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
-            operation = ProducerAppend if is_producers else KeyedAppend
-            append = operation(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+        append = _operation(payload, kind, properties, ext, future, size, barrier, exclusive, key, expected_last, vchannel)
         try:
             vchannel.tell(vchannel, append)
         except ActorError as error:
@@ -200,7 +200,7 @@ class LocalAppends:
     async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
         """Schedules a message when there is room for it; see `wal.engine.Appends`."""
         record = record_of(message, bytes_max=self.message_bytes_max)
-        check_client_type(message)
+        check_client_type(message.message_type)
         ext = kept_key_ext(key, self._settings) if keyed else b""
         size = _record_size(record) + len(key_ext(key))
         await self._in_flight.take(size)
@@ -229,43 +229,84 @@ class LocalAppends:
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
         listed = list(messages)
-        pieces = self._pieces(listed)
+        for message in listed:
+            check_message(message, bytes_max=self.message_bytes_max)
+        names = [check_vchannel(name) for name in dict.fromkeys([message.vchannel for message in listed])]
+        # Only now, since it may create vchannels: a message that is refused changes nothing.
+        actors = {name: self._vchannels.route(name) for name in names}
+        rows = PART_ROWS_MAX if len(names) == 1 else ROWS_A_TURN
 
         async def sent() -> AsyncGenerator[Piece, None]:
-            for vchannel, operation, future in pieces:
-                await self._tell_with_room(vchannel, operation)
-                yield future, len(operation.records) if isinstance(operation, Bulk) else 1
+            for first in range(0, len(listed), rows):
+                part = Rows.of(listed[first : first + rows])
+                for row, end in self.runs(part, {}):
+                    yield await self.send_run(part, row, end, actors), end - row
 
         return await bulk_results(listed, sent())
 
-    def append_together(self, name: str, payloads: Sequence[bytes]) -> list[asyncio.Future[Together]]:
-        """Appends these payloads to a vchannel as plain messages, in order, and returns one future for every `BULK_RECORDS` of them.
+    def runs(self, rows: Rows, refusals: dict[int, WALError]) -> Iterator[tuple[int, int]]:
+        """Yields the first row and the end of each run of rows that share an operation; a row that is refused comes alone.
 
-        Returns no future, and appends nothing, if there is no room in flight for all of them, if they would not fit a group commit, if one
-        is larger than `message_bytes_max`, or if the vchannel was not used before. The caller then appends them one by one.
+        Consecutive rows for one vchannel that need no operation of their own share one of at most `BULK_BYTES`. `refusals` are the errors
+        of rows that must not be sent; those that are too large, or of a type that no client appends, are added.
         """
-        vchannel, in_flight = self._routes.get(name), self._in_flight
-        lengths = list(map(len, payloads))
-        size = sum(lengths) + BODY_OVERHEAD * len(lengths)
-        if vchannel is None or in_flight.queued or in_flight.size + size > in_flight.bytes_max:
-            return []
-        if size > vchannel.pchannel.log.group_bytes or max(lengths, default=0) > self.message_bytes_max:
-            return []
-        futures: list[asyncio.Future[Together]] = []
-        for first in range(0, len(payloads), BULK_RECORDS):
-            end = first + BULK_RECORDS
-            taken = sum(lengths[first:end]) + BODY_OVERHEAD * len(lengths[first:end])
-            future: asyncio.Future[Together] = self._create_future()
-            try:
-                tell(vchannel, Bulk(list(map(Record, payloads[first:end])), taken, future))
-            except WALError as error:
-                if not futures:
-                    return []  # appended one by one, each gets its own error
-                future.set_exception(error)
+        lengths = list(map(len, rows.payloads))
+        if rows.properties:
+            lengths = list(map(add, lengths, map(len, rows.properties)))
+        if max(lengths) > self.message_bytes_max or (rows.types and not all(type_properties(kind).appendable for kind in {*rows.types})):
+            refusals |= self._refused_rows(rows)
+        bytes_max, count, row = min(BULK_BYTES, self._in_flight.bytes_max), len(lengths), 0
+        while row < count:
+            end = row + 1
+            if end < count and row not in refusals and not rows.is_special(row):
+                end = _run_end(rows, row, lengths, refusals, bytes_max)
+            yield row, end
+            row = end
+
+    async def send_run(self, rows: Rows, row: int, end: int, actors: dict[str, VChannel]) -> asyncio.Future[Any]:
+        """Sends a run of rows as one operation, when there is room for it; returns its future, which gets a `Together` for several rows.
+
+        `actors` are the vchannels that the caller has used so far, to which that of the run is added: one that is dropped meanwhile is not
+        created again.
+        """
+        future: asyncio.Future[Any] = self._create_future()
+        payloads, types, properties = rows.payloads[row:end], rows.types[row:end], rows.properties[row:end]
+        size = sum(map(len, payloads)) + sum(map(len, properties))
+        name, key, in_flight = rows.vchannel(row), rows.keys[row] if rows.keys else None, self._in_flight
+        ext = b"" if key is None else kept_key_ext(key, self._settings)
+        barrier = rows.barriers[row] if rows.barriers else 0
+        expected = rows.expected[row] if rows.expected else UNCHECKED
+        if expected is not UNCHECKED:
+            self._vchannels.expect(name, expected)
+        size += len(ext) + BODY_OVERHEAD * (end - row)
+        if in_flight.has_room(size):
+            in_flight.size += size
+        else:
+            await in_flight.take(size)
+        try:
+            vchannel = actors.get(name) or self._routes.get(name) or self._vchannels.route(name)
+            actors[name] = vchannel
+            if end > row + 1 or not (rows.numbers or rows.has_special):
+                records = list(map(Record, payloads, types or repeat(_INSERT), repeat(0), properties or repeat(b"")))
+                tell(vchannel, Bulk(records, size, future))
             else:
-                in_flight.size += taken
-            futures.append(future)
-        return futures
+                kind = types[0] if types else _INSERT
+                stored, exclusive = properties[0] if properties else b"", type_properties(kind).exclusive
+                tell(vchannel, _operation(payloads[0], kind, stored, ext, future, size, barrier, exclusive, key, expected, vchannel))
+        except BaseException:
+            in_flight.release(size)
+            raise
+        return future
+
+    def _refused_rows(self, rows: Rows) -> dict[int, WALError]:
+        """Returns the errors of rows that are too large, or of a type that no client appends."""
+        refusals: dict[int, WALError] = {}
+        for row in range(len(rows)):
+            try:
+                check_message(rows.message(row), bytes_max=self.message_bytes_max)
+            except WALError as error:
+                refusals[row] = error
+        return refusals
 
     async def forget(self, name: str, pchannels: Iterable[PChannel]) -> None:
         """Forgets a producer on each of these pchannels that knows it; raises InvalidArgumentError if none does."""
@@ -283,32 +324,6 @@ class LocalAppends:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-
-    def _pieces(self, messages: Iterable[Message]) -> list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]]:
-        """Returns consecutive messages of one vchannel in pieces of bounded size; an exclusive message is a piece of its own."""
-        pieces: list[tuple[VChannel, Bulk | Append, asyncio.Future[Any]]] = []
-        checked = [(message, record_of(message, bytes_max=self.message_bytes_max)) for message in messages]
-        for message, _ in checked:
-            check_client_type(message)
-        for name in {message.vchannel for message, _ in checked}:
-            check_vchannel(name)
-        # Only now, since it may create vchannels: a message that is refused changes nothing.
-        for message, record in checked:
-            vchannel = self._vchannels.route(message.vchannel)
-            size = _record_size(record)
-            if type_properties(message.message_type).exclusive:
-                future: asyncio.Future[Any] = self._create_future()
-                pieces.append((vchannel, _special(message, 0, record.properties, future, size), future))
-                continue
-            if pieces:
-                last, piece, _ = pieces[-1]
-                if last is vchannel and isinstance(piece, Bulk) and piece.size + size <= BULK_BYTES and len(piece.records) < BULK_RECORDS:
-                    piece.records.append(record)
-                    piece.size += size
-                    continue
-            future = self._create_future()
-            pieces.append((vchannel, Bulk([record], size, future), future))
-        return pieces
 
     # -- transactions
 
@@ -493,11 +508,53 @@ class LocalAppends:
 def _special(message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> Append:
     """Returns the operation for an append that is not a plain INSERT."""
     _barrier(barrier)
-    check_client_type(message)
+    check_client_type(message.message_type)
     kind = int(message.message_type)
     if not (exclusive := type_properties(kind).exclusive) and not barrier:
         return Append(message.payload, kind, 0, properties, b"", future, size)
     return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
+
+
+def _operation(
+    payload: bytes,
+    kind: int,
+    properties: bytes,
+    ext: bytes,
+    future: asyncio.Future[Any],
+    size: int,
+    barrier: int,
+    exclusive: bool,
+    key: Key | None,
+    expected_last: MessageID | Unchecked | None,
+    vchannel: VChannel,
+) -> Append:
+    """Returns the operation for an append with any options."""
+    if expected_last is not UNCHECKED:
+        expected = ((vchannel, expected_last),)
+        if key is None:
+            return ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
+        return ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
+    if key is None:
+        if barrier or exclusive:
+            return OrderedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive)
+        return Append(payload, kind, 0, properties, ext, future, size)
+    kind_of_key = key.__class__  # isinstance costs 0.1 µs
+    is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
+    return (ProducerAppend if is_producers else KeyedAppend)(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)
+
+
+def _run_end(rows: Rows, row: int, lengths: list[int], refusals: Mapping[int, WALError], bytes_max: int) -> int:
+    """Returns the end of the run of rows that begins at this one, which is not special."""
+    end = len(lengths)
+    if rows.numbers or refusals or rows.has_special:
+        numbers, at = rows.numbers, row + 1
+        while at < end and (not numbers or numbers[at] == numbers[row]) and at not in refusals and not rows.is_special(at):
+            at += 1
+        end = at
+    if sum(lengths[row:end]) + BODY_OVERHEAD * (end - row) <= bytes_max:
+        return end
+    sizes = list(accumulate([length + BODY_OVERHEAD for length in lengths[row:end]]))
+    return row + max(bisect_right(sizes, bytes_max), 1)
 
 
 def _record_size(record: Record) -> int:

@@ -1,6 +1,4 @@
-"""The outcomes of requests on a Produce stream, results and errors, as one message, and back. Pure.
-
-Messages to append as columns, and back. Pure.
+"""Messages to append as the columns of the wire, and back; the outcomes of requests on a Produce stream as one message, and back. Pure.
 
 A column that would hold only defaults is empty. A message that cannot be appended is an error of its own, in its place among the others;
 only columns that contradict each other make the whole request an InvalidArgumentError.
@@ -9,12 +7,12 @@ only columns that contradict each other make the whole request an InvalidArgumen
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from itertools import repeat
-from typing import Final
+from itertools import chain, islice, repeat
+from typing import Final, TypeVar
 
-from wal.errors import CorruptionError, InvalidArgumentError
+from wal.errors import CorruptionError, InvalidArgumentError, WALError
 from wal.frame import decode_key
 from wal.message import (
     AppendResult,
@@ -26,48 +24,69 @@ from wal.message import (
     encode_properties,
     properties_count,
 )
-from wal.message.properties import PROPERTIES_MAX
+from wal.message.properties import PROPERTIES_MAX, check_properties
+from wal.requests.appends import PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Append, Unchecked
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.codes import error_from_proto, error_to_proto
-from wal.rpc.converters import Numbered, id_to_bytes, ranges_of, results_of
+from wal.rpc.converters import Numbered, id_from_bytes, id_to_bytes, range_of, ranges_of, results_of
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
+from wal.write.operations import Together
 
-Append = tuple[Message, int, Key | None]
-"""A message, its barrier time tick (0: none), and its idempotency key."""
-
-
-def request_of(
-    first_request_id: int, appends: Sequence[Append], *, seen_time_tick: int = 0, expected_last: proto.ExpectedLast | None = None
-) -> proto.Append:
-    """Returns the request for these appends; they are numbered from `first_request_id` on."""
-    request = proto.Append(
-        first_request_id=first_request_id,
-        messages=columns_of([append[0] for append in appends]),
-        seen_time_tick=seen_time_tick,
-        expected_last=expected_last,
-    )
-    if any(key is not None for _, _, key in appends):
-        keys = [b"" if key is None else key_ext(key) for _, _, key in appends]
-        request.key_lengths, request.keys = _lengths(keys), b"".join(keys)
-    if any(barrier for _, barrier, _ in appends):
-        request.barrier_time_ticks = struct.pack(f"<{len(appends)}Q", *[barrier for _, barrier, _ in appends])
-    return request
+Refusals = dict[int, WALError]
+"""The errors of rows that cannot be appended."""
 
 
-def appends_of(request: proto.Append) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
-    """Yields the appends of a request with their numbers; an error in place of one that cannot be made.
+def append_to_proto(append: Append) -> proto.Append:
+    """Encodes messages to append."""
+    count = len(append.payloads)
+    message = proto.Append(messages=rows_to_proto(append))
+    if append.keys:
+        keys = [b"" if key is None else key_ext(key) for key in append.keys]
+        message.key_lengths, message.keys = _lengths(keys), b"".join(keys)
+    if append.barriers:
+        message.barrier_time_ticks = struct.pack(f"<{count}Q", *append.barriers)
+    if append.expected:
+        expected = [_expected_to_bytes(last) for last in append.expected]
+        message.expected_lengths, message.expected = _lengths(expected), b"".join(expected)
+    return message
 
-    Each is made when it is asked for, so a caller can make them in slices. Raises InvalidArgumentError at once for columns that contradict
-    each other.
+
+def appends_from_proto(message: proto.Append) -> Iterator[tuple[Append, Refusals]]:
+    """Yields the messages to append in parts, each with the errors of its rows that cannot be appended.
+
+    Each part is made when it is asked for, so a caller gives other tasks their turn in between. Raises InvalidArgumentError at once for
+    columns that contradict each other.
     """
-    count = count_of(request.messages)
-    messages = messages_of(request.messages)
-    keys = _parts(request.key_lengths, request.keys, count, "keys") if request.key_lengths else repeat(b"", count)
-    ticks = request.barrier_time_ticks
+    count = count_of(message.messages)
+    columns = Columns(message.messages)
+    ticks = message.barrier_time_ticks
+    if columns.is_plain and not (message.key_lengths or message.expected_lengths or ticks):
+        return (columns.take(min(PART_ROWS_MAX, count - first)) for first in range(0, count, PART_ROWS_MAX))
+    keys = _optional(message.key_lengths, message.keys, count, "keys")
+    expected = _optional(message.expected_lengths, message.expected, count, "expected")
     if ticks and len(ticks) != 8 * count:
         raise _contradiction("barrier_time_ticks", f"{len(ticks)} bytes", f"8 for each of {count} messages")
-    barriers = struct.unpack(f"<{count}Q", ticks) if ticks else repeat(0, count)
-    return _appends(request.first_request_id, messages, barriers, keys)
+    barriers = iter(struct.unpack(f"<{count}Q", ticks)) if ticks else None
+
+    def part(size: int) -> tuple[Append, Refusals]:
+        append, refusals = columns.take(size)
+        return (
+            Append(
+                append.vchannels,
+                append.payloads,
+                append.numbers,
+                append.types,
+                append.properties,
+                () if keys is None else [_or_refused(key_of, stored, row, refusals) for row, stored in enumerate(islice(keys, size))],
+                () if barriers is None else list(islice(barriers, size)),
+                ()
+                if expected is None
+                else [_or_refused(_expected_from_bytes, stored, row, refusals) for row, stored in enumerate(islice(expected, size))],
+            ),
+            refusals,
+        )
+
+    return (part(min(ROWS_A_TURN, count - first)) for first in range(0, count, ROWS_A_TURN))
 
 
 def count_of(columns: proto.MessageColumns) -> int:
@@ -78,66 +97,68 @@ def count_of(columns: proto.MessageColumns) -> int:
     return lengths // 4
 
 
-def plain_of(request: proto.Append) -> tuple[str, list[bytes]] | None:
-    """Returns the vchannel and the payloads of a request of plain messages for one vchannel: INSERTs without properties, keys or barriers.
-
-    Returns None for any other request. Raises InvalidArgumentError for columns that contradict each other.
-    """
-    columns = request.messages
-    lengths, names = columns.payload_lengths, columns.vchannels
-    if (
-        request.HasField("expected_last")
-        or request.key_lengths
-        or request.barrier_time_ticks
-        or columns.types
-        or columns.properties_lengths
-    ):
-        return None
-    if columns.vchannel_numbers or len(names) != 1 or not lengths or len(lengths) % 4:
-        return None
-    return names[0], list(_parts(lengths, columns.payloads, len(lengths) // 4, "payloads"))
-
-
-def columns_of(messages: Sequence[Message]) -> proto.MessageColumns:
-    """Returns the columns of these messages."""
-    names = list(dict.fromkeys([message.vchannel for message in messages]))
-    payloads = [message.payload for message in messages]
-    columns = proto.MessageColumns(vchannels=names, payload_lengths=_lengths(payloads), payloads=b"".join(payloads))
-    if len(names) > 1:
-        number = dict(zip(names, range(len(names)), strict=True))
-        columns.vchannel_numbers = _pack([number[message.vchannel] for message in messages])
-    if any(message.message_type is not _INSERT for message in messages):
-        columns.types = _pack([int(message.message_type) for message in messages])
-    if any(message.properties for message in messages):
-        properties = [encode_properties(message.properties) if message.properties else b"" for message in messages]
-        columns.properties_lengths, columns.properties = _lengths(properties), b"".join(properties)
+def rows_to_proto(rows: Append) -> proto.MessageColumns:
+    """Encodes the vchannels, payloads, types and properties of messages."""
+    columns = proto.MessageColumns(vchannels=rows.vchannels, payload_lengths=_lengths(rows.payloads), payloads=b"".join(rows.payloads))
+    if rows.numbers:
+        columns.vchannel_numbers = _pack(rows.numbers)
+    if rows.types:
+        columns.types = _pack(rows.types)
+    if rows.properties:
+        columns.properties_lengths, columns.properties = _lengths(rows.properties), b"".join(rows.properties)
     return columns
 
 
-def messages_of(columns: proto.MessageColumns) -> Iterator[Message | InvalidArgumentError]:
-    """Yields the messages of these columns; an error in place of one that cannot be made.
+class Columns:
+    """The columns of messages on the wire, of which rows are taken from the front.
 
-    Each is made when it is asked for. Raises InvalidArgumentError at once for columns that contradict each other.
+    `is_plain`: all are INSERTs for one vchannel, without properties. Raises InvalidArgumentError for columns that contradict each other.
     """
-    names, count = columns.vchannels, count_of(columns)
-    payloads = _parts(columns.payload_lengths, columns.payloads, count, "payloads")
-    if columns.vchannel_numbers:
-        numbers = _numbers(columns.vchannel_numbers, count, "vchannel_numbers")
-        if max(numbers, default=0) >= len(names):
-            raise _contradiction("vchannel_numbers", f"{max(numbers)}", f"one of {len(names)} vchannels")
-        every = list(names)
-        vchannels: Iterable[str] = map(every.__getitem__, numbers)
-    elif count and len(names) != 1:
-        raise _contradiction("vchannels", f"{len(names)} names", "1 name, or vchannel_numbers")
-    else:
-        vchannels = repeat(names[0] if count else "", count)
-    if not columns.types and not columns.properties_lengths:
-        return map(_plain_message, vchannels, payloads)
-    types: Iterable[int] = _numbers(columns.types, count, "types") if columns.types else repeat(int(_INSERT), count)
-    stored: Iterable[bytes] = (
-        _parts(columns.properties_lengths, columns.properties, count, "properties") if columns.properties_lengths else repeat(b"", count)
-    )
-    return map(_message, vchannels, payloads, types, stored)
+
+    def __init__(self, columns: proto.MessageColumns) -> None:
+        names, count = columns.vchannels, count_of(columns)
+        self.names: list[str] = list(names)
+        self.is_plain: bool = not (columns.vchannel_numbers or columns.types or columns.properties_lengths)
+        self._payloads = _parts(columns.payload_lengths, columns.payloads, count, "payloads")
+        self._numbers: Iterator[int] | None = None
+        if columns.vchannel_numbers:
+            numbers = _numbers(columns.vchannel_numbers, count, "vchannel_numbers")
+            if max(numbers, default=0) >= len(names):
+                raise _contradiction("vchannel_numbers", f"{max(numbers)}", f"one of {len(names)} vchannels")
+            self._numbers = iter(numbers)
+        elif count and len(names) != 1:
+            raise _contradiction("vchannels", f"{len(names)} names", "1 name, or vchannel_numbers")
+        self._types = iter(_numbers(columns.types, count, "types")) if columns.types else None
+        self._properties = _optional(columns.properties_lengths, columns.properties, count, "properties")
+
+    def take(self, size: int) -> tuple[Append, Refusals]:
+        """Takes rows to append, and the errors of those that are no messages, but for the names of their vchannels."""
+        refusals: Refusals = {}
+        payloads = list(islice(self._payloads, size))
+        numbers = () if self._numbers is None else tuple(islice(self._numbers, size))
+        types = () if self._types is None else list(islice(self._types, size))
+        if not _TYPES.keys() >= {*types}:
+            types = [_or_refused(_type, kind, row, refusals) or _INSERT for row, kind in enumerate(types)]
+        properties: Sequence[bytes] = ()
+        if self._properties is not None:
+            stored = list(islice(self._properties, size))
+            properties = [_or_refused(_checked_properties, each, row, refusals) or b"" if each else b"" for row, each in enumerate(stored)]
+        return Append(self.names, payloads, numbers, types, properties), refusals
+
+    def take_bodies(self, size: int) -> list[Message]:
+        """Takes the bodies of a transaction. Raises InvalidArgumentError for the first that is no message."""
+        payloads = list(islice(self._payloads, size))
+        numbers = repeat(0) if self._numbers is None else self._numbers
+        types = repeat(_INSERT) if self._types is None else self._types
+        properties = repeat(b"") if self._properties is None else self._properties
+        return [
+            Message(self.names[number], payload, message_type=_type(kind), properties=_decoded_properties(stored))
+            for payload, number, kind, stored in zip(payloads, numbers, types, properties, strict=False)
+        ]
+
+    def take_payloads(self, size: int) -> list[bytes]:
+        """Takes the payloads of plain messages."""
+        return list(islice(self._payloads, size))
 
 
 def key_of(stored: bytes) -> Key | None:
@@ -161,47 +182,48 @@ def expected_to_proto(expected: Mapping[str, MessageID | None]) -> list[proto.Ex
     return [proto.ExpectedLast(vchannel=name, last=id_to_bytes(last)) for name, last in expected.items()]
 
 
-def _appends(
-    first: int, messages: Iterable[Message | InvalidArgumentError], barriers: Iterable[int], keys: Iterable[bytes]
-) -> Iterator[tuple[int, Append | InvalidArgumentError]]:
-    for number, (message, barrier, stored) in enumerate(zip(messages, barriers, keys, strict=False), first):
-        if isinstance(message, InvalidArgumentError):
-            yield number, message
-            continue
-        try:
-            key = key_of(stored)
-        except InvalidArgumentError as error:
-            yield number, error
-        else:
-            yield number, (message, barrier, key)
+def _expected_to_bytes(last: MessageID | Unchecked | None) -> bytes:
+    return b"" if last is UNCHECKED else _NO_EVENT if last is None else id_to_bytes(last)
 
 
-def _plain_message(vchannel: str, payload: bytes) -> Message | InvalidArgumentError:
+def _expected_from_bytes(stored: bytes) -> MessageID | Unchecked | None:
+    return UNCHECKED if not stored else None if stored == _NO_EVENT else id_from_bytes("expected_last", stored)
+
+
+def _type(number: int) -> MessageType:
+    if (kind := _TYPES.get(number)) is None:
+        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(_TYPES)}")
+    return kind
+
+
+def _decoded_properties(stored: bytes) -> dict[str, str]:
+    if (count := properties_count(stored)) > PROPERTIES_MAX:
+        raise InvalidArgumentError(
+            f"a message has {count} properties, and at most {PROPERTIES_MAX} are accepted over the network: put them into the payload"
+        )
     try:
-        return Message(vchannel, payload)
-    except InvalidArgumentError as error:  # the name of the vchannel
-        return error
-
-
-def _message(vchannel: str, payload: bytes, message_type: int, stored: bytes) -> Message | InvalidArgumentError:
-    try:
-        kind = _TYPES.get(message_type)
-        if kind is None:
-            return InvalidArgumentError(f"message type {message_type} is not one that this version knows: {sorted(_TYPES)}")
-        if (count := properties_count(stored)) > PROPERTIES_MAX:
-            return _too_many_properties(count)
-        properties = decode_properties(stored) if stored else {}
-        return Message(vchannel, payload, message_type=kind, properties=properties)
-    except InvalidArgumentError as error:
-        return error
+        return decode_properties(stored)
     except CorruptionError as error:
-        return InvalidArgumentError(f"the properties of a message cannot be decoded: {error}")
+        raise InvalidArgumentError(f"the properties of a message cannot be decoded: {error}") from error
 
 
-def _too_many_properties(count: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"a message has {count} properties, and at most {PROPERTIES_MAX} are accepted over the network: put them into the payload"
-    )
+def _checked_properties(stored: bytes) -> bytes:
+    """Returns the stored form of properties that a message may have."""
+    properties = check_properties(_decoded_properties(stored))
+    return encode_properties(properties) if properties else b""
+
+
+def _or_refused(decode: Callable[[_S], _T], stored: _S, row: int, refusals: Refusals) -> _T | None:
+    """Returns the value of a row, or None, and notes why the row cannot be appended."""
+    try:
+        return decode(stored)
+    except InvalidArgumentError as error:
+        refusals.setdefault(row, error)
+        return None
+
+
+def _optional(lengths: bytes, joined: bytes, count: int, what: str) -> Iterator[bytes] | None:
+    return _parts(lengths, joined, count, what) if lengths else None
 
 
 def _parts(lengths: bytes, joined: bytes, count: int, what: str) -> Iterator[bytes]:
@@ -231,37 +253,47 @@ def _contradiction(what: str, value: str, expected: str) -> InvalidArgumentError
 
 
 _INSERT: Final = MessageType.INSERT
+_NO_EVENT: Final = b"\0"
+"""Stands for an expectation that the vchannel never had an event; no id has these bytes."""
 _TYPES: Final = {int(kind): kind for kind in MessageType}
+_S = TypeVar("_S")
+_T = TypeVar("_T")
 
 
 Outcome = AppendResult | ForgottenResult | BaseException
-"""What became of an append."""
+"""What became of a request, or of one message of an append."""
+Answered = tuple[int, int, Outcome | Together]
+"""The number of the first of consecutive requests, how many they are, and their outcome. `Together` has a result for each."""
 
 
-def outcomes_to_proto(outcomes: Iterable[tuple[int, Outcome]]) -> proto.Outcomes:
-    """Returns the message of the outcomes of appends, each with the number of its request; in ascending order it is smallest."""
+def outcomes_to_proto(outcomes: Iterable[Answered]) -> proto.Outcomes:
+    """Encodes the outcomes of requests; in ascending order the message is smallest."""
+    message = proto.Outcomes()
     results: list[Numbered] = []
-    failed: list[proto.FailedRange] = []
     error: BaseException | None = None
     next_failed: int | None = None
-    for request_id, outcome in outcomes:
+    for request_id, count, outcome in outcomes:
+        if isinstance(outcome, Together):
+            message.appended.append(range_of(request_id, outcome))
+            continue
         if not isinstance(outcome, BaseException):
             results.append((request_id, outcome))
             continue
-        message = failed[-1].error if outcome is error else error_to_proto(outcome)
-        if request_id == next_failed and message == failed[-1].error:
-            failed[-1].count += 1
+        encoded = message.failed[-1].error if outcome is error else error_to_proto(outcome)
+        if request_id == next_failed and encoded == message.failed[-1].error:
+            message.failed[-1].count += count
         else:
-            failed.append(proto.FailedRange(first_request_id=request_id, count=1, error=message))
-        error, next_failed = outcome, request_id + 1
-    return proto.Outcomes(appended=ranges_of(results), failed=failed)
+            message.failed.append(proto.FailedRange(first_request_id=request_id, count=count, error=encoded))
+        error, next_failed = outcome, request_id + count
+    message.appended.extend(ranges_of(results))
+    return message
 
 
 def outcomes_from_proto(outcomes: proto.Outcomes) -> Iterator[tuple[int, Outcome]]:
-    """Yields the outcomes of appends, results before errors. Requests that failed together share one error."""
-    for appended in outcomes.appended:
-        yield from results_of(appended)
-    for failed in outcomes.failed:
-        error = error_from_proto(failed.error)
-        for request_id in range(failed.first_request_id, failed.first_request_id + failed.count):
-            yield request_id, error
+    """Returns the outcomes of appends, results before errors. Requests that failed together share one error."""
+    return chain(chain.from_iterable(map(results_of, outcomes.appended)), chain.from_iterable(map(_failed, outcomes.failed)))
+
+
+def _failed(failed: proto.FailedRange) -> Iterator[tuple[int, Outcome]]:
+    numbers = range(failed.first_request_id, failed.first_request_id + failed.count)
+    return zip(numbers, repeat(error_from_proto(failed.error)), strict=False)

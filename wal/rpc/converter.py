@@ -61,7 +61,7 @@ def request_to_proto(request: Request[Any], pchannel: PChannelInfo | None, call:
 
 def request_from_proto(envelope: proto.SubmitRequest) -> Request[Any]:
     """Returns the request in an envelope; raises InvalidArgumentError for one that this side does not know, or whose checks fail."""
-    _check_known(envelope)
+    check_known(envelope)
     name = envelope.WhichOneof("request")
     if name is None:
         raise InvalidArgumentError("the call has no request that this version knows: set one, or use a server of your client's version")
@@ -136,7 +136,7 @@ class _Plan(NamedTuple):
 
     def from_proto(self, message: Any, *, strict: bool) -> Any:
         if strict:
-            _check_known(message)
+            check_known(message)
         return self.struct(
             **{
                 name: None if optional and not message.HasField(name) else codec.from_proto(getattr(message, name), name, strict)
@@ -145,7 +145,7 @@ class _Plan(NamedTuple):
         )
 
 
-def _check_known(message: Proto) -> None:
+def check_known(message: Proto) -> None:
     """Raises InvalidArgumentError for a message with fields of another version."""
     unknown_fields: Any = UnknownFieldSet(message)
     if unknown := [str(field.field_number) for field in unknown_fields]:

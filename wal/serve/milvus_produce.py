@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +38,7 @@ from wal.serve.produce_txns import check_keepalive, opened_txn
 from wal.serve.request_stream import TAKEN_MAX, Answers, RequestStream
 from wal.settings import ServerBounds
 from wal.write.checks import check_body
+from wal.write.operations import Together
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
 
@@ -50,13 +52,12 @@ Result = AppendResult | ForgottenResult
 class MilvusAnswers(Answers):
     """The answers of a stream of this form: one message for each."""
 
-    @property
-    def count(self) -> int:
-        return len(self.outcomes)
+    def __bool__(self) -> bool:
+        return bool(self.outcomes)
 
     def take(self) -> tuple[list[proto.ProduceResponse], int]:
         taken, self.outcomes = self.outcomes[:TAKEN_MAX], self.outcomes[TAKEN_MAX:]
-        return [proto.ProduceResponse(produce=_answer(number, outcome)) for number, outcome in taken], len(taken)
+        return [proto.ProduceResponse(produce=_answer(number, outcome)) for number, _, outcome in taken], len(taken)
 
 
 class MilvusProduceStream(RequestStream):
@@ -80,13 +81,13 @@ class MilvusProduceStream(RequestStream):
         except WALError as error:
             self._told(number, error)
         else:
-            future.add_done_callback(lambda settled: self._settled(number, settled))
+            future.add_done_callback(partial(self._settled, number, 1))
 
     async def _send(self, wire: wire_pb2.Message) -> asyncio.Future[Result]:
         """Executes a message, which has no key and no barrier; returns the future of its result."""
         txn_message = txn_message_from_wire(wire) if is_of_txn(wire) else None
         message = message_from_wire(wire) if txn_message is None else txn_message.message
-        if (refusal := self._begin(0)) is not None:
+        if (refusal := self._begin()) is not None:
             raise refusal
         if txn_message is not None or not self._is_here(message.vchannel):
             await self._create(message.vchannel)
@@ -197,9 +198,10 @@ def txn_message_from_wire(wire: wire_pb2.Message) -> TxnMessage:
     return TxnMessage(message, txn.txn_id, 0.0)
 
 
-def _answer(number: int, outcome: Outcome) -> proto.ProduceMessageResponse:
+def _answer(number: int, outcome: Outcome | Together) -> proto.ProduceMessageResponse:
     if isinstance(outcome, BaseException):
         return proto.ProduceMessageResponse(request_id=number, error=error_to_proto(outcome))
+    assert not isinstance(outcome, Together), "each message is appended alone"
     return proto.ProduceMessageResponse(request_id=number, result=result_to_proto(outcome))
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.slices import sliced
+from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError, WALError
-from wal.message import AppendResult, ForgottenResult, Message
 from wal.network import Method
-from wal.node.appends import BULK_RECORDS
 from wal.node.node import StreamingNode
+from wal.requests.appends import Append
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.appends import appends_of, count_of, key_of, outcomes_to_proto, plain_of
-from wal.rpc.converters import range_of
+from wal.rpc.appends import Refusals, appends_from_proto, count_of, key_of, outcomes_to_proto
+from wal.rpc.converter import check_known
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Draining, Handler
@@ -32,12 +32,9 @@ from wal.serve.produce_requests import ServedWithdrawals, Sessions
 from wal.serve.produce_txns import ProduceTxns, bodies_in, expected_in, names_in
 from wal.serve.request_stream import TAKEN_MAX, UNANSWERED_MAX, Answers, RequestStream
 from wal.settings import ServerBounds
-from wal.write.idempotency.keys import Key
-from wal.write.operations import Together
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
-
-Result = AppendResult | ForgottenResult
+from wal.write.vchannel import VChannel
 
 
 class ProduceAnswers(Answers):
@@ -45,29 +42,23 @@ class ProduceAnswers(Answers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.together: list[tuple[int, Together]] = []
-        """Results of messages that were appended together, with the number of the first."""
         self.begun: list[proto.BegunTxn] = []
         self.done: list[int] = []
         """The requests that succeeded and have no result."""
 
-    @property
-    def count(self) -> int:
-        each = len(self.outcomes) + len(self.begun) + len(self.done)
-        return each + sum([results.count for _, results in self.together])
+    def __bool__(self) -> bool:
+        return bool(self.outcomes or self.begun or self.done)
 
     def take(self) -> tuple[list[proto.ProducerResponse], int]:
-        taken = ProduceAnswers()
-        taken.outcomes, self.outcomes = self.outcomes[:TAKEN_MAX], self.outcomes[TAKEN_MAX:]
-        taken.together, self.together = self.together, []
-        taken.begun, self.begun = self.begun, []
-        taken.done, self.done = self.done, []
-        taken.outcomes.sort(key=itemgetter(0))
-        message = outcomes_to_proto(taken.outcomes)
-        message.appended.extend([range_of(number, results) for number, results in taken.together])
-        message.begun.extend(taken.begun)
-        message.done.extend(taken.done)
-        return [proto.ProducerResponse(outcomes=message)], taken.count
+        outcomes, self.outcomes = self.outcomes[:TAKEN_MAX], self.outcomes[TAKEN_MAX:]
+        begun, self.begun = self.begun, []
+        done, self.done = self.done, []
+        outcomes.sort(key=itemgetter(0))
+        message = outcomes_to_proto(outcomes)
+        message.begun.extend(begun)
+        message.done.extend(done)
+        count = sum([count for _, count, _ in outcomes]) + len(begun) + len(done)
+        return [proto.ProducerResponse(outcomes=message)], count
 
 
 class ProduceStream(RequestStream):
@@ -91,162 +82,137 @@ class ProduceStream(RequestStream):
         self._txns = ProduceTxns(node, pchannel, owner, keepalive_s_max=bounds.txn_keepalive_s_max)
         self._withdrawals = ServedWithdrawals(pchannel)
 
-    def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
+    def _settled(self, number: int, count: int, future: asyncio.Future[Any]) -> None:
         self._withdrawals.settled(number)
-        super()._settled(number, future)
+        super()._settled(number, count, future)
 
-    def _settle_later(self, number: int, future: asyncio.Future[Any]) -> None:
-        """Answers a transaction once its outcome is known; until then it can be withdrawn."""
-        self._withdrawals.add(number, future)
-        future.add_done_callback(partial(self._settled, number))
-
-    def _settled_together(self, first: int, count: int, future: asyncio.Future[Together]) -> None:
-        if (error := future.exception()) is None:
-            self._answers.together.append((first, future.result()))
-            self._wake.set()
-            return
-        for number in range(first, first + count):
-            self._told(number, error)
+    def _settle_later(self, number: int, future: asyncio.Future[Any], count: int = 1, *, may_wait: bool = True) -> None:
+        """Answers requests once their outcome is known; until then one that may wait for long can be withdrawn."""
+        if may_wait:
+            self._withdrawals.add(number, future)
+        future.add_done_callback(partial(self._settled, number, count))
 
     async def _execute(self, request: proto.ProducerRequest) -> None:
-        match request.WhichOneof("request"):
+        number, name = request.request_id, request.WhichOneof("request")
+        check_known(request)
+        if name is not None:
+            check_known(getattr(request, name))
+        match name:
             case "append":
-                await self._append(request.append)
-            case "append_txn":
-                await self._append_txn(request.append_txn)
-            case "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" | "withdraw" as name:
-                await self._execute_one(name, getattr(request, name))
+                await self._append(number, request.append, request.seen_time_tick)
+            case "append_txn" | "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" | "withdraw":
+                self._unanswered += 1
+                try:
+                    if (refusal := await self._begin_seen(request.seen_time_tick)) is not None:
+                        raise refusal
+                    await self._execute_one(number, name, getattr(request, name))
+                except WALError as error:
+                    self._told(number, error)
+                self._wake.set()
             case _:
                 raise InvalidArgumentError(
                     "a ProducerRequest has no request that this version knows: set append, append_txn, begin_txn, keep_txn, commit_txn, "
                     "rollback_txn, withdraw or close"
                 )
 
-    async def _append(self, request: proto.Append) -> None:
+    async def _append(self, number: int, request: proto.Append, seen_time_tick: int) -> None:
+        """Appends messages, of which the first has this number."""
         if (count := count_of(request.messages)) > UNANSWERED_MAX:
             raise InvalidArgumentError(f"an append request has {count} messages, at most {UNANSWERED_MAX} are accepted: send several")
+        parts = appends_from_proto(request)
         if not count:
             self._unanswered += 1
-            self._told(request.first_request_id, InvalidArgumentError("an append request has no message: send one or more"))
+            self._told(number, InvalidArgumentError("an append request has no message: send one or more"))
             return
-        if self._append_together(request):
-            return
-        appends = appends_of(request)
         self._unanswered += count
-        refusal = await self._begin_seen(request.seen_time_tick)
-        expecting = request.HasField("expected_last")
-        async for number, append in sliced(appends):
-            if isinstance(append, InvalidArgumentError) or (refusal := refusal or self._refusal) is not None:
-                self._told(number, append if isinstance(append, InvalidArgumentError) else refusal)  # type: ignore[arg-type]
-                continue
-            message, barrier, key = append
+        end, actors = number + count, dict[str, VChannel]()
+        refusal = await self._begin_seen(seen_time_tick)
+        for rows, refusals in parts:
+            answered = 0
+            if refusal is None:
+                if rows.numbers or rows.barriers or not self._is_here(rows.vchannels[0]):
+                    await self._check_rows(rows, refusals)
+                for row, answered in self._appends.runs(rows, refusals):
+                    try:
+                        if (error := refusals.get(row)) is not None:
+                            raise error
+                        future = await self._appends.send_run(rows, row, answered, actors)
+                    except WALError as error:
+                        self._told(number + row, error, answered - row)
+                    else:
+                        self._settle_later(number + row, future, answered - row, may_wait=rows.may_wait(row))
+                    if (refusal := self._refusal) is not None:
+                        break
+            if refusal is not None and answered < len(rows):
+                self._told(number + answered, refusal, len(rows) - answered)
+            number += len(rows)
+            if number < end:
+                await asyncio.sleep(0)  # other tasks get their turn
+
+    async def _check_rows(self, rows: Append, refusals: Refusals) -> None:
+        """Adds the errors of rows whose vchannel has no name or is not on this pchannel, or whose barrier no clock is near."""
+        away: dict[int, WALError] = {}
+        for number in {*rows.numbers} or {0}:
+            name = rows.vchannels[number]
+            if not self._is_here(name):
+                try:
+                    await self._places.check(check_vchannel(name))
+                except WALError as error:
+                    away[number] = error
+        for row, number in enumerate(rows.numbers or [0] * len(rows)) if away else ():
+            if number in away:
+                refusals.setdefault(row, away[number])
+        for row, barrier in enumerate(rows.barriers):
             try:
-                if barrier:
-                    self._node.oracle.check_ahead(barrier)
-                future: asyncio.Future[Any] | None
-                if expecting:
-                    future = await self._send_expecting(message, barrier, key, request)
-                else:
-                    if not self._is_here(message.vchannel):
-                        await self._places.check(message.vchannel)
-                    future = self._append_nowait(message, barrier, key) or await self._appends.send(message, barrier, key)
+                self._node.oracle.check_ahead(barrier)
             except WALError as error:
-                self._told(number, error)
-            else:
-                if barrier or key is not None:
-                    self._withdrawals.add(number, future)
-                future.add_done_callback(partial(self._settled, number))
+                refusals.setdefault(row, error)
 
-    async def _send_expecting(self, message: Message, barrier: int, key: Key | None, request: proto.Append) -> asyncio.Future[Result]:
-        """Appends a message that expects what the last event of its vchannel is."""
-        if count_of(request.messages) != 1:
-            raise InvalidArgumentError("an append request with expected_last has several messages: send one in each")
-        expected = await expected_in((request.expected_last,), (message.vchannel,))
-        await self._places.check(message.vchannel)
-        return await self._appends.send(message, barrier, key, expected[message.vchannel])
-
-    def _append_together(self, request: proto.Append) -> bool:
-        """Appends plain messages with one future for all of them; returns False for others, and if they have to go one by one."""
-        if (plain := plain_of(request)) is None or self._begin(request.seen_time_tick) is not None:
-            return False
-        name, payloads = plain
-        if not self._is_here(name):
-            return False
-        first = request.first_request_id
-        for future in self._appends.append_together(name, payloads):
-            count = min(BULK_RECORDS, request.first_request_id + len(payloads) - first)
-            self._unanswered += count
-            future.add_done_callback(partial(self._settled_together, first, count))
-            first += count
-        return first > request.first_request_id
-
-    async def _append_txn(self, request: proto.AppendTxn) -> None:
-        self._unanswered += 1
-        try:
-            bodies_max = self._node.settings.txn_bodies_max
-            names: tuple[str, ...] = ()
-            if request.vchannels or not request.HasField("save"):
-                names = names_in(request.vchannels, names_max=bodies_max)
-            key = key_of(request.key)
-            bodies = await bodies_in(request.bodies, bodies_max=bodies_max)
-            expected = await expected_in(request.expected_last, names)
-            if (refusal := await self._begin_seen(request.seen_time_tick)) is not None:
-                raise refusal
-            self._node.oracle.check_ahead(request.barrier_time_tick)
-            async for name in sliced(names):
-                await self._places.check(name)
-            change = await self._txns.change_of(request)
-            future: asyncio.Future[Any]
-            if change is not None and not names:
-                future = self._txns.save_alone(change, bodies)
-            else:
-                future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected, change)
-            if change is not None:
-                future = outcome_of(future, change.key)
-        except WALError as error:
-            self._told(request.request_id, error)
-        else:
-            self._settle_later(request.request_id, future)
-
-    async def _execute_one(self, name: str, request: Any) -> None:
-        """Executes a withdrawal, or a request about a transaction whose bodies the client keeps."""
-        self._unanswered += 1
-        try:
-            if (refusal := await self._begin_seen(getattr(request, "seen_time_tick", 0))) is not None:
-                raise refusal
-            if name == "commit_txn":
+    async def _execute_one(self, number: int, name: str, request: Any) -> None:
+        """Executes a request about a transaction, or a withdrawal, or raises why it is refused."""
+        match name:
+            case "append_txn":
+                self._settle_later(number, await self._append_txn(request))
+            case "begin_txn":
+                async for vchannel in sliced(self._names_in(request)):
+                    await self._places.check(vchannel)
+                begun = await self._txns.begin(request)
+                begun.request_id = number
+                self._answers.begun.append(begun)  # the list may be another one than before the wait
+            case "commit_txn":
                 self._node.oracle.check_ahead(request.barrier_time_tick)
-            match name:
-                case "begin_txn":
-                    async for vchannel in sliced(self._names_in(request)):
-                        await self._places.check(vchannel)
-                    begun = await self._txns.begin(request)  # the list may be another one afterwards
-                    self._answers.begun.append(begun)
-                case "commit_txn":
-                    for vchannel in self._names_in(request):
-                        await self._places.check_existing(vchannel)
-                    self._settle_later(request.request_id, await self._txns.commit(request))
-                case "withdraw":
-                    await self._withdrawals.withdraw(request.withdrawn_ids)
-                    self._answers.done.append(request.request_id)
-                case "keep_txn":
-                    self._txns.keep(request)
-                    self._answers.done.append(request.request_id)
-                case _:
-                    await self._txns.roll_back(request)
-                    self._answers.done.append(request.request_id)
-        except WALError as error:
-            self._told(request.request_id, error)
-        self._wake.set()
+                for vchannel in self._names_in(request):
+                    await self._places.check_existing(vchannel)
+                self._settle_later(number, await self._txns.commit(request))
+            case "withdraw":
+                await self._withdrawals.withdraw(request.withdrawn_ids)
+                self._answers.done.append(number)
+            case "keep_txn":
+                self._txns.keep(request)
+                self._answers.done.append(number)
+            case _:
+                await self._txns.roll_back(request)
+                self._answers.done.append(number)
 
-    def _names_in(self, request: proto.BeginTxn | proto.CommitTxn) -> tuple[str, ...]:
+    async def _append_txn(self, request: proto.AppendTxn) -> asyncio.Future[Any]:
+        """Appends a whole transaction, or saves a cursor alone; returns the future of its outcome."""
+        names = self._names_in(request) if request.vchannels or not request.HasField("save") else ()
+        key = key_of(request.key)
+        bodies = await bodies_in(request.bodies, names, bodies_max=self._node.settings.txn_bodies_max)
+        expected = await expected_in(request.expected_last, names)
+        self._node.oracle.check_ahead(request.barrier_time_tick)
+        async for name in sliced(names):
+            await self._places.check(name)
+        change = await self._txns.change_of(request)
+        future: asyncio.Future[Any]
+        if change is not None and not names:
+            future = self._txns.save_alone(change, bodies)
+        else:
+            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected, change)
+        return future if change is None else outcome_of(future, change.key)
+
+    def _names_in(self, request: proto.AppendTxn | proto.BeginTxn | proto.CommitTxn) -> tuple[str, ...]:
         return names_in(request.vchannels, names_max=self._node.settings.txn_bodies_max)
-
-    def _append_nowait(self, message: Message, barrier: int, key: Key | None) -> asyncio.Future[Any] | None:
-        """Appends a message; returns None if there is no room for it."""
-        if key is None:
-            return self._appends.append(message, barrier)
-        return self._appends.append_with(message, barrier, key)
 
 
 class ProduceService:

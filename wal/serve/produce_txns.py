@@ -11,17 +11,17 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from wal.channels.slices import sliced
+from wal.channels.slices import SLICE, sliced
 from wal.channels.vchannels import SHOWN_MAX
-from wal.engine import NOT_EXPECTED
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import FrameView, RunKind
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
 from wal.message.wire_fields import txn_to_proto
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
+from wal.requests.appends import NOT_EXPECTED
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.appends import count_of, key_of, messages_of
+from wal.rpc.appends import Columns, count_of, key_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
 from wal.serve.cursor_calls import change_from_proto
 from wal.write.cursor_table import CursorChange
@@ -51,7 +51,6 @@ class ProduceTxns:
         begun_at = self._pchannel.tail.durable_end
         txn = await self._node.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner)
         return proto.BegunTxn(
-            request_id=request.request_id,
             context=txn_to_proto(txn.context),
             term=self._pchannel.log.term,
             begun_at=position_to_proto(begun_at),
@@ -76,7 +75,7 @@ class ProduceTxns:
         """
         pchannel, key = self._pchannel, key_of(request.key)
         names = names_in(request.vchannels, names_max=self._bodies_max)
-        bodies, term = await bodies_in(request.bodies, bodies_max=self._bodies_max), request.txn.term
+        bodies, term = await bodies_in(request.bodies, names, bodies_max=self._bodies_max), request.txn.term
         expected = await expected_in(request.expected_last, names)
         if term > pchannel.log.term:
             raise UnmatchedChannelTermError(
@@ -223,18 +222,23 @@ def check_keepalive(keepalive_s: float, most_s: float) -> None:
         )
 
 
-async def bodies_in(columns: proto.MessageColumns, *, bodies_max: int) -> list[Message]:
-    """Returns the bodies of a transaction. Raises InvalidArgumentError for more than `bodies_max`, and for the first that is no message."""
-    if (count := count_of(columns)) > bodies_max:
+async def bodies_in(message: proto.MessageColumns, names: tuple[str, ...], *, bodies_max: int) -> Sequence[Message | bytes]:
+    """Returns the bodies of a transaction over `names`; the payloads alone if all are plain, and for its only vchannel.
+
+    Raises InvalidArgumentError for more than `bodies_max`, and for the first that is no message.
+    """
+    if (count := count_of(message)) > bodies_max:
         raise InvalidArgumentError(
             f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them without "
             "a transaction"
         )
+    columns = Columns(message)
+    if columns.is_plain and columns.names == [*names]:
+        return columns.take_payloads(count)
     bodies: list[Message] = []
-    async for body in sliced(messages_of(columns)):
-        if isinstance(body, InvalidArgumentError):
-            raise body
-        bodies.append(body)
+    while some := columns.take_bodies(SLICE):
+        bodies += some
+        await asyncio.sleep(0)
     return bodies
 
 

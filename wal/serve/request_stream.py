@@ -30,7 +30,6 @@ from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
     ClosedError,
-    InvalidArgumentError,
     InvalidRequestSeqError,
     SessionLostError,
     UnmatchedChannelTermError,
@@ -38,11 +37,11 @@ from wal.errors import (
 )
 from wal.node.node import StreamingNode
 from wal.node.routes import Routes
-from wal.rpc.appends import Outcome
+from wal.rpc.appends import Answered, Outcome
 from wal.rpc.serving import Draining
 from wal.serve.hosted import Hosted, identity_of
 from wal.serve.produce_requests import Requests, replaced
-from wal.write.operations import with_outcome
+from wal.write.operations import Together, with_outcome
 from wal.write.pchannel import PChannel
 
 TAKEN_MAX: Final = 1024
@@ -57,19 +56,21 @@ LET_END_S: Final = 1.0
 
 
 class Answers(abc.ABC):
-    """The answers of one stream. The stream adds the outcome of each request, with its number."""
+    """The answers of one stream."""
 
     def __init__(self) -> None:
-        self.outcomes: list[tuple[int, Outcome]] = []
+        self.outcomes: list[Answered] = []
 
-    @property
     @abc.abstractmethod
-    def count(self) -> int:
-        """The number of requests that are answered; each message of an append counts as one."""
+    def __bool__(self) -> bool:
+        """Whether there is any answer."""
 
     @abc.abstractmethod
     def take(self) -> tuple[Sequence[Any], int]:
-        """Removes answers, about `TAKEN_MAX`; returns the messages to send, and how many requests they answer."""
+        """Removes answers, about `TAKEN_MAX`; returns the messages to send, and how many requests they answer.
+
+        Each message of an append counts as a request.
+        """
 
 
 class RequestStream(abc.ABC):
@@ -136,23 +137,24 @@ class RequestStream(abc.ABC):
 
     async def _answer(self) -> None:
         """Sends the outcomes that are known; waits while the client does not read them."""
-        while self._answered.count:
+        while self._answered:
             messages, count = self._answered.take()
             for message in messages:
                 await self._context.write(message)
             self._unanswered -= count
             self._taken.set()
-            if self._answered.count:
+            if self._answered:
                 await asyncio.sleep(0)  # a write need not wait
 
-    def _told(self, number: int, outcome: Outcome) -> None:
-        self._answered.outcomes.append((number, outcome))
+    def _told(self, number: int, outcome: Outcome | Together, count: int = 1) -> None:
+        """Answers consecutive requests, the first of which has this number."""
+        self._answered.outcomes.append((number, count, outcome))
         if isinstance(outcome, _STATE_ERRORS) and self._refusal is None:
             self._refusal = with_outcome(outcome, unknown=False)
         self._wake.set()
 
-    def _settled(self, number: int, future: asyncio.Future[Any]) -> None:
-        self._told(number, future.exception() or future.result())
+    def _settled(self, number: int, count: int, future: asyncio.Future[Any]) -> None:
+        self._told(number, future.exception() or future.result(), count)
 
     # -- requests
 
@@ -197,22 +199,22 @@ class RequestStream(abc.ABC):
     # -- the state of the pchannel
 
     async def _begin_seen(self, seen_time_tick: int) -> WALError | None:
-        """Does the same as `_begin`, and accepts a tick of this log from any node, however far that node's clock is ahead."""
-        try:
-            await self._node.oracle.observe_seen(seen_time_tick)
-        except WALError as error:
-            return error
-        return self._begin(0)
+        """Does the same as `_begin`. From now on ticks are larger than the one that the client has seen.
 
-    def _begin(self, seen_time_tick: int) -> WALError | None:
-        """Returns why a request is refused as a whole, else None. From now on ticks are larger than the one that the client has seen."""
+        A tick of this log is accepted from any node, however far that node's clock is ahead.
+        """
+        if seen_time_tick > self._node.oracle.last:
+            try:
+                await self._node.oracle.observe_seen(seen_time_tick)
+            except WALError as error:
+                return error
+        return self._begin()
+
+    def _begin(self) -> WALError | None:
+        """Returns why a request is refused as a whole, else None."""
         try:
             if self._refusal is None and self._hosted.find(self._info) is not self._pchannel:
                 raise ChannelFencedError(f"pchannel {self._pchannel.channel!r} was opened anew: open another stream")
-            if seen_time_tick > self._node.oracle.last:
-                self._node.oracle.observe(seen_time_tick)
-        except InvalidArgumentError as error:
-            return error
         except ChannelNotExistError as moved:  # not a vchannel: the pchannel was here when the stream began
             self._refusal = ClosedError(str(moved))
         except WALError as error:

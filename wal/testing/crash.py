@@ -246,13 +246,13 @@ def _watch(moments: _Moments) -> None:
         def call(*arguments: Any, **options: Any) -> Any:
             moments.come(moment)
             outcome = real(*arguments, **options)
-            if moment == "append" and (outcome is None or outcome == []):  # no room in flight
+            if moment == "append" and outcome is None:  # no room in flight
                 moments.take_back(moment)
             return outcome
 
         setattr(owner, name, call)
 
-    for name in ("append", "append_with", "append_together", "append_bulk", "_transaction"):
+    for name in ("append", "append_with", "send_run", "_transaction"):
         counted(LocalAppends, name, "append")
     counted(LocalTxn, "send_commit", "append")
     for cursors in (NodeCursors, PinnedCursors):

@@ -11,7 +11,7 @@ import msgspec
 from wal.channels.vchannels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.frame import Payloads, Record
-from wal.message import Message, MessageID, encode_properties, type_properties
+from wal.message import Message, MessageID, MessageType, encode_properties, type_properties
 from wal.settings import Settings
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.txn_table import BODY_OVERHEAD
@@ -22,8 +22,7 @@ LETTER_BYTES: Final = 4096
 
 def record_of(message: Message, *, bytes_max: int) -> Record:
     """Returns the stored form of a message. Raises TypeError for any other object, InvalidArgumentError above `message_bytes_max`."""
-    if not isinstance(message, Message):
-        raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+    check_is_message(message)
     check_size(message, bytes_max=bytes_max)
     properties = encode_properties(message.properties) if message.properties else b""
     return Record(message.payload, int(message.message_type), 0, properties)
@@ -39,9 +38,22 @@ def check_size(message: Message, *, bytes_max: int) -> None:
         )
 
 
-def check_client_type(message: Message) -> None:
+def check_message(message: Message, *, bytes_max: int) -> None:
+    """Raises TypeError if it is no Message, InvalidArgumentError over `message_bytes_max`, and for a type that no client appends."""
+    check_is_message(message)
+    check_size(message, bytes_max=bytes_max)
+    check_client_type(message.message_type)
+
+
+def check_is_message(message: object) -> None:
+    """Raises TypeError if it is no Message."""
+    if message.__class__ is not Message and not isinstance(message, Message):
+        raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
+
+
+def check_client_type(message_type: MessageType) -> None:
     """Raises InvalidArgumentError if only the WAL or its broadcaster writes messages of this type."""
-    kind = type_properties(message.message_type)
+    kind = type_properties(message_type)
     if kind.system or kind.broadcaster:  # not `appendable`: a property costs a call for each message
         writer = (
             "only the broadcaster writes one, when log.broadcast().abort(…) is called"
@@ -49,7 +61,7 @@ def check_client_type(message: Message) -> None:
             else "only the WAL itself writes one"
         )
         raise InvalidArgumentError(
-            f"message_type {message.message_type.name} cannot be appended, since {writer}: append another type, such as INSERT"
+            f"message_type {message_type.name} cannot be appended, since {writer}: append another type, such as INSERT"
         )
 
 

@@ -55,8 +55,8 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
         async def ask(self) -> None:
             """Sends what the node will find when it wakes up."""
             await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
-            begin = append_pb2.BeginTxn(request_id=2, vchannels=[self._vchannel])
-            await self._stream.write(append_pb2.ProducerRequest(begin_txn=begin))
+            begin = append_pb2.BeginTxn(vchannels=[self._vchannel])
+            await self._stream.write(append_pb2.ProducerRequest(request_id=2, begin_txn=begin))
             of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
             tick = LatestTick(self._vchannel)
             # Once: nobody else answers it.

@@ -10,6 +10,7 @@ from typing import Any, Final
 from google.protobuf.empty_pb2 import Empty
 
 from broadcaster.message import BroadcastMessage
+from tests.serve.columns import columns_of, request_of
 from wal.channels.vchannels import OwnerDescription
 from wal.message import Message, MessageID, MessageType, ResourceKey
 from wal.message.wire_pb2 import BeginTxnHeader, TxnContext
@@ -35,7 +36,6 @@ from wal.requests.vchannels import (
 from wal.rpc import methods as m
 from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
-from wal.rpc.appends import columns_of, request_of
 from wal.rpc.converter import REQUESTS, request_to_proto
 from wal.rpc.converters import event_to_proto, position_to_proto
 from wal.write.idempotency.keys import ProducerKey, key_ext
@@ -167,24 +167,22 @@ def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -
         case "append":
             keys = (None, None, tag.decode(), ProducerKey("fuzz", int(tag.rpartition(b"-")[2])))
             appends = [(message, 0, chance.choice(keys)) for message in _messages(tag, chance)]
-            request: Any = request_of(number, appends, seen_time_tick=world.tick)
+            request: Any = request_of(number, appends).append
         case "append_txn":
-            request = append_pb2.AppendTxn(request_id=number, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, seen_time_tick=world.tick)
+            request = append_pb2.AppendTxn(vchannels=["fuzz-a", "fuzz-b"], bodies=bodies)
         case "begin_txn":
-            request = append_pb2.BeginTxn(request_id=number, vchannels=["fuzz-a", "fuzz-b"], keepalive_s=0.2)
+            request = append_pb2.BeginTxn(vchannels=["fuzz-a", "fuzz-b"], keepalive_s=0.2)
         case "keep_txn":
-            request = append_pb2.KeepTxn(request_id=number, txn_id=txn.context.txn_id, bodies=2, bytes=200)
+            request = append_pb2.KeepTxn(txn_id=txn.context.txn_id, bodies=2, bytes=200)
         case "commit_txn":
-            request = append_pb2.CommitTxn(
-                request_id=number, txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, key=key_ext(tag.decode())
-            )
+            request = append_pb2.CommitTxn(txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, key=key_ext(tag.decode()))
         case "rollback_txn":
-            request = append_pb2.RollbackTxn(request_id=number, txn_id=txn.context.txn_id)
+            request = append_pb2.RollbackTxn(txn_id=txn.context.txn_id)
         case "withdraw":
-            request = append_pb2.Withdraw(request_id=number, withdrawn_ids=range(max(0, number - 100), number))
+            request = append_pb2.Withdraw(withdrawn_ids=range(max(0, number - 100), number))
         case _:
             request = Empty()
-    return append_pb2.ProducerRequest(**{name: request})
+    return append_pb2.ProducerRequest(request_id=number, seen_time_tick=world.tick, **{name: request})
 
 
 def _cursor(world: World) -> pchannel_calls_pb2.Cursor:

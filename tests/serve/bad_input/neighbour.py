@@ -8,11 +8,12 @@ from typing import Any, Final, Self
 import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
+from tests.serve.columns import request_of
 from wal.message import Message, MessageID
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.appends import outcomes_from_proto, request_of
+from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.headers import Header, consumer_header, producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, PRODUCE
 
@@ -78,7 +79,7 @@ class Neighbour:
     async def _append(self) -> None:
         self._number += 1
         message = Message(NAME, b"well-%d" % self._number)
-        await self._producing.write(append_pb2.ProducerRequest(append=request_of(self._number, [(message, 0, None)])))
+        await self._producing.write(request_of(self._number, [(message, 0, None)]))
         response = await self._producing.read()
         assert response is not grpc.aio.EOF, await self._producing.details()
         ((number, outcome),) = outcomes_from_proto(response.outcomes)

@@ -21,7 +21,9 @@ class OpenProducer(_message.Message):
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class ProducerRequest(_message.Message):
-    __slots__ = ("close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
+    __slots__ = ("request_id", "seen_time_tick", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     APPEND_FIELD_NUMBER: _ClassVar[int]
     APPEND_TXN_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +32,8 @@ class ProducerRequest(_message.Message):
     COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    seen_time_tick: int
     close: _empty_pb2.Empty
     append: Append
     append_txn: AppendTxn
@@ -38,7 +42,7 @@ class ProducerRequest(_message.Message):
     commit_txn: CommitTxn
     rollback_txn: RollbackTxn
     withdraw: Withdraw
-    def __init__(self, close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., append: _Optional[_Union[Append, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[AppendTxn, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[BeginTxn, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[KeepTxn, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[CommitTxn, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[RollbackTxn, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., append: _Optional[_Union[Append, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[AppendTxn, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[BeginTxn, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[KeepTxn, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[CommitTxn, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[RollbackTxn, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProducerResponse(_message.Message):
     __slots__ = ("opened", "outcomes", "close")
@@ -76,6 +80,22 @@ class MessageColumns(_message.Message):
     properties: bytes
     def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[bytes] = ..., payload_lengths: _Optional[bytes] = ..., payloads: _Optional[bytes] = ..., types: _Optional[bytes] = ..., properties_lengths: _Optional[bytes] = ..., properties: _Optional[bytes] = ...) -> None: ...
 
+class Append(_message.Message):
+    __slots__ = ("messages", "key_lengths", "keys", "barrier_time_ticks", "expected_lengths", "expected")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    messages: MessageColumns
+    key_lengths: bytes
+    keys: bytes
+    barrier_time_ticks: bytes
+    expected_lengths: bytes
+    expected: bytes
+    def __init__(self, messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., expected_lengths: _Optional[bytes] = ..., expected: _Optional[bytes] = ...) -> None: ...
+
 class ExpectedLast(_message.Message):
     __slots__ = ("vchannel", "last")
     VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -84,107 +104,71 @@ class ExpectedLast(_message.Message):
     last: bytes
     def __init__(self, vchannel: _Optional[str] = ..., last: _Optional[bytes] = ...) -> None: ...
 
-class Append(_message.Message):
-    __slots__ = ("first_request_id", "messages", "key_lengths", "keys", "barrier_time_ticks", "seen_time_tick", "expected_last")
-    FIRST_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    KEY_LENGTHS_FIELD_NUMBER: _ClassVar[int]
-    KEYS_FIELD_NUMBER: _ClassVar[int]
-    BARRIER_TIME_TICKS_FIELD_NUMBER: _ClassVar[int]
-    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
-    first_request_id: int
-    messages: MessageColumns
-    key_lengths: bytes
-    keys: bytes
-    barrier_time_ticks: bytes
-    seen_time_tick: int
-    expected_last: ExpectedLast
-    def __init__(self, first_request_id: _Optional[int] = ..., messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Union[ExpectedLast, _Mapping[str, object]]] = ...) -> None: ...
-
 class AppendTxn(_message.Message):
-    __slots__ = ("request_id", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("vchannels", "bodies", "key", "barrier_time_tick", "expected_last", "save")
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
     key: bytes
     barrier_time_tick: int
-    seen_time_tick: int
     expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
     save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class BeginTxn(_message.Message):
-    __slots__ = ("request_id", "vchannels", "keepalive_s", "key_bytes", "seen_time_tick")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("vchannels", "keepalive_s", "key_bytes")
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     KEEPALIVE_S_FIELD_NUMBER: _ClassVar[int]
     KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     keepalive_s: float
     key_bytes: int
-    seen_time_tick: int
-    def __init__(self, request_id: _Optional[int] = ..., vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., key_bytes: _Optional[int] = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., key_bytes: _Optional[int] = ...) -> None: ...
 
 class KeepTxn(_message.Message):
-    __slots__ = ("request_id", "txn_id", "bodies", "bytes")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("txn_id", "bodies", "bytes")
     TXN_ID_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     txn_id: int
     bodies: int
     bytes: int
-    def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTxn(_message.Message):
-    __slots__ = ("request_id", "txn", "vchannels", "bodies", "key", "barrier_time_tick", "seen_time_tick", "expected_last", "save")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("txn", "vchannels", "bodies", "key", "barrier_time_tick", "expected_last", "save")
     TXN_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     txn: BegunTxn
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
     key: bytes
     barrier_time_tick: int
-    seen_time_tick: int
     expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
     save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class RollbackTxn(_message.Message):
-    __slots__ = ("request_id", "txn_id")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("txn_id",)
     TXN_ID_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     txn_id: int
-    def __init__(self, request_id: _Optional[int] = ..., txn_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, txn_id: _Optional[int] = ...) -> None: ...
 
 class Withdraw(_message.Message):
-    __slots__ = ("request_id", "withdrawn_ids")
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("withdrawn_ids",)
     WITHDRAWN_IDS_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     withdrawn_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., withdrawn_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, withdrawn_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Outcomes(_message.Message):
     __slots__ = ("appended", "failed", "begun", "done")
