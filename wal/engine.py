@@ -16,7 +16,7 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from broadcaster.message import BroadcasterStatistics
 from wal.message import LogPosition, MessageID
 from wal.read.figures import PChannelStatistics, counter, gauge
-from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Unchecked
+from wal.requests.appends import UNCHECKED, Unchecked
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wal.read.options import Selection
     from wal.read.pchannel import ReadablePChannel
     from wal.requests.request import Answer, Request
+    from wal.requests.txns import AppendTxn, BeginTxn
     from wal.settings import Settings
     from wal.write.idempotency.keys import Key
 
@@ -248,28 +249,18 @@ class Appends(Protocol):
     ) -> Any:
         """Appends a message, as `append` or `append_with` does, when there is room in flight; callers are served in order."""
 
-    def append_txn(
-        self,
-        names: tuple[str, ...],
-        messages: Sequence[Message | bytes],
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
-    ) -> Awaitable[AppendResult | ForgottenResult]:
-        """Appends a whole transaction on vchannels of one pchannel when there is room in flight.
+    def append_txn(self, request: AppendTxn) -> Awaitable[AppendResult | ForgottenResult]:
+        """Appends a whole transaction when there is room in flight. A ConflictError says that a vchannel has another last event.
 
-        `bytes` are an INSERT on its only vchannel. `expected_last` is by name, for some or all of `names`; a ConflictError says that one of
-        them has another last event. Raises TypeError or InvalidArgumentError for a message that cannot be in it,
-        InvalidArgumentError if it is over the bounds of transactions, and as `begin_txn` and `append_with` do.
+        Raises TypeError or InvalidArgumentError for a message that cannot be in it, InvalidArgumentError if it is over the bounds of
+        transactions, and as `begin_txn` and `append_with` do.
         """
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
 
-    async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED
-    ) -> EngineTxn[AppendResult | ForgottenResult]:
-        """Opens a transaction on vchannels of one pchannel; `keepalive_s` of 0 means the setting. Its commit judges `expected_last`.
+    async def begin_txn(self, request: BeginTxn) -> EngineTxn[AppendResult | ForgottenResult]:
+        """Opens a transaction.
 
         Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
         """

@@ -17,6 +17,7 @@ from wal.message import AppendResult, Message, MessageID, MessageType
 from wal.message.codec import immutable_from_wire, txn_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.requests.pchannels import Truncate
+from wal.requests.txns import AppendTxn
 from wal.requests.vchannels import CreateVChannel, DropVChannel
 
 TIME_TICK = "1"
@@ -117,7 +118,7 @@ async def test_without_a_vchannel_the_whole_pchannel_is_delivered(served: Servin
 async def test_transaction_is_sent_in_parts_that_follow_each_other(served: Serving, foreign: Foreign) -> None:
     whole, one = await reader(foreign), await reader(foreign, "b")
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3")]
-    result = await served.log.appends.append_txn(("a", "b"), bodies, 0, None)
+    result = await served.log.appends.append_txn(AppendTxn(("a", "b"), bodies))
     for source, expected in ((whole, [b"1", b"3", b"2"]), (one, [b"2"])):
         parts = [await source.next() for _ in range(len(expected) + 2)]
         assert [part.message.properties["_t"] for part in parts] == ["900", *["2"] * len(expected), "901"]

@@ -19,6 +19,7 @@ from tests.serve.test_produce import stored
 from wal import open_wal
 from wal.errors import StreamingCode
 from wal.message import Message, MessageType
+from wal.requests.txns import AppendTxn
 from wal.serve.access import Access
 from wal.settings import ServerBounds
 
@@ -253,7 +254,7 @@ async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(served
     txn = await producer.begin("a")
     await producer.send("a", b"1", _tx=txn)
     await producer.send("a", _t="901", _tx=txn)
-    await served.log.appends.append_txn(("a",), [Message("a", b"1")], 0, None)
+    await served.log.appends.append_txn(AppendTxn(("a",), [Message("a", b"1")]))
     shapes: list[tuple[bytes, list[str], str]] = []
     kind = foreign.kind
     whole = foreign.consume(

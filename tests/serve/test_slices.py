@@ -21,6 +21,7 @@ from wal.coordinator.vchannels import VChannels
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, Message, MessageType, encode_properties
 from wal.node.appends import LocalAppends
+from wal.requests.txns import AppendTxn, BeginTxn
 from wal.requests.vchannels import CreateVChannel, ListVChannels, LocateVChannels
 from wal.rpc import appends as wire
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
@@ -134,7 +135,7 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
         assert isinstance(refused, InvalidArgumentError)
         assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
     with pytest.raises(InvalidArgumentError, match="which bounds its vchannels"):
-        await served.log.appends.begin_txn(tuple(many), 10.0, None)
+        await served.log.appends.begin_txn(BeginTxn(tuple(many), 10.0))
     assert not served.log.coordinator.vchannels.records
 
 
@@ -156,8 +157,8 @@ async def test_transaction_over_pchannels_creates_nothing() -> None:
     async with serving(pchannels=2) as served:
         names = tuple(f"v{number}" for number in range(16))
         for call in (
-            lambda: served.log.appends.begin_txn(names, 10.0, None),
-            lambda: served.log.appends.send_txn(names, [Message("v0", b"")], 0, None),
+            lambda: served.log.appends.begin_txn(BeginTxn(names, 10.0)),
+            lambda: served.log.appends.send_txn(AppendTxn(names, [Message("v0", b"")])),
         ):
             with pytest.raises(InvalidArgumentError, match="and 6 others"):
                 await call()

@@ -44,6 +44,7 @@ from wal.requests.appends import UNCHECKED, Unchecked
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Truncate
 from wal.requests.request import Answer, Request
 from wal.requests.rights import Right
+from wal.requests.txns import AppendTxn, BeginTxn
 from wal.requests.vchannels import (
     AllocateTimeTicks,
     CreateChannels,
@@ -708,10 +709,10 @@ class WALAccesser:
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
         if expected_last is UNCHECKED:
-            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key)
+            return await engine.appends.append_txn(AppendTxn(names, bodies, barrier_time_tick, idempotency_key))
         expected = expected_by_name(names, expected_last)
         try:
-            return await engine.appends.append_txn(names, bodies, barrier_time_tick, idempotency_key, expected)
+            return await engine.appends.append_txn(AppendTxn(names, bodies, barrier_time_tick, idempotency_key, expected))
         except ConflictError as error:
             raise await explained(engine, error, expected) from None
 
@@ -750,7 +751,7 @@ class WALAccesser:
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             appends = (await self._lifecycle.ready()).appends
-            served = await appends.begin_txn(names, float(keepalive), idempotency_key, expected)
+            served = await appends.begin_txn(BeginTxn(names, float(keepalive), idempotency_key, expected))
             return Txn(self._lifecycle, served, names, expected)
 
         return TxnOpening(begin)

@@ -16,6 +16,7 @@ from wal.channels.vchannels import check_vchannel
 from wal.errors import ConflictError, InvalidArgumentError, WALError
 from wal.message import AppendResult, Message, MessageID
 from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Unchecked
+from wal.requests.txns import AppendTxn
 from wal.write.checks import check_message
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ async def append_groups(appends: Appends, messages: Sequence[Message], barrier_t
 async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
     try:
         if len(group) > 1:
-            return await appends.append_txn((group[0].vchannel,), group, barrier_time_tick, None)  # type: ignore[return-value]
+            return await appends.append_txn(AppendTxn((group[0].vchannel,), group, barrier_time_tick))  # type: ignore[return-value]
         future = appends.append(group[0], barrier_time_tick)
         return await (future or appends.append_waiting(group[0], barrier_time_tick))
     except WALError as error:

@@ -23,7 +23,8 @@ from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
 from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
-from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Append, Unchecked
+from wal.requests.appends import UNCHECKED, Append, Unchecked
+from wal.requests.txns import AppendTxn, BeginTxn
 from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.appends import expected_to_proto, rows_to_proto
 from wal.runtime.tasks import keep_task
@@ -170,21 +171,14 @@ class RemoteAppends:
 
     # -- many messages
 
-    async def append_txn(
-        self,
-        names: tuple[str, ...],
-        messages: Sequence[Message | bytes],
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
-    ) -> AppendResult | ForgottenResult:
+    async def append_txn(self, request: AppendTxn) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, in one request."""
-        bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max)
-        barrier = check_tick("barrier_time_tick", barrier_time_tick)
+        names, key, barrier = request.vchannels, request.key, request.barrier_time_tick
+        bodies = bodies_of(request.bodies, names, bytes_max=self.message_bytes_max)
         stored_key = b"" if key is None else kept_key_ext(key, self._settings)
         size = bodies.stored + names_size(names, key_bytes=len(stored_key))
         check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-        columns = rows_to_proto(Append.of(as_messages(messages, names)))
+        columns = rows_to_proto(Append.of(as_messages(request.bodies, names)))
 
         make = requested(
             "append_txn",
@@ -192,7 +186,7 @@ class RemoteAppends:
             bodies=columns,
             key=stored_key,
             barrier_time_tick=barrier,
-            expected_last=expected_to_proto(expected_last),
+            expected_last=expected_to_proto(request.expected_last),
         )
         if len(names) > 1:
             await self._one_producer(names)
@@ -224,18 +218,14 @@ class RemoteAppends:
 
         return await bulk_results(listed, sent())
 
-    async def begin_txn(
-        self, names: tuple[str, ...], keepalive_s: float, key: Key | None, expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED
-    ) -> RemoteTxn:
-        """Opens a transaction on vchannels of one pchannel."""
-        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
-        producer = await self._one_producer(names)
-
-        begun = await producer.ask(requested("begin_txn", vchannels=names, keepalive_s=keepalive_s, key_bytes=key_bytes))
+    async def begin_txn(self, request: BeginTxn) -> RemoteTxn:
+        """Opens a transaction."""
+        key_bytes = 0 if request.key is None else len(kept_key_ext(request.key, self._settings))
+        producer = await self._one_producer(request.vchannels)
+        fields = {"vchannels": request.vchannels, "keepalive_s": request.keepalive_s, "key_bytes": key_bytes}
+        begun = await producer.ask(requested("begin_txn", **fields))
         bytes_max = self.message_bytes_max
-        txn = RemoteTxn(
-            producer, self._in_flight, self._known, begun, names, key, expected_last, self._limits, self._save_of, bytes_max=bytes_max
-        )
+        txn = RemoteTxn(producer, self._in_flight, self._known, begun, request, self._limits, self._save_of, bytes_max=bytes_max)
         self._txns.add(txn)
         return txn
 

@@ -7,23 +7,24 @@ keepalive and at most once in it; an answer that the transaction has ended fails
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from wal.client.directory import ShownVChannels
 from wal.client.outbox import Sending, Withdrawable, requested
 from wal.client.producer import Producer
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
-from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext
+from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageType, TxnContext
 from wal.message.wire_fields import txn_from_proto
 from wal.read.cursors.cursor import Cursor
 from wal.requests.appends import Append
+from wal.requests.txns import BeginTxn
 from wal.rpc.api import append_pb2, pchannel_calls_pb2
 from wal.rpc.appends import expected_to_proto, rows_to_proto
 from wal.runtime.tasks import retrieve
 from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
-from wal.write.idempotency.keys import Key, key_ext
+from wal.write.idempotency.keys import key_ext
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import TxnLimits, check_txn_size, failed_by, names_size, open_bytes_passed
 
@@ -32,7 +33,7 @@ RENEWALS: Final = 3
 
 
 class RemoteTxn:
-    """See `wal.engine.EngineTxn`. `begun` is the server's answer."""
+    """See `wal.engine.EngineTxn`. `begun` is the server's answer to `request`."""
 
     def __init__(
         self,
@@ -40,9 +41,7 @@ class RemoteTxn:
         in_flight: InFlight,
         known: ShownVChannels,
         begun: append_pb2.BegunTxn,
-        names: tuple[str, ...],
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None],
+        request: BeginTxn,
         limits: TxnLimits,
         save_of: Callable[..., pchannel_calls_pb2.CursorSave],
         *,
@@ -55,9 +54,9 @@ class RemoteTxn:
         self._in_flight = in_flight
         self._known = known
         self._begun = begun
-        self._names = names
-        self._key = key
-        self._expected = expected_to_proto(expected_last)
+        self._names = names = request.vchannels
+        self._key = key = request.key
+        self._expected = expected_to_proto(request.expected_last)
         self._limits = limits
         self._save_of = save_of
         self._save: pchannel_calls_pb2.CursorSave | None = None

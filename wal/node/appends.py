@@ -31,8 +31,9 @@ from wal.message import (
 )
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn, SavesCursors
-from wal.requests.appends import NOT_EXPECTED, PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Unchecked
+from wal.requests.appends import PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Unchecked
 from wal.requests.appends import Append as Rows
+from wal.requests.txns import AppendTxn, BeginTxn
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
 from wal.timestamp.timestamp import compose, to_datetime
@@ -327,64 +328,38 @@ class LocalAppends:
 
     # -- transactions
 
-    def append_txn(
-        self,
-        names: tuple[str, ...],
-        messages: Sequence[Message | bytes],
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
-    ) -> Awaitable[AppendResult | ForgottenResult]:
+    def append_txn(self, request: AppendTxn) -> Awaitable[AppendResult | ForgottenResult]:
         """Appends a whole transaction, in one operation."""
-        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last)
+        vchannel, operation, future = self._transaction(request)
         if not self._in_flight.has_room(operation.size):
             return self._append_waiting(vchannel, operation, future)
         tell(vchannel, operation)
         self._in_flight.size += operation.size
         return future
 
-    async def send_txn(
-        self,
-        names: tuple[str, ...],
-        messages: Sequence[Message | bytes],
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
-        change: CursorChange | None = None,
-    ) -> asyncio.Future[AppendResult | ForgottenResult]:
+    async def send_txn(self, request: AppendTxn, change: CursorChange | None = None) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Sends a whole transaction, with the save of a cursor if there is a `change`, when there is room for it.
 
         Returns the future of its result.
         """
-        await self._create_in_slices(names, self._key_bytes(key))
+        await self._create_in_slices(request.vchannels, self._key_bytes(request.key))
         bytes_max = self.message_bytes_max + (0 if change is None else LETTER_BYTES)
-        vchannel, operation, future = self._transaction(names, messages, barrier_time_tick, key, expected_last, bytes_max=bytes_max)
+        vchannel, operation, future = self._transaction(request, bytes_max=bytes_max)
         operation.change = change
         await self._tell_with_room(vchannel, operation)
         return future
 
-    async def begin_txn(
-        self,
-        names: tuple[str, ...],
-        keepalive_s: float,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None] = NOT_EXPECTED,
-        *,
-        key_bytes: int = 0,
-        owner: TxnOwner | None = None,
-    ) -> LocalTxn:
-        """Opens a transaction on vchannels of one pchannel. `key_bytes` is the size of a key that only the commit will have.
-
-        `owner` is the client that begins it, if that is over the network.
-        """
-        for name, last in expected_last.items():
+    async def begin_txn(self, request: BeginTxn, *, owner: TxnOwner | None = None) -> LocalTxn:
+        """Opens a transaction. `owner` is the client that begins it, if that is over the network."""
+        names, key, expected = request.vchannels, request.key, request.expected_last
+        for name, last in expected.items():
             self._vchannels.expect(name, last)
-        await self._create_in_slices(names, key_bytes or self._key_bytes(key))
+        key_bytes = request.key_bytes or self._key_bytes(key)
+        await self._create_in_slices(names, key_bytes)
         future: asyncio.Future[TxnContext] = self._create_future()
-        begin = Begin(names, keepalive_s, future, key_bytes or self._key_bytes(key), owner)
-        tell(self._on_one_pchannel(names)[0], begin)
+        tell(self._on_one_pchannel(names)[0], Begin(names, request.keepalive_s, future, key_bytes, owner))
         context = await future
-        return LocalTxn(self._vchannels, self._loop, context, names, key, expected_last, self.cursors, bytes_max=self.message_bytes_max)
+        return LocalTxn(self._vchannels, self._loop, context, names, key, expected, self.cursors, bytes_max=self.message_bytes_max)
 
     def commit_with(
         self, bodies: Sequence[Message], change: CursorChange, home: PChannel
@@ -401,7 +376,7 @@ class LocalAppends:
         plain: Sequence[Message | bytes] = bodies
         if len(names) == 1 and not any(body.properties or body.message_type is not _INSERT_TYPE for body in bodies):
             plain = [body.payload for body in bodies]
-        vchannel, operation, future = self._transaction(names, plain, _NO_BARRIER, None, NOT_EXPECTED, bytes_max=bytes_max)
+        vchannel, operation, future = self._transaction(AppendTxn(names, plain), bytes_max=bytes_max)
         operation.change = change
         tell(vchannel, operation)
         self._in_flight.force(operation.size)
@@ -417,16 +392,10 @@ class LocalAppends:
             raise
 
     def _transaction(
-        self,
-        names: tuple[str, ...],
-        messages: Sequence[Message | bytes],
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None],
-        *,
-        bytes_max: int = 0,
+        self, request: AppendTxn, *, bytes_max: int = 0
     ) -> tuple[VChannel, Atomic, asyncio.Future[AppendResult | ForgottenResult]]:
         """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
+        names, messages, key, expected_last = request.vchannels, request.bodies, request.key, request.expected_last
         bytes_max = bytes_max or self.message_bytes_max
         size = names_size(names, key_bytes=self._key_bytes(key))
         bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=bytes_max)
@@ -438,7 +407,6 @@ class LocalAppends:
             checked_bodies = bodies_of(messages, names, bytes_max=bytes_max)
             bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
             size += checked_bodies.stored
-        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         check_txn_size(len(bodies), counted, size, self._txn_limits())
         for name, last in expected_last.items():
             self._vchannels.expect(name, last)
@@ -451,7 +419,7 @@ class LocalAppends:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
             run_names = [by_name[name] for name in owners or ()]
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        return vchannels[0], Atomic(vchannels, bodies, run_names, size, barrier, future, key, expected), future
+        return vchannels[0], Atomic(vchannels, bodies, run_names, size, request.barrier_time_tick, future, key, expected), future
 
     async def _append_waiting(
         self, vchannel: VChannel, operation: Atomic, future: asyncio.Future[AppendResult | ForgottenResult]

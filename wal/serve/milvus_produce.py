@@ -27,6 +27,7 @@ from wal.message.wire_fields import from_base64, refused, txn_from_proto, txn_to
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
+from wal.requests.txns import BeginTxn
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import Outcome
 from wal.rpc.codes import error_to_proto
@@ -142,7 +143,7 @@ class MessageTxns:
 
     async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
         check_keepalive(keepalive_s, self._keepalive_s_max)
-        return await self._node.appends.begin_txn((message.vchannel,), keepalive_s, None, owner=self._owner)
+        return await self._node.appends.begin_txn(BeginTxn((message.vchannel,), keepalive_s), owner=self._owner)
 
     def _opened(self, txn_message: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""

@@ -20,6 +20,7 @@ from wal.errors import InvalidArgumentError, WALError
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.requests.appends import Append
+from wal.requests.txns import AppendTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import Refusals, appends_from_proto, count_of, key_of, outcomes_to_proto
 from wal.rpc.converter import check_known
@@ -208,7 +209,7 @@ class ProduceStream(RequestStream):
         if change is not None and not names:
             future = self._txns.save_alone(change, bodies)
         else:
-            future = await self._appends.send_txn(names, bodies, request.barrier_time_tick, key, expected, change)
+            future = await self._appends.send_txn(AppendTxn(names, bodies, request.barrier_time_tick, key, expected), change)
         return future if change is None else outcome_of(future, change.key)
 
     def _names_in(self, request: proto.AppendTxn | proto.BeginTxn | proto.CommitTxn) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from wal.message.wire_fields import txn_to_proto
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
 from wal.requests.appends import NOT_EXPECTED
+from wal.requests.txns import BeginTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import Columns, count_of, key_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
@@ -49,7 +50,7 @@ class ProduceTxns:
         names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
         check_keepalive(keepalive_s, self._keepalive_s_max)
         begun_at = self._pchannel.tail.durable_end
-        txn = await self._node.appends.begin_txn(names, keepalive_s, None, key_bytes=request.key_bytes, owner=self._owner)
+        txn = await self._node.appends.begin_txn(BeginTxn(names, keepalive_s, key_bytes=request.key_bytes), owner=self._owner)
         return proto.BegunTxn(
             context=txn_to_proto(txn.context),
             term=self._pchannel.log.term,
@@ -146,7 +147,7 @@ class ProduceTxns:
         context = request.txn.context
         keepalive_s = min(max(context.keepalive_milliseconds, 0) / 1000, self._keepalive_s_max)
         self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
-        txn = await self._node.appends.begin_txn(names, keepalive_s, key, owner=self._owner)
+        txn = await self._node.appends.begin_txn(BeginTxn(names, keepalive_s, key), owner=self._owner)
         try:
             if set(self._incarnations(names)) != set(request.txn.incarnations):
                 raise ChannelNotExistError(
