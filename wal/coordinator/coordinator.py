@@ -37,7 +37,6 @@ from wal.channels.pchannels import (
     save_compression,
 )
 from wal.channels.vchannel_map import MapPlace
-from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.vchannels import VChannels
 from wal.errors import CorruptionError, UnavailableError, WALError
 from wal.settings import Settings
@@ -149,7 +148,3 @@ class Coordinator:
         """Refuses the broadcasts that wait for their resource keys."""
         if self._broadcasting.is_set():
             self.broadcasts.end_waiting(error)
-
-    def list_vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels."""
-        return list(self.vchannels.records.values())

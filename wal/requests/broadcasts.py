@@ -58,6 +58,7 @@ class AppendBroadcast(LogChange[BroadcastAppendResult], frozen=True):
     With `wait` it waits for resource keys that are held. It is sent at most once: without an answer the log completes what has begun.
     """
 
+    saying: ClassVar[str] = "appending a broadcast"
     waits: ClassVar[bool] = True
     sent: ClassVar[type] = AppendedBroadcast
     insists_s: ClassVar[float] = CALL_S
@@ -68,10 +69,6 @@ class AppendBroadcast(LogChange[BroadcastAppendResult], frozen=True):
 
     def __post_init__(self) -> None:
         check_append(self.message, self.wait)
-
-    @property
-    def doing(self) -> str:
-        return "appending a broadcast"
 
     @property
     def timeout_s(self) -> float | None:
@@ -116,6 +113,7 @@ def runs_of(results: Iterable[AppendResult]) -> list[AppendedCopies]:
 class AckBroadcast(LogRequest[None], frozen=True):
     """Acknowledges a vchannel's copy of a broadcast, durably. A repeated ack, or that of an unknown broadcast, does nothing."""
 
+    saying: ClassVar[str] = "acknowledging broadcast {0.broadcast_id}"
     right: ClassVar[Right] = Right.WRITE
     writes: ClassVar[bool] = True
     insists_s: ClassVar[float] = CALL_S
@@ -128,14 +126,11 @@ class AckBroadcast(LogRequest[None], frozen=True):
         """Returns the request for the copy that is named by its broadcast and vchannel, or that is this message."""
         return cls(*copy_named(broadcast, vchannel))
 
-    @property
-    def doing(self) -> str:
-        return f"acknowledging broadcast {self.broadcast_id}"
-
 
 class AwaitResourceKey(LogRequest[None], frozen=True):
     """Waits until each broadcast that holds the key now has been acknowledged by one vchannel, or (`everywhere`) has finished."""
 
+    saying: ClassVar[str] = "waiting for the acknowledgement of {0.key}"
     right: ClassVar[Right] = Right.WRITE
     insists_s: ClassVar[float] = CALL_S
 
@@ -146,10 +141,6 @@ class AwaitResourceKey(LogRequest[None], frozen=True):
         check_key(self.key)
 
     @property
-    def doing(self) -> str:
-        return f"waiting for the acknowledgement of {self.key}"
-
-    @property
     def timeout_s(self) -> float | None:
         return math.inf
 
@@ -157,16 +148,14 @@ class AwaitResourceKey(LogRequest[None], frozen=True):
 class ListBroadcasts(LogRequest[tuple[BroadcastTask, ...]], frozen=True):
     """Asks for the running broadcasts, including those that cannot continue."""
 
+    saying: ClassVar[str] = "listing the broadcasts"
     insists_s: ClassVar[float] = CALL_S
-
-    @property
-    def doing(self) -> str:
-        return "listing the broadcasts"
 
 
 class AbortBroadcast(LogRequest[None], frozen=True):
     """Aborts a broadcast. A second abort waits for the same end; InvalidArgumentError for one that is unknown, or ended otherwise."""
 
+    saying: ClassVar[str] = "aborting broadcast {0.broadcast_id}"
     right: ClassVar[Right] = Right.ADMIN
     writes: ClassVar[bool] = True
     insists_s: ClassVar[float] = CALL_S
@@ -178,16 +167,9 @@ class AbortBroadcast(LogRequest[None], frozen=True):
         check_id(self.broadcast_id)
         check_reason(self.reason)
 
-    @property
-    def doing(self) -> str:
-        return f"aborting broadcast {self.broadcast_id}"
-
 
 class BroadcastCounts(LogRequest[BroadcasterStatistics], frozen=True):
     """Asks for the counts of the broadcaster: those of this moment, and those since it began."""
 
+    saying: ClassVar[str] = "asking for the counts of broadcasts"
     insists_s: ClassVar[float] = CALL_S
-
-    @property
-    def doing(self) -> str:
-        return "asking for the counts of broadcasts"

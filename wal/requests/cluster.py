@@ -52,9 +52,7 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 class GetClusterStatus(LogRequest[ClusterStatus], frozen=True):
     """Asks for the state of the cluster."""
 
-    @property
-    def doing(self) -> str:
-        return "asking for the state of the cluster"
+    saying: ClassVar[str] = "asking for the state of the cluster"
 
 
 class DrainNode(LogRequest[None], frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -83,8 +83,6 @@ class LogDescription(msgspec.Struct, frozen=True):
 class DescribeLog(LogRequest[LogDescription], frozen=True):
     """Asks what the log is. `version` is that of the client."""
 
-    version: int = VERSION
+    saying: ClassVar[str] = "opening the log"
 
-    @property
-    def doing(self) -> str:
-        return "opening the log"
+    version: int = VERSION

@@ -93,19 +93,15 @@ class BroadcastInLog(msgspec.Struct, frozen=True):
 class ListCopies(LeaderRequest[tuple[BroadcastInLog, ...]], frozen=True):
     """Asks what the recovered log of the pchannel holds of broadcasts."""
 
-    @property
-    def doing(self) -> str:
-        return "listing the copies"
+    saying: ClassVar[str] = "listing the copies"
 
 
 class ReadCopy(LeaderRequest[Content], frozen=True):
     """Asks for the content of a broadcast that is in the log."""
 
-    broadcast_id: int
+    saying: ClassVar[str] = "reading broadcast {0.broadcast_id}"
 
-    @property
-    def doing(self) -> str:
-        return f"reading broadcast {self.broadcast_id}"
+    broadcast_id: int
 
 
 class ForgetBroadcasts(LeaderRequest[tuple[int, ...]], frozen=True):
@@ -114,9 +110,7 @@ class ForgetBroadcasts(LeaderRequest[tuple[int, ...]], frozen=True):
     With `checkpoint` many wait for a checkpoint of the pchannel.
     """
 
+    saying: ClassVar[str] = "forgetting broadcasts"
+
     broadcast_ids: tuple[int, ...]
     checkpoint: bool = False
-
-    @property
-    def doing(self) -> str:
-        return "forgetting broadcasts"

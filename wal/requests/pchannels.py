@@ -23,6 +23,7 @@ class LatestTick(Request[int], frozen=True):
     With `local_only` a client of a cluster asks no other process: NotLocalError unless a node of its own has the vchannel.
     """
 
+    saying: ClassVar[str] = "asking for the tick of {0.vchannel!r}"
     where: ClassVar[Where] = Where.VCHANNEL
 
     vchannel: str
@@ -36,10 +37,6 @@ class LatestTick(Request[int], frozen=True):
         return self.vchannel
 
     @property
-    def doing(self) -> str:
-        return f"asking for the tick of {self.vchannel!r}"
-
-    @property
     def local_only(self) -> bool:
         return self.local
 
@@ -47,6 +44,7 @@ class LatestTick(Request[int], frozen=True):
 class LastEvent(Request[MessageID | None], frozen=True):
     """Asks for the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one."""
 
+    saying: ClassVar[str] = "asking for the last event of {0.vchannel!r}"
     where: ClassVar[Where] = Where.VCHANNEL
 
     vchannel: str
@@ -58,10 +56,6 @@ class LastEvent(Request[MessageID | None], frozen=True):
     def target(self) -> str:
         return self.vchannel
 
-    @property
-    def doing(self) -> str:
-        return f"asking for the last event of {self.vchannel!r}"
-
 
 class Truncate(Request[None], frozen=True):
     """Truncates the pchannel of this event up to it, inclusive.
@@ -69,6 +63,7 @@ class Truncate(Request[None], frozen=True):
     InvalidArgumentError for an id that is above the durable end, of no pchannel of this log, or past what a cursor or a broadcast needs.
     """
 
+    saying: ClassVar[str] = "truncating up to {0.up_to}"
     where: ClassVar[Where] = Where.PCHANNEL
     right: ClassVar[Right] = Right.ADMIN
     changes: ClassVar[bool] = True
@@ -84,10 +79,6 @@ class Truncate(Request[None], frozen=True):
     @property
     def target(self) -> str:
         return self.up_to.pchannel
-
-    @property
-    def doing(self) -> str:
-        return f"truncating up to {self.up_to}"
 
     def elsewhere(self, pchannels: Iterable[str]) -> WALError:
         return InvalidArgumentError(
@@ -133,36 +124,28 @@ class PChannelRetention(msgspec.Struct, frozen=True):
 class Retention(Request[tuple[PChannelRetention, ...]], frozen=True):
     """Asks for each pchannel what is held, by which bounds, and who holds it."""
 
+    saying: ClassVar[str] = "asking what is held"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
-
-    @property
-    def doing(self) -> str:
-        return "asking what is held"
 
 
 class Statistics(Request[tuple[PChannelStatistics, ...]], frozen=True):
     """Asks for the counts of each pchannel since it was opened, as the node that has it counts them."""
 
+    saying: ClassVar[str] = "asking for the counts"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
-
-    @property
-    def doing(self) -> str:
-        return "asking for the counts"
 
 
 class ListProducers(Request[tuple[ProducerInfo, ...]], frozen=True):
     """Asks for the producers that are remembered, in any order."""
 
+    saying: ClassVar[str] = "listing the producers"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
-
-    @property
-    def doing(self) -> str:
-        return "listing the producers"
 
 
 class ForgetProducer(Request[None], frozen=True):
     """Forgets a producer durably. InvalidArgumentError if no pchannel knows it; WouldBlockError while its appends are in flight."""
 
+    saying: ClassVar[str] = "forgetting producer {0.name!r}"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
     right: ClassVar[Right] = Right.ADMIN
     changes: ClassVar[bool] = True
@@ -174,10 +157,6 @@ class ForgetProducer(Request[None], frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise TypeError(f"a producer is named by a str, not {type(self.name).__name__}")
-
-    @property
-    def doing(self) -> str:
-        return f"forgetting producer {self.name!r}"
 
     def join(self, outcomes: Sequence[Any]) -> None:
         """Returns None if a pchannel knew the producer."""

@@ -45,6 +45,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     """A request whose answer has the type of its parameter: `class LatestTick(Request[int], frozen=True)`."""
 
     where: ClassVar[Where]
+    saying: ClassVar[str]
+    """What a client does with the request, for errors; the request is formatted into it: "truncating up to {0.up_to}"."""
     right: ClassVar[Right] = Right.READ
     changes: ClassVar[bool] = False
     """Whether one that its client has given up must not be executed any more once a later call of the client was answered."""
@@ -74,7 +76,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     @property
     def doing(self) -> str:
         """What a client does with the request, for errors: "truncating up to …"."""
-        raise NotImplementedError
+        return self.saying.format(self)
 
     @property
     def local_only(self) -> bool:

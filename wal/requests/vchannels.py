@@ -81,6 +81,8 @@ class CreateVChannel(LogChange[VChannelInfo], frozen=True):
     UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
     """
 
+    saying: ClassVar[str] = "creating vchannel {0.name!r}"
+
     name: str
     pchannel: str | None = None
 
@@ -89,10 +91,6 @@ class CreateVChannel(LogChange[VChannelInfo], frozen=True):
         if self.pchannel is not None and not isinstance(self.pchannel, str):
             raise TypeError(f"pchannel must be a str or None, not {type(self.pchannel).__name__}")
 
-    @property
-    def doing(self) -> str:
-        return f"creating vchannel {self.name!r}"
-
 
 class DropVChannel(LogChange[None], frozen=True):
     """Drops a vchannel durably, with its transactions, readers and cursors; ChannelNotExistError if there is none.
@@ -100,16 +98,13 @@ class DropVChannel(LogChange[None], frozen=True):
     NoSpaceError or StorageError if other processes' readers could not be told: the vchannel is gone, and the call may be repeated.
     """
 
+    saying: ClassVar[str] = "dropping vchannel {0.name!r}"
     right: ClassVar[Right] = Right.ADMIN
 
     name: str
 
     def __post_init__(self) -> None:
         check_vchannel(self.name)
-
-    @property
-    def doing(self) -> str:
-        return f"dropping vchannel {self.name!r}"
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -119,9 +114,7 @@ class DropVChannel(LogChange[None], frozen=True):
 class ListVChannels(LogRequest[tuple[VChannelInfo, ...]], frozen=True):
     """Asks for all vchannels, in any order."""
 
-    @property
-    def doing(self) -> str:
-        return "listing the vchannels"
+    saying: ClassVar[str] = "listing the vchannels"
 
 
 class CreateChannels(LogChange[tuple[str, ...]], frozen=True):
@@ -130,16 +123,14 @@ class CreateChannels(LogChange[tuple[str, ...]], frozen=True):
     After an UnknownOutcomeError all exist, or none.
     """
 
+    saying: ClassVar[str] = "creating {0.count} channels"
+
     owner: OwnerDescription
     count: int = 1
 
     def __post_init__(self) -> None:
         check_owner(self.owner)
         check_channel_count(self.count)
-
-    @property
-    def doing(self) -> str:
-        return f"creating {self.count} channels"
 
 
 class DestroyChannels(LogChange[None], frozen=True):
@@ -171,11 +162,9 @@ class DescribeChannels(LogRequest[tuple[ChannelDescription, ...]], frozen=True):
     ChannelNotExistError if one of the names is not that of a channel.
     """
 
-    names: tuple[str, ...] | None = None
+    saying: ClassVar[str] = "describing channels"
 
-    @property
-    def doing(self) -> str:
-        return "describing channels"
+    names: tuple[str, ...] | None = None
 
 
 class AllocatedRange(msgspec.Struct, frozen=True):
@@ -191,14 +180,11 @@ class AllocateTimeTicks(LogRequest[AllocatedRange], frozen=True):
     StorageError if the limit of ticks cannot be saved; InvalidArgumentError for a seen tick too far ahead of the clock.
     """
 
+    saying: ClassVar[str] = "allocating time ticks"
     right: ClassVar[Right] = Right.WRITE
 
     count: int = 1
     seen_time_tick: int = 0
-
-    @property
-    def doing(self) -> str:
-        return "allocating time ticks"
 
     def newest_tick(self, answer: AllocatedRange) -> int:
         return answer.first + answer.count - 1
@@ -207,10 +193,7 @@ class AllocateTimeTicks(LogRequest[AllocatedRange], frozen=True):
 class AllocateIds(LogRequest[AllocatedRange], frozen=True):
     """Asks for ids that the log gives once."""
 
+    saying: ClassVar[str] = "allocating ids"
     right: ClassVar[Right] = Right.WRITE
 
     count: int = 1
-
-    @property
-    def doing(self) -> str:
-        return "allocating ids"
