@@ -32,7 +32,7 @@ from wal.rpc.api import requests_pb2 as requests
 from wal.rpc.api.pchannel_pb2 import OwnerDescription as OwnerProto
 from wal.rpc.connection import Connection
 from wal.rpc.converter import struct_from_proto
-from wal.serve import log_service
+from wal.serve import watch
 
 WAIT_S = 30.0
 UNKNOWN, EXISTS, DROPPED = Existence
@@ -213,7 +213,7 @@ async def test_watcher_hears_of_every_change(served: Serving, connection: Connec
 async def test_watcher_that_does_not_read_is_told_to_watch_again(
     served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_service, "BEHIND_MAX", 10)
+    monkeypatch.setattr(watch, "BEHIND_MAX", 10)
     async with aclosing(watched(connection)) as told:
         await anext(told)
         # One operation, so all of them change before the watcher can be told.

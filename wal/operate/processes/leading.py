@@ -43,7 +43,7 @@ from wal.rpc.serving import Draining, Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks
 from wal.serve.discovery import ClusterDiscovery
-from wal.serve.log_service import WatchService
+from wal.serve.watch import WatchService
 from wal.settings import Settings
 from wal.storage.kv.etcd import EtcdKV, Leadership
 from wal.storage.kv.etcd.election import LedKV

@@ -19,7 +19,6 @@ from wal.serve.access import Access
 from wal.serve.discovery import Discovery
 from wal.serve.fence import CallFence, LogCheck
 from wal.serve.hosted import Hosted
-from wal.serve.log_service import WatchService
 from wal.serve.milvus import ConsumeService
 from wal.serve.milvus_produce import MilvusProduceService
 from wal.serve.pchannel_service import PChannelService
@@ -27,6 +26,7 @@ from wal.serve.produce import ProduceService
 from wal.serve.server import DRAIN_S, Server, States
 from wal.serve.submit import SubmitService, hosted_calls
 from wal.serve.tail import AllTickRounds, TailService
+from wal.serve.watch import WatchService
 from wal.settings import ServerBounds, Settings
 
 if TYPE_CHECKING:
