@@ -299,6 +299,11 @@ class ReadLoop(Read):
         if self.on_dropped is not None:
             self.on_dropped(self.pchannel.channel, vchannel, incarnation)
 
+    def changed(self) -> None:
+        if self.on_dropped is not None and self.entered:
+            for name, incarnation in self.progress.selection.ended():
+                self.on_dropped(self.pchannel.channel, name, incarnation)
+
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         if vchannel not in self.vchannels or pchannel is self.pchannel:
             return

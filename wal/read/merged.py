@@ -147,6 +147,8 @@ class MergedRead(Read):
         if not options.follow:
             now = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
             self._end = now if self._end is None else min(now, self._end)
+            for pchannel in pchannels.values():
+                await pchannel.wait_promised(self._end)
         merge = Merge(pchannels, start)
         is_lenient = isinstance(options.policy, StartAt) and not isinstance(options.resume, TickPosition)
         for pchannel in pchannels.values():
@@ -181,7 +183,7 @@ class MergedRead(Read):
             # One tick for all, so that the position of the beginning is exact: what is durable on any pchannel has a tick up to it.
             tick = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
             for pchannel in pchannels.values():
-                await _promised(pchannel, tick)
+                await pchannel.wait_promised(tick)
             return TickPosition.at(tick, max(pchannels))
         if isinstance(policy, StartFrom | StartAfter):
             message_id = policy.message_id
@@ -359,15 +361,6 @@ class MergedRead(Read):
     def _leave(self) -> None:
         for part in self._parts:
             part.finish(self.error)
-
-
-async def _promised(pchannel: ReadablePChannel, tick: int) -> None:
-    """Returns when a pchannel has promised this tick; raises the reason why nothing follows in it."""
-    tail = pchannel.tail
-    while tail.promised_tick < tick and not pchannel.advance_for(tick):
-        if tail.failure is not None:
-            raise tail.failure
-        await tail.waiter(ticks=True)
 
 
 async def _tick_of(pchannel: ReadablePChannel, message_id: MessageID) -> int:

@@ -314,6 +314,10 @@ class Selection:
     def forget(self) -> None:
         """Forgets what is kept of the last frame, everything of which was handed over."""
 
+    def ended(self) -> list[tuple[str, int]]:
+        """Returns the vchannels of the last frame that have ended since; a reader of names is told otherwise."""
+        return []
+
     def bind(self, name: str, incarnation: int) -> None:
         """Binds a name that was not bound yet."""
         self._bound[name] = incarnation
@@ -362,6 +366,11 @@ class MatchingSelection(Selection):
     def forget(self) -> None:
         """Forgets the runs of the last frame."""
         self._seen = []
+
+    def ended(self) -> list[tuple[str, int]]:
+        """Returns the vchannels of the last frame that have ended since."""
+        names = [(run.name, run.incarnation) for run in self._seen if run.kind != RunKind.PCHANNEL]
+        return [each for each in names if not self._is_live(*each)]
 
     def indices_of(self, name: str, incarnation: int) -> range:
         """Returns a range that has the indices of the last frame that messages of this incarnation have, and no later one of the name."""
@@ -417,8 +426,8 @@ _WITH_MESSAGES: Final = (RunKind.VCHANNEL, RunKind.PCHANNEL, RunKind.COPY)
 def unmatched(pattern: Matching, place: str) -> InvalidArgumentError:
     """Returns the error of a read by a pattern where the log at this location cannot be read so."""
     return InvalidArgumentError(
-        f"the log at {place} cannot be read with {pattern} by this process yet, only by the process that opened it for writing: read it "
-        "there, or name the vchannels, which log.vchannels() lists"
+        f"the log at {place} cannot be read with {pattern} by this process yet: read it in the process that opened it for writing, or name "
+        "the vchannels, which log.vchannels() lists"
     )
 
 

@@ -63,6 +63,9 @@ class Reader(Protocol):
     def dropped(self, vchannel: str, incarnation: int) -> None:
         """Has a reader by a pattern hand over nothing more of this incarnation of the vchannel, whose record is gone."""
 
+    def changed(self) -> None:
+        """Has a reader by a pattern hand over nothing more of what has ended by what is known now."""
+
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.
 
@@ -123,6 +126,14 @@ class ReadablePChannel(abc.ABC):
     @abc.abstractmethod
     def advance_for(self, tick: int) -> bool:
         """Promises this tick for a reader that waits for it, and returns True, if that can be done at once."""
+
+    async def wait_promised(self, tick: int) -> None:
+        """Returns when this tick is promised. Raises the reason why nothing follows in the log, UnavailableError if nobody promises it."""
+        tail = self.tail
+        while tail.promised_tick < tick and not self.advance_for(tick):
+            if tail.failure is not None:
+                raise tail.failure
+            await tail.waiter(ticks=True)
 
     def expect(self, frame: EncodedFrame) -> None:
         """Has a small frame decoded while it is written, after the readers have taken what is durable."""

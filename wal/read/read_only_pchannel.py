@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from actors import Clock
-from wal.errors import ClosedError, WALError, closed_log, defect
+from wal.errors import ClosedError, UnavailableError, WALError, closed_log, defect
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
 from wal.runtime.tasks import end_tasks, keep_task
@@ -28,6 +28,8 @@ LOOK_MIN_S: Final = 0.001
 LOOK_MAX_S: Final = 0.020
 LOOK_SLOWER: Final = 1.5
 """The factor by which the time between two looks grows while the log does not grow."""
+WRITER_S: Final = 0.5
+"""How long a reader waits for a promised tick before it looks again whether there is a writer that can make it."""
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 """If more than this came at once, it is not read into the window: the scanners at the tail catch up by themselves."""
 _PAGE_BYTES: Final = 1024 * 1024
@@ -39,13 +41,23 @@ class ReadOnlyPChannel(ShownPChannel):
     log: ThreadedLog
     tail: WatchedTail
 
-    def __init__(self, log: ThreadedLog, *, form: int, clock: Clock, awaited: Callable[[], None]) -> None:
-        """`awaited` is called whenever a reader begins to wait at the tail."""
+    def __init__(
+        self,
+        log: ThreadedLog,
+        *,
+        form: int,
+        clock: Clock,
+        awaited: Callable[[], None],
+        has_writer: Callable[[], bool | None] = lambda: None,
+    ) -> None:
+        """`awaited` is called whenever a reader begins to wait at the tail. `has_writer` returns whether a process has the log open for
+        writing, None where that is not known; it may block."""
         shown = log.shown
         super().__init__(log, form=form, promised_tick=shown.promised_tick, newest=shown.newest)
         self.tail = WatchedTail(self._begun_to_wait, shown)
         self._clock = clock
         self._awaited = awaited
+        self._has_writer = has_writer
         self._wanted = asyncio.Event()
         self._moving = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
@@ -65,6 +77,26 @@ class ReadOnlyPChannel(ShownPChannel):
     def advance_for(self, tick: int) -> bool:
         """Returns False: promised ticks are the writer's, and come with its `time_tick_interval_s`."""
         return False
+
+    async def wait_promised(self, tick: int) -> None:
+        tail = self.tail
+        while tail.promised_tick < tick:
+            if tail.failure is not None:
+                raise tail.failure
+            if await in_thread(self._has_writer) is False:
+                await self.catch_up()  # what its last writer did before it ended
+                if tail.promised_tick < tick:
+                    raise UnavailableError(
+                        f"pchannel {self.channel} ends at tick {tail.promised_tick}, and another one at {tick}, because the last writer of "
+                        "the log was killed, and only a writer can tell that nothing comes between: open the log for writing once, which "
+                        "recovers it, or read names"
+                    )
+                return
+            waiter = tail.waiter(ticks=True)
+            try:
+                await asyncio.wait((waiter,), timeout=WRITER_S)
+            finally:
+                waiter.cancel()
 
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now, with certainly the newest event. Raises CorruptionError or TruncatedError."""

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.api.blocking.logs import write_mixture
-from wal import BroadcastMessage, Message, bridge
+from wal import BroadcastMessage, Matching, Message, bridge
 from wal.operate.cli.main import main
 
 
@@ -155,6 +155,29 @@ def test_several_pchannels_are_merged(data_dir: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.split() == ["26", "27", "28", "29"]
     assert main(["tail", place, *names, "-n", "3", "--grep", "^1", "--format", "%p"]) == 0
     assert capsys.readouterr().out.split() == ["17", "18", "19"]
+
+
+def test_pattern_prints_a_family(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(data_dir)
+    with bridge.blocking(data_dir, pchannels=3) as log:
+        for number in range(20):
+            log.raw_append(Message(f"account-{number % 5}", b"%d" % number))
+            log.raw_append(Message("other", b"x"))
+        with log.read(Matching("account-*"), cursor="sums", follow=False) as messages:
+            assert [next(messages).payload for _ in range(15)][-1] == b"14"
+            messages.save()
+    for arguments, expected in (
+        (["cat"], range(20)),
+        (["tail", "-n", "4"], range(16, 20)),
+        (["tail", "-n", "0"], range(0)),
+        (["tail", "--grep", "^1", "-n", "2"], range(18, 20)),
+    ):
+        assert main([arguments[0], place, "account-*", "--match", *arguments[1:], "--format", "%p"]) == 0
+        assert capsys.readouterr().out.split() == [str(number) for number in expected]
+    assert main(["peek", place, "sums", "--format", "%p"]) == 0
+    assert capsys.readouterr().out.split() == ["15", "16", "17", "18", "19"]
+    assert main(["cat", place, "account-*", "a*", "--match"]) == 2
+    assert "--match takes one pattern, not 2" in capsys.readouterr().err
 
 
 def test_frames_are_dumped_as_they_are_stored(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

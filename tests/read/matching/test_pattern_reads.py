@@ -409,11 +409,3 @@ async def test_calls_that_take_no_pattern_say_so(log: wal.WALAccesser) -> None:
     ):
         with pytest.raises(InvalidArgumentError, match="no pattern yet, as Matching\\('account-\\*'\\) is: name them"):
             call()
-
-
-async def test_process_that_only_reads_refuses_a_pattern(data: str) -> None:
-    async with open_wal(data) as log:
-        await log.append("account-1", b"x")
-    async with open_wal(data, read_only=True) as beside:
-        with pytest.raises(InvalidArgumentError, match="cannot be read with Matching\\('account-\\*'\\) by this process yet"):
-            await read_all(beside, ACCOUNTS)

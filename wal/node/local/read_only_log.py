@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Never, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 
@@ -27,7 +27,7 @@ from wal.node.retention.policy import RetentionBounds, pins_of
 from wal.node.retention.report import report_of
 from wal.read.cursors.service import CursorService
 from wal.read.cursors.status import LogView
-from wal.read.options import Selection, unmatched
+from wal.read.options import MatchingSelection, Selection, unmatched
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.read_only_pchannel import ReadOnlyPChannel, ThreadedLog
 from wal.read.sources import check_source, pauses, source_of
@@ -190,9 +190,24 @@ class ReadOnlyLog:
             if self.core.pchannel_of(names) == channel:
                 return pchannel, self.core.selection(channel, names, pchannel.tail.durable_end), self.spawn
 
-    async def attach_matching(self, pattern: Matching) -> Never:
-        """Raises InvalidArgumentError: only the process that writes a log reads it by a pattern yet."""
-        raise unmatched(pattern, self.place)
+    async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[ReadOnlyPChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels, caught up, each with the vchannels on it that match, and what starts an actor.
+
+        Raises InvalidArgumentError for several pchannels on Pulsar, where a reader cannot know whether a writer will promise more ticks.
+        """
+        await self.refresh()
+        if self._location.pulsar is not None and len(self.pchannels) > 1:
+            raise unmatched(pattern, self.place)
+        self._used.set()
+        pchannels = dict(self.pchannels)
+        await asyncio.gather(*(pchannel.catch_up() for pchannel in pchannels.values()))
+        attached: list[tuple[ReadOnlyPChannel, Selection]] = [
+            (pchannel, MatchingSelection(pattern, partial(self._is_live, name))) for name, pchannel in pchannels.items()
+        ]
+        return attached, self.spawn
+
+    def _is_live(self, pchannel: str, name: str, incarnation: int) -> bool:
+        return not self.core.view.is_over(pchannel, name, incarnation)
 
     async def refresh(self, *, newest: bool = False) -> None:
         """Brings what is known of pchannels and vchannels up to date, and tells the readers. See `ReadOnlySource.vchannels`."""
@@ -208,7 +223,11 @@ class ReadOnlyLog:
                     threaded = ThreadedLog(log, self._pool, snapshot)
                     self._logs.append(threaded)
                     pchannel = self.pchannels[name] = ReadOnlyPChannel(
-                        threaded, form=self.core.source.form, clock=self.clock, awaited=self._used.set
+                        threaded,
+                        form=self.core.source.form,
+                        clock=self.clock,
+                        awaited=self._used.set,
+                        has_writer=self.core.source.has_writer,
                     )
                     pchannel.start()
             self._tell()
@@ -250,6 +269,7 @@ class ReadOnlyLog:
         """Ends the readers of dropped vchannels, and moves readers that wait for a vchannel which was created on another pchannel."""
         for pchannel in list(self.pchannels.values()):
             for reader in list(pchannel.readers):
+                reader.changed()
                 for name, change in self.core.changes(pchannel.channel, reader.vchannels, reader.incarnation):
                     if isinstance(change, ChannelNotExistError):
                         reader.ended_by(name, change)

@@ -90,6 +90,7 @@ def fill_peek(parser: argparse.ArgumentParser) -> None:
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("vchannels", metavar="VCHANNEL", nargs="+", help="the name of a vchannel")
+    parser.add_argument("--match", action="store_true", help="the name is a pattern of names: * is any characters, ? is one")
     parser.add_argument("--until", metavar="POINT", default="end", help="up to a time, a tick or an id, or end (the default)")
     parser.add_argument(
         "--type", metavar="TYPE", action="append", default=[], help="messages of this type only, such as INSERT; repeatable"
@@ -168,20 +169,18 @@ def _tail(arguments: argparse.Namespace) -> int:
 
 async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]) -> None:
     async with opened(arguments) as log:
-        known = {info.name: info.pchannel for info in await log.vchannels()}
-        check_vchannels(arguments.vchannels, known)
-        groups: dict[str, list[str]] = {}
-        for name in dict.fromkeys(arguments.vchannels):
-            groups.setdefault(known[name], []).append(name)
+        subjects = await _subjects(log, arguments)
+        names = subjects[0]
         if (
             isinstance(write, ParquetFile)
-            and len(groups) == 1
+            and len(subjects) == 1
+            and not isinstance(names, Matching)
             and choice.is_of_columns
             and parse_location(arguments.location).path is not None
         ):
-            await in_thread(_copy_columns, arguments, choice, next(iter(groups.values())), write)
+            await in_thread(_copy_columns, arguments, choice, names, write)
             return
-        resumes = await _past(log, groups, choice, count, write)
+        resumes = await _past(log, subjects, choice, count, write)
         if not arguments.follow:
             return
         following: asyncio.Queue[ImmutableMessage] = asyncio.Queue(1000)
@@ -205,6 +204,22 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
             await asyncio.gather(*readers, return_exceptions=True)
 
 
+async def _subjects(log: WALAccesser, arguments: argparse.Namespace) -> list[list[str] | Matching]:
+    """Returns what is read: the vchannels of each pchannel, or a pattern."""
+    if arguments.match:
+        if len(arguments.vchannels) > 1:
+            raise InvalidArgumentError(
+                f"--match takes one pattern, not {len(arguments.vchannels)}: quote it, so that the shell does not put names of files there"
+            )
+        return [Matching(arguments.vchannels[0])]
+    known = {info.name: info.pchannel for info in await log.vchannels()}
+    check_vchannels(arguments.vchannels, known)
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(arguments.vchannels):
+        groups.setdefault(known[name], []).append(name)
+    return list(groups.values())
+
+
 def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[str], file: ParquetFile) -> None:
     """Writes what a journal has now, without an object for each message. Blocks."""
     from wal.api.record_batches import record_batches
@@ -224,15 +239,14 @@ def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[st
 
 
 async def _past(
-    log: WALAccesser, groups: dict[str, list[str]], choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]
-) -> list[tuple[list[str], Any]]:
+    log: WALAccesser, subjects: list[list[str] | Matching], choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]
+) -> list[tuple[list[str] | Matching, Any]]:
     """Writes what the log has now, in the order of the ticks if it is on several pchannels; returns where each read ended."""
     async with contextlib.AsyncExitStack() as stack:
         scanners = []
-        for names in groups.values():
-            read = log.read(
-                names, deliver_policy=choice.policy_for(count), filters=choice.filters, follow=False, until_time_tick=choice.until_tick
-            )
+        for names in subjects:
+            policy = choice.policy_for(None if count and isinstance(names, Matching) else count)  # the last ones are kept below
+            read = log.read(names, deliver_policy=policy, filters=choice.filters, follow=False, until_time_tick=choice.until_tick)
             scanners.append((names, await stack.enter_async_context(read)))
         batch: deque[ImmutableMessage] = deque(maxlen=count)
         async for body in _merged([_bodies(scanner, choice) for _, scanner in scanners]):
@@ -273,7 +287,9 @@ async def _bodies(scanner: Any, choice: _Choice) -> AsyncIterator[ImmutableMessa
             yield body
 
 
-async def _follow(log: WALAccesser, names: list[str], resume: Any, choice: _Choice, into: asyncio.Queue[ImmutableMessage]) -> None:
+async def _follow(
+    log: WALAccesser, names: list[str] | Matching, resume: Any, choice: _Choice, into: asyncio.Queue[ImmutableMessage]
+) -> None:
     options: dict[str, Any] = {"resume": resume} if resume is not None else {"deliver_policy": All()}
     async with log.read(names, filters=choice.filters, **options) as scanner:
         async for body in _bodies(scanner, choice):
