@@ -60,7 +60,7 @@ def test_foreign_entries_are_no_part_of_a_log(tmp_path: Path) -> None:
         assert foreign_names(place) == {"lost+found", ".snapshot", ".DS_Store"}, place
 
 
-async def test_other_entries_keep_a_directory_from_being_a_log(tmp_path: Path) -> None:
+async def test_unknown_entries_prevent_a_new_log(tmp_path: Path) -> None:
     (litter(tmp_path / "data") / "notes.txt").touch()
     with pytest.raises(FormatError, match=r"has no FORMAT but holds notes\.txt;"):
         await open_wal(tmp_path / "data")

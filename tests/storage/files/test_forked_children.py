@@ -54,7 +54,7 @@ async def write_and_fork(line: Line, directory: str, fork: Callable[[], int]) ->
 
 
 @pytest.mark.parametrize("fork", [by_os_fork, by_multiprocessing, by_subprocess])
-async def test_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Path, fork: Callable[[], int]) -> None:
+async def test_child_of_a_killed_parent_has_no_lock(data_dir: Path, fork: Callable[[], int]) -> None:
     parent = Other(write_and_fork, str(data_dir), fork)
     child = await parent.hear()
     try:
@@ -66,7 +66,7 @@ async def test_child_that_outlives_its_killed_parent_keeps_no_lock(data_dir: Pat
         os.kill(child, signal.SIGKILL)
 
 
-async def test_child_that_was_forked_in_the_middle_of_an_append_keeps_no_lock(data_dir: Path) -> None:
+async def test_child_forked_within_an_append_has_no_lock(data_dir: Path) -> None:
     async def append_all_the_time_and_fork(line: Line, directory: str) -> None:
         """Forks from a thread, so that children are created at any moment of an append."""
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -126,7 +126,7 @@ async def open_and_close(directory: str) -> None:
         pass
 
 
-async def test_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cannot(data_dir: Path) -> None:
+async def test_child_gets_the_reason_for_a_refused_opening(data_dir: Path) -> None:
     """Sqlite refuses the file to the child; a separately started process can open it."""
     parent = Other(write_and_let_a_child_open, str(data_dir))
     assert "forked" in await parent.hear()
@@ -134,7 +134,7 @@ async def test_child_that_opens_the_log_of_its_killed_parent_is_told_why_it_cann
     await parent.kill()
 
 
-async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path) -> None:
+async def test_child_releases_the_fence_of_its_killed_parent(data_dir: Path) -> None:
     async def hold_the_fence_and_fork(line: Line, directory: str) -> None:
         backend = JournalBackend(Path(directory))
         await backend.create("p0", incarnation=1)
@@ -158,7 +158,7 @@ async def test_child_does_not_keep_the_fence_of_its_killed_parent(data_dir: Path
 
 
 @pytest.mark.linux
-async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Path) -> None:
+async def test_holder_of_a_killed_writers_lock_is_named(data_dir: Path) -> None:
     def by_the_c_library() -> int:
         """Forks as an extension module does, without notifying Python."""
         libc = ctypes.PyDLL(None)
@@ -189,7 +189,7 @@ async def test_process_that_keeps_the_lock_of_a_killed_one_is_named(data_dir: Pa
 
 
 @pytest.mark.linux
-async def test_pid_that_was_given_to_another_process_is_not_named(data_dir: Path) -> None:
+async def test_reused_pid_is_not_named(data_dir: Path) -> None:
     """After a restart in a container the same few pids are reused."""
     parent = Other(write_and_fork, str(data_dir), by_os_fork)
     child = await parent.hear()

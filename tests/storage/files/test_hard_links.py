@@ -26,7 +26,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.relative_to(directory).as_posix(): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
-async def test_log_with_a_linked_copy_is_not_opened_for_writing(data_dir: Path, tmp_path: Path) -> None:
+async def test_hard_linked_log_is_not_opened_for_writing(data_dir: Path, tmp_path: Path) -> None:
     async with open_wal(data_dir, pchannels=1) as log:
         await log.append("orders", b"1")
     copy = link_all(data_dir, tmp_path / "copy")
@@ -43,7 +43,7 @@ async def test_log_with_a_linked_copy_is_not_opened_for_writing(data_dir: Path, 
         assert await payloads(log, "orders") == [b"1", b"2"]
 
 
-async def test_every_file_written_in_place_must_have_one_name(data_dir: Path, tmp_path: Path) -> None:
+async def test_file_written_in_place_has_one_name(data_dir: Path, tmp_path: Path) -> None:
     async with open_wal(data_dir, pchannels=1) as log:
         await log.append("orders", b"1")
     pchannel = data_dir / "pchannels" / "p0"

@@ -11,7 +11,7 @@ from wal.storage.files.held_directory import HeldDirectory
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_directory_that_is_renamed_while_its_files_are_compared_is_what_the_error_names(attempt: int, tmp_path: Path) -> None:
+def test_directory_renamed_during_the_comparison_is_named(attempt: int, tmp_path: Path) -> None:
     outside = tmp_path / "shop"
     inside = outside / "p0"
     inside.mkdir(parents=True)

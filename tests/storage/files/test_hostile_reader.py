@@ -79,7 +79,7 @@ async def names_held(reader: Other, *wanted: str) -> list[str]:
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, kind: int) -> None:
+async def test_reader_with_locks_stops_no_writer(place: Path, kind: int) -> None:
     """It opens no file that a writer locks; it is beside another writer from the first file on."""
 
     async def everything_that_a_writer_does(directory: str, **settings: Any) -> None:
@@ -123,7 +123,7 @@ async def test_reader_that_locks_all_it_can_open_stops_no_writer(place: Path, ki
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_writer_that_was_killed_is_followed_by_another_one(place: Path, kind: int) -> None:
+async def test_next_writer_follows_a_killed_one(place: Path, kind: int) -> None:
     """Recovery reads files on which a stranger holds locks, and takes the fence from a process that is gone."""
 
     async def append_until_killed(line: Line, directory: str) -> None:
@@ -150,7 +150,7 @@ async def test_writer_that_was_killed_is_followed_by_another_one(place: Path, ki
 
 @root_only
 @pytest.mark.parametrize("kind", LOCKS)
-async def test_writer_of_a_lower_term_is_fenced_all_the_same(place: Path, kind: int) -> None:
+async def test_writer_of_a_lower_term_is_fenced_anyway(place: Path, kind: int) -> None:
     async with OtherUser(hold_everything, str(place), kind, uses_log=False) as reader, asyncio.timeout(ENOUGH_S):
         backend = JournalBackend(place / "data", group_readable=True)
         await backend.create("p0", incarnation=INCARNATION)

@@ -60,7 +60,7 @@ async def raised_awaiting(call: Awaitable[Any]) -> tuple[bool, str]:
 
 
 @pytest.mark.parametrize("number", ERRORS)
-async def test_lock_that_the_file_system_refuses_is_a_storage_error(data_dir: Path, number: int) -> None:
+async def test_refused_lock_is_a_storage_error(data_dir: Path, number: int) -> None:
     async with Other(meet_it, str(data_dir), number) as other:
         for call in ("open_wal", "publishing", "check_journal"):
             is_ours, text = await other.hear()

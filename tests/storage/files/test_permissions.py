@@ -92,7 +92,7 @@ async def test_empty_directory_of_the_user_becomes_private(tmp_path: Path) -> No
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-async def test_directories_above_the_log_are_made_as_mkdir_makes_them(tmp_path: Path) -> None:
+async def test_directories_above_the_log_are_created_like_mkdir(tmp_path: Path) -> None:
     mask = os.umask(0o022)
     try:
         async with open_wal(str(tmp_path / "a" / "b" / "data")):
@@ -102,7 +102,7 @@ async def test_directories_above_the_log_are_made_as_mkdir_makes_them(tmp_path: 
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/data")] == [0o755, 0o755, 0o700]
 
 
-async def test_journal_that_others_could_read_is_closed_with_one_warning(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_readable_journal_is_closed_with_one_warning(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     def loosen(directory: Path) -> None:
         """Sets all files to the modes that they had before the log's files were private."""
         for root, _, files in os.walk(directory):
@@ -187,7 +187,7 @@ async def test_reader_of_the_group_reads_in_every_way(place: Path, is_open: bool
 
 
 @root_only
-async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) -> None:
+async def test_reader_of_the_group_cannot_save(place: Path) -> None:
     async def save_and_delete(line: Line, directory: str) -> None:
         async with open_wal(directory, read_only=True) as log, log.read("orders", cursor="mine") as scanner:
             await anext(scanner)
@@ -230,7 +230,7 @@ async def test_reader_of_the_group_cannot_save_and_is_told_who_can(place: Path) 
 
 @root_only
 @pytest.mark.parametrize("group_readable", [False, True])
-async def test_user_outside_the_group_is_told_that_permission_is_denied(place: Path, group_readable: bool) -> None:
+async def test_user_outside_the_group_gets_permission_denied(place: Path, group_readable: bool) -> None:
     async def try_to_read(line: Line, directory: str) -> None:
         calls: tuple[Callable[[], Awaitable[object]], ...] = (
             lambda: open_wal(directory, read_only=True).__aenter__(),
@@ -260,7 +260,7 @@ async def append_and_save(line: Line, directory: str) -> None:
 
 
 @root_only
-async def test_service_writes_in_a_directory_that_another_user_owns(place: Path) -> None:
+async def test_service_writes_in_another_users_directory(place: Path) -> None:
     """The directory's own mode cannot be changed, as on a volume of an orchestrator; the files in it are private."""
     directory = place / "data"
     directory.mkdir()
@@ -306,7 +306,7 @@ async def test_file_of_metadata_elsewhere_is_its_owners_alone(tmp_path: Path) ->
         path.chmod(0o644)
 
 
-async def test_locks_of_an_open_file_of_metadata_are_kept_when_it_is_opened_again(tmp_path: Path) -> None:
+async def test_locks_of_open_metadata_survive_another_opening(tmp_path: Path) -> None:
     """Closing any descriptor of a file releases the locks of its process, so checking the mode must not open the file."""
 
     async def open_metadata(line: Line, path: str) -> None:

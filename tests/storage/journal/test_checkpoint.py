@@ -131,7 +131,7 @@ async def test_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: 
     assert outcomes[-2:] == [True, True], "the crashes do not reach the end of a run: raise OPERATIONS"
 
 
-async def test_segments_go_when_truncation_and_checkpoint_have_passed_them(tmp_path: Path) -> None:
+async def test_segments_go_after_truncation_and_checkpoint(tmp_path: Path) -> None:
     async with journal(tmp_path, segment=SEGMENT) as log:
         assert log.checkpointed is None
         await log.release(0, state=None)
@@ -213,7 +213,7 @@ async def test_large_checkpoints_are_synced_in_parts(tmp_path: Path) -> None:
     assert sum(count for name, count in disk.syncs.items() if name.startswith("checkpoint-")) >= 7
 
 
-async def test_failed_checkpoint_is_tried_again_and_fails_no_append(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_checkpoint_is_retried_and_fails_no_append(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def new_table() -> IdempotencyTable:
         return IdempotencyTable(window_count=1_000, window_s=1e9, producers_max=100)
 
@@ -337,7 +337,7 @@ async def test_checkpoint_without_room_uses_the_reserve(tmp_path: Path) -> None:
         assert await log.load_state(position) == b"a" * 4_000 + b"b" * 3_000
 
 
-async def test_reserve_is_not_filled_while_a_checkpoint_is_saved(tmp_path: Path) -> None:
+async def test_reserve_is_not_filled_during_a_checkpoint(tmp_path: Path) -> None:
     """A save may rename the reserve: a thread that had it open would then make the checkpoint longer."""
     disk = MeetingDisk()
     reserve = folder(tmp_path) / "checkpoint.reserve"

@@ -89,7 +89,7 @@ async def test_every_flipped_bit_is_harmless_or_an_error(fast: Path, soak: int) 
 
 
 @pytest.mark.one_loop
-async def test_torn_tail_is_cut_only_above_the_durable_position(fast: Path, soak: int) -> None:
+async def test_torn_tail_ends_above_the_durable_position(fast: Path, soak: int) -> None:
     async def outcome_again(place: Path, frames: list[EncodedFrame]) -> str:
         """Returns whether the log is whole, and accepts new frames in place of the torn one."""
         async with journal(place, 3, segment=8 << 10) as log:
@@ -120,7 +120,7 @@ async def test_torn_tail_is_cut_only_above_the_durable_position(fast: Path, soak
             shutil.rmtree(copy)
 
 
-async def test_broken_frame_before_a_whole_one_is_an_error_whatever_is_durable(fast: Path) -> None:
+async def test_broken_frame_before_a_whole_one_is_damage(fast: Path) -> None:
     crashed, _, frames = await images(fast)
     tail = segments(crashed)[-1]
     (folder(crashed) / "control").write_bytes(b"")

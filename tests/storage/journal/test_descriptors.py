@@ -22,7 +22,7 @@ def no_descriptor(number: int) -> OSError:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 @pytest.mark.parametrize("suffix", [".spare", ".wal"], ids=["opening the file", "opening the directory"])
-async def test_append_without_a_descriptor_is_refused_and_the_next_goes_through(tmp_path: Path, number: int, suffix: str) -> None:
+async def test_append_without_a_descriptor_is_refused_alone(tmp_path: Path, number: int, suffix: str) -> None:
     async def spare_ready(place: Path) -> None:
         """Waits for the preparer, so that an append opens the next file."""
         while not [path for path in await asyncio.to_thread(lambda: list(place.rglob("*.spare"))) if path]:
@@ -63,7 +63,7 @@ async def fill_segment(log: JournalLog, maker: FrameMaker, frames: list) -> None
         await append(log, frames[-1])
 
 
-async def test_segment_that_cannot_be_made_for_want_of_a_descriptor(tmp_path: Path) -> None:
+async def test_new_segment_without_a_descriptor_is_refused(tmp_path: Path) -> None:
     """The preparer fails first; the append that needs the segment tries again, and is itself refused."""
     maker = FrameMaker(1)
     disk = BrokenDisk("-1.zeros", no_descriptor(errno.EMFILE))

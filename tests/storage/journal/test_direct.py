@@ -117,7 +117,7 @@ async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
         assert (held == 0) if bypassed else (held > 0), f"{held} pages of {(2 << 20) // mmap.PAGESIZE}"
 
 
-async def test_where_the_flag_is_refused_writes_go_through_the_cache(tmp_path: Path) -> None:
+async def test_refused_direct_flag_uses_the_cache(tmp_path: Path) -> None:
     class BufferedDisk(Disk):
         """A file system without direct writes: setting the flag fails, as it does there."""
 
@@ -201,7 +201,7 @@ def test_partial_sectors_are_written_through_the_cache(tmp_path: Path, offset: i
     assert path.read_bytes() == expected
 
 
-async def test_direct_write_that_is_cut_short_is_finished_through_the_cache(tmp_path: Path) -> None:
+async def test_short_direct_write_is_finished_through_the_cache(tmp_path: Path) -> None:
     """A write stops within a sector: the frame is whole, and so are those before and after it."""
     disk = FaultyDisk()
     maker = FrameMaker(1)

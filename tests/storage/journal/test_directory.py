@@ -116,7 +116,7 @@ def test_impossible_segment_sizes_are_refused(tmp_path: Path, sizes: dict[str, i
         JournalBackend(tmp_path, **sizes)  # type: ignore[arg-type]
 
 
-async def test_opening_an_empty_log_waits_for_its_small_first_segment_only(tmp_path: Path) -> None:
+async def test_opening_waits_for_the_small_first_segment(tmp_path: Path) -> None:
     """benchmarks/opening.py measures how long an opening takes; this test checks which files are written before it returns."""
     disk = GatedDisk("-1.zeros")
     disk.gate.clear()  # the second segment, which is prepared in the background, makes no progress

@@ -49,7 +49,7 @@ async def test_failed_write_or_sync_is_final(tmp_path: Path, fault: str, write_p
         await append(log, FrameMaker(2).data(("v", b"goes on")))
 
 
-async def test_last_frame_is_written_again_after_a_failed_sync(tmp_path: Path, write_path: WritePath) -> None:
+async def test_last_frame_is_rewritten_after_a_failed_sync(tmp_path: Path, write_path: WritePath) -> None:
     """The kernel may have marked its pages clean: a sync alone would then sync nothing."""
     disk = FaultyDisk()
     async with journal(tmp_path, disk=disk, write_path=write_path) as log:

@@ -27,7 +27,7 @@ def replace(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".zeros", ".idx"])
-async def test_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data_dir: Path, name: str) -> None:
+async def test_file_in_creation_stays_in_the_old_directory(data_dir: Path, name: str) -> None:
     async def fill(log: JournalLog, maker: FrameMaker) -> None:
         while True:
             await append(log, maker.data(("v", bytes(5000))))
@@ -54,7 +54,7 @@ async def test_file_that_is_being_made_meanwhile_stays_in_the_old_directory(data
     assert list(folder(data_dir).iterdir()) == []
 
 
-async def test_truncation_that_is_told_of_the_removal_removes_nothing(data_dir: Path) -> None:
+async def test_truncation_after_the_removal_removes_nothing(data_dir: Path) -> None:
     with pytest.raises(StorageError, match=GONE):
         async with journal(data_dir, segment=16 << 10) as log:
             maker = FrameMaker(1)
@@ -76,7 +76,7 @@ async def test_truncation_that_is_told_of_the_removal_removes_nothing(data_dir: 
     assert all(path.read_bytes() == b"of somebody else" for path in folder(data_dir).iterdir())
 
 
-async def test_first_writer_is_told_where_the_second_is_let_in(data_dir: Path) -> None:
+async def test_first_writer_gets_an_error_after_the_second(data_dir: Path) -> None:
     async with journal(data_dir):
         with pytest.raises(LockedError):
             await JournalBackend(data_dir).start()
@@ -88,7 +88,7 @@ async def test_first_writer_is_told_where_the_second_is_let_in(data_dir: Path) -
             await append(log, FrameMaker(2).term_start())
 
 
-def test_names_in_a_held_directory_are_looked_up_there(tmp_path: Path) -> None:
+def test_names_are_looked_up_in_the_open_directory(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     disk, held = Disk(), HeldDirectory(tmp_path / "here")
     disk.hold(held)
@@ -166,7 +166,7 @@ def test_name_whose_owner_has_changed_is_no_loss(tmp_path: Path) -> None:
         held.check()
 
 
-def test_name_that_cannot_be_looked_at_is_a_loss_that_says_why(tmp_path: Path) -> None:
+def test_unreadable_name_is_a_loss_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     held = HeldDirectory(tmp_path / "here")
     (tmp_path / "here").rmdir()

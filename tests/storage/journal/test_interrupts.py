@@ -94,7 +94,7 @@ def test_interrupt_at_any_line_of_the_loop(tmp_path: Path, soak: int) -> None:
 
 @pytest.mark.linux
 @pytest.mark.parametrize("path", ["thread", "loop"])
-def test_interrupt_in_a_callers_answer_keeps_no_answer_from_the_others(tmp_path: Path, path: WritePath) -> None:
+def test_interrupted_answer_does_not_stop_other_answers(tmp_path: Path, path: WritePath) -> None:
     loop = asyncio.new_event_loop()
     maker = FrameMaker(1)
 

@@ -212,7 +212,7 @@ def test_no_flip_in_an_index_is_believed() -> None:
 
 @given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=20), st.integers(0, 1))
 @settings(max_examples=25)
-def test_control_page_with_a_torn_slot_uses_the_other(tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int) -> None:
+def test_control_page_uses_the_untorn_slot(tmp_path_factory: pytest.TempPathFactory, ends: list[int], torn: int) -> None:
     path = tmp_path_factory.mktemp("control") / "control"
     ControlPage.create(Disk(), path, RECORD)
     records = [RECORD]

@@ -25,7 +25,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc has this limit")
-def test_read_faults_in_a_small_part_of_what_it_reads(tmp_path: Path) -> None:
+def test_read_faults_in_few_pages(tmp_path: Path) -> None:
     """The reader is a process of its own: a large block that was freed there before would hide what this is about."""
     reader = """
         import asyncio, resource, sys

@@ -112,7 +112,7 @@ def test_late_frames_are_noticed_at_once() -> None:
         assert machine.now_s < before_s + 0.5, "trials are seconds apart by now"
 
 
-def test_larger_frames_are_no_reason_to_try_all_the_time() -> None:
+def test_larger_frames_do_not_cause_constant_trials() -> None:
     machine = Machine(idle)
     machine.run(20.0)
     before = machine.frames["thread"]
@@ -129,7 +129,7 @@ def test_equal_paths_are_kept() -> None:
 
 
 @pytest.mark.parametrize("begin", range(0, 4000, 500))
-def test_trial_of_a_disk_whose_rate_drifts_is_confirmed(begin: int) -> None:
+def test_trial_on_a_drifting_disk_is_confirmed(begin: int) -> None:
     """As an idle machine, where the rate of a disk doubles and halves within a second."""
     machine = Machine(lambda path, number: idle(path, number) * (1.0 + 0.4 * math.sin((begin + number) / 200)))
     assert machine.run(6.0) > 0.98
@@ -137,7 +137,7 @@ def test_trial_of_a_disk_whose_rate_drifts_is_confirmed(begin: int) -> None:
 
 
 @pytest.mark.parametrize("begin", range(0, 200, 20))
-def test_moment_in_which_the_disk_is_slow_changes_nothing(begin: int) -> None:
+def test_short_slowness_of_the_disk_changes_nothing(begin: int) -> None:
     """As while zeros are written ahead: for a tenth of a second every two seconds both paths take five times as long."""
     machine = Machine(idle)
     machine.run(1.5)
@@ -157,7 +157,7 @@ def test_rare_frames_are_not_judged_by_old_ones() -> None:
     assert (choice.path, choice.changes) == ("loop", 0)
 
 
-def test_frames_for_the_thread_alone_begin_a_window_anew() -> None:
+def test_frames_for_the_thread_restart_the_window() -> None:
     choice = PathChoice()
     for number in range(1_000):
         choice.begun(number * 0.001)

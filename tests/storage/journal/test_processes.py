@@ -99,7 +99,7 @@ async def test_process_of_a_lower_term_is_fenced(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("always_by_loop")
 @pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
-async def test_stopped_process_with_a_frame_in_flight_is_waited_for(tmp_path: Path, ending: signal.Signals) -> None:
+async def test_successor_waits_for_a_suspended_writers_frame(tmp_path: Path, ending: signal.Signals) -> None:
     """It has the fence. If its successor did not wait, the frame could be acknowledged after the successor had looked for the end."""
     wait_s = 60.0
 
@@ -149,7 +149,7 @@ async def test_lock_names_the_process_that_has_it(tmp_path: Path) -> None:
         await backend.close()
 
 
-async def test_handle_past_the_lock_is_a_handle_like_any_other(tmp_path: Path) -> None:
+async def test_handle_after_the_lock_is_an_ordinary_handle(tmp_path: Path) -> None:
     """The fencing test's child does what a JournalBackend does: both produce the same log."""
     async with journal(tmp_path, segment=32 << 10) as log:
         await append(log, FrameMaker(1).data(("v", payload(1, 0))))

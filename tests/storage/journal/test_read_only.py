@@ -127,7 +127,7 @@ async def test_reader_reads_what_the_writer_reads(tmp_path: Path) -> None:
         reader.refresh()
 
 
-async def test_pages_reach_as_far_as_the_writers_and_say_the_same(tmp_path: Path) -> None:
+async def test_pages_equal_those_of_the_writer(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         await append_all(log, random_frames(random.Random(1), maker, 120))
@@ -328,7 +328,7 @@ async def test_segment_that_is_recycled_during_a_read(tmp_path: Path, after_read
         assert outcomes == {"truncated"}
 
 
-async def test_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path: Path) -> None:
+async def test_file_without_its_name_is_not_read(tmp_path: Path) -> None:
     """A file that is recycled right after it was opened is not mistaken for the segment, whatever it still holds."""
     path, disk = tmp_path / "0000000000000000.wal", StepDisk()
     for recycle in (
@@ -349,7 +349,7 @@ async def test_file_that_lost_its_name_after_it_was_opened_is_not_read(tmp_path:
     os.close(fd)
 
 
-async def test_damage_above_the_earliest_event_is_loud_and_below_it_truncated(tmp_path: Path) -> None:
+async def test_damage_below_the_earliest_event_is_truncated(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill(log, maker, 3)
@@ -392,7 +392,7 @@ async def test_missing_segment_is_an_error(tmp_path: Path) -> None:
         reader.close()
 
 
-async def test_reader_stops_at_the_durable_position_and_goes_on_with_the_next_writer(tmp_path: Path) -> None:
+async def test_reader_stops_at_the_durable_position(tmp_path: Path) -> None:
     """Above the durable position a killed writer may have left anything."""
 
     def _payloads(log: ReadOnlyJournalLog, term: int) -> dict[int, int]:

@@ -66,7 +66,7 @@ async def test_index_is_not_stored_after_its_segment_went(tmp_path: Path) -> Non
     assert len(list(folder(tmp_path).glob("*.idx"))) == 1, "that of the segment that is left"
 
 
-async def test_index_that_a_reader_computed_is_not_stored_after_its_segment_went(tmp_path: Path) -> None:
+async def test_computed_index_of_a_removed_segment_is_dropped(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 1)
@@ -83,7 +83,7 @@ async def test_index_that_a_reader_computed_is_not_stored_after_its_segment_went
         assert not indices_without_segment(tmp_path)
 
 
-async def test_fenced_writer_stores_no_index_of_a_removed_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fenced_writer_stores_no_index_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer stores neither the rest of its segment's index nor all of it: the next writer has truncated that segment meanwhile."""
     monkeypatch.setattr(index_keeper, "PART_FRAMES", 1)
     disk = HeldDisk(".idx")
@@ -105,7 +105,7 @@ async def test_fenced_writer_stores_no_index_of_a_removed_segment(tmp_path: Path
     await backend.close()
 
 
-async def test_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -> None:
+async def test_segment_with_a_reader_is_not_recycled(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     async with journal(tmp_path, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker, 1)
@@ -123,7 +123,7 @@ async def test_segment_that_is_being_read_is_not_written_again(tmp_path: Path) -
             os.close(fd)
 
 
-async def test_readers_during_a_truncation_get_right_frames_or_truncated(tmp_path: Path) -> None:
+async def test_readers_during_a_truncation_are_exact(tmp_path: Path) -> None:
     """Readers read at the start of the log while it moves: they get the frames written there, or TruncatedError."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -229,7 +229,7 @@ async def test_closing_waits_for_calls_in_flight(tmp_path: Path) -> None:
         assert await log.load_state(positions[-1]) == b"blob"
 
 
-def test_log_that_is_abandoned_during_a_truncation_is_recovered(tmp_path: Path) -> None:
+def test_abandoned_truncation_is_recovered(tmp_path: Path) -> None:
     disk = RemovalDisk()
     maker = FrameMaker(1)
     frames = [maker.data(("v", b"%d" % number + bytes(3_000))) for number in range(40)]

@@ -56,7 +56,7 @@ async def test_refusals_that_cross_leave_no_gap(tmp_path: Path) -> None:
         assert [frame.view.header.sequence for frame in await read_all(log)] == [0, 1]
 
 
-async def test_page_of_a_newer_version_fails_appends_and_does_not_silence_the_writer(tmp_path: Path) -> None:
+async def test_newer_page_fails_appends_but_not_the_writer(tmp_path: Path) -> None:
     """A newer version of the package took over the log: every waiting append fails."""
     maker = FrameMaker(1)
     async with journal(tmp_path) as log:

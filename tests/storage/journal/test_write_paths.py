@@ -35,7 +35,7 @@ async def frozen_append(log, disk: FaultyDisk, frame) -> asyncio.Future[int]:  #
 
 
 @by_loop
-async def test_every_frame_but_the_first_goes_from_the_loop(tmp_path: Path) -> None:
+async def test_frames_after_the_first_go_from_the_loop(tmp_path: Path) -> None:
     maker = FrameMaker(1)
     frames = [maker.data(("v", os.urandom(size))) for size in (1, 500, 5_000, 200_000, 50, 1 << 20)]
     async with journal(tmp_path, segment=4 << 20, write_path="loop") as log:
@@ -49,7 +49,7 @@ async def test_every_frame_but_the_first_goes_from_the_loop(tmp_path: Path) -> N
 
 
 @by_loop
-async def test_first_frame_after_a_pause_is_the_turn_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_frame_after_a_pause_lets_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes through the thread in any case, so the next one goes from the loop."""
     maker = FrameMaker(1)
     monkeypatch.setattr(loop_path, "YIELD_S", 0.0)
@@ -155,7 +155,7 @@ async def test_thread_finishes_what_the_loop_does_not(tmp_path: Path) -> None:
 
 
 @by_loop
-async def test_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -> None:
+async def test_frame_may_complete_before_the_loop_continues(tmp_path: Path) -> None:
     """The thread, which may wait for a completion anyway, may run before the loop does after a submission."""
 
     class SlowLoopDisk(Disk):
@@ -201,7 +201,7 @@ async def test_frame_can_be_complete_before_the_loop_goes_on(tmp_path: Path) -> 
 
 
 @by_loop
-async def test_call_that_needs_the_fence_waits_no_longer_than_the_thread(tmp_path: Path) -> None:
+async def test_fence_call_waits_no_longer_than_the_thread(tmp_path: Path) -> None:
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, disk=disk, write_path="loop") as log:
         first = await append(log, maker.data(("v", b"first")))
@@ -253,7 +253,7 @@ def test_loop_that_ends_with_a_frame_in_flight(tmp_path: Path) -> None:
 
 
 @by_loop
-async def test_writer_of_a_higher_term_waits_for_the_frame_in_flight(tmp_path: Path) -> None:
+async def test_higher_term_waits_for_the_frame_in_flight(tmp_path: Path) -> None:
     """So no frame of the old writer follows the first one of the new."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     backend = JournalBackend(tmp_path, disk=disk, write_path="loop")
@@ -299,7 +299,7 @@ async def test_loop_alone_is_refused_where_it_cannot_write(tmp_path: Path) -> No
 
 
 @by_loop
-async def test_thread_that_waits_for_the_fence_gets_it_under_load(tmp_path: Path) -> None:
+async def test_waiting_thread_gets_the_fence_under_load(tmp_path: Path) -> None:
     """The loop takes the fence again a moment after it has let go of it, but not if anybody waits."""
     maker = FrameMaker(1)
     async with asyncio.timeout(WAIT_S), journal(tmp_path, segment=4 << 20, write_path="loop") as log:
@@ -358,7 +358,7 @@ def test_unknown_write_path_is_refused(tmp_path: Path) -> None:
 
 
 @by_loop
-async def test_child_forked_with_a_frame_in_flight_has_no_part_in_it(tmp_path: Path) -> None:
+async def test_forked_child_spares_the_frame_in_flight(tmp_path: Path) -> None:
     """The child lets go of what it inherited. The loop of the parent finishes that frame and writes the next ones."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     backend = JournalBackend(tmp_path, disk=disk, write_path="loop")

@@ -85,7 +85,7 @@ class KVConformance:
                     await call
         assert await contents(kv) == {}
 
-    async def test_str_is_no_list_of_keys_and_a_list_no_mapping(self, kv: KVBase) -> None:
+    async def test_keys_are_a_list_and_values_a_mapping(self, kv: KVBase) -> None:
         no_mapping: Any = ["a"]
         for call in (kv.multi_load("ab"), kv.multi_remove("ab"), kv.multi_save_and_remove({}, "ab"), kv.multi_save(no_mapping)):
             with pytest.raises(TypeError):
@@ -357,7 +357,7 @@ class KVConformance:
         assert kv.statistics().watches == 0
         await watch.close()
 
-    async def test_closing_a_watch_releases_it_and_ends_its_reader(self, kv: KVBase) -> None:
+    async def test_closed_watch_ends_its_reader(self, kv: KVBase) -> None:
         watch = await kv.watch("a")
         assert kv.statistics().watches == 1
         reader = asyncio.ensure_future(_drain(watch))

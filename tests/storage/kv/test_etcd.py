@@ -43,7 +43,7 @@ async def kv(etcd_address: str) -> AsyncIterator[EtcdKV]:
         yield kv
 
 
-async def test_prefix_larger_than_a_grpc_message_is_loaded_at_one_revision(kv: EtcdKV) -> None:
+async def test_large_prefix_is_loaded_at_one_revision(kv: EtcdKV) -> None:
     values = {f"k{number:03}": f"{number}" * (300_000 // len(str(number))) for number in range(40)}
     for key, value in values.items():
         await kv.save(key, value)
@@ -77,7 +77,7 @@ async def test_pages_of_a_prefix_are_of_one_moment(kv: EtcdKV) -> None:
     assert count > 1
 
 
-async def test_request_that_is_too_large_says_so_and_changes_nothing(kv: EtcdKV) -> None:
+async def test_too_large_request_changes_nothing(kv: EtcdKV) -> None:
     await kv.save("a", "before")
     for size in (1_600_000, 3_000_000):
         with pytest.raises(InvalidArgumentError, match=r"1\.5 MiB.*nothing was changed"):
@@ -85,7 +85,7 @@ async def test_request_that_is_too_large_says_so_and_changes_nothing(kv: EtcdKV)
     assert await kv.load_with_prefix("") == (["a"], ["before"])
 
 
-async def test_long_value_is_swapped_although_both_do_not_fit_into_one_request(kv: EtcdKV) -> None:
+async def test_long_value_is_swapped_in_two_requests(kv: EtcdKV) -> None:
     one, two = "1" * 1_200_000, "2" * 1_200_000
     await kv.save("a", one)
     assert not await kv.compare_and_swap("a", two, one)
@@ -101,7 +101,7 @@ async def test_long_values_are_swapped_by_one_of_many(kv: EtcdKV) -> None:
     assert (await kv.load("a")).startswith(str(won.index(True)))
 
 
-async def test_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: object) -> None:
+async def test_smaller_limit_of_the_server_is_typed(etcd_binary: object) -> None:
     from tests.servers.etcd import EtcdServer
 
     server = EtcdServer(options=["--max-txn-ops", "10"])
@@ -115,7 +115,7 @@ async def test_smaller_bound_of_the_server_is_a_typed_error_too(etcd_binary: obj
         server.close()
 
 
-async def test_bytes_of_another_program_that_are_no_text_are_an_error(kv: EtcdKV) -> None:
+async def test_foreign_bytes_without_text_are_an_error(kv: EtcdKV) -> None:
     put = rpc.PutRequest(key=kv.calls.full_key("a") + b"\xff", value=b"\xfe")
     await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "a foreign write")
     with pytest.raises(CorruptionError, match="not UTF-8"):
@@ -124,7 +124,7 @@ async def test_bytes_of_another_program_that_are_no_text_are_an_error(kv: EtcdKV
     assert await kv.load_with_prefix("") == ([], [])
 
 
-async def test_etcd_that_is_not_there_is_named_with_what_was_tried() -> None:
+async def test_missing_etcd_is_reported_with_its_addresses() -> None:
     from tests.servers.process import free_ports
 
     one, two = free_ports(2)

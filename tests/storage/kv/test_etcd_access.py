@@ -123,7 +123,7 @@ async def test_users_may_do_what_their_roles_allow(guarded: EtcdServer, data_dir
         await log.raw_append(Message("orders", b"1"))
 
 
-async def test_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdServer) -> None:
+async def test_expired_token_is_renewed_by_its_call(guarded: EtcdServer) -> None:
     """A restart forgets all tokens, as their expiry does: reads, writes, sessions and watches continue."""
     async with (
         await EtcdKV.open([guarded.address], root_path="ours", user=("app", "app-password"), timeout_s=30) as kv,
@@ -148,7 +148,7 @@ async def test_expired_token_is_renewed_by_the_call_that_meets_it(guarded: EtcdS
             assert (await anext(watch)).value == "3"
 
 
-async def test_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) -> None:
+async def test_unused_token_is_renewed(guarded: EtcdServer) -> None:
     async def is_refused(address: str, token: str) -> bool:
         try:
             await etcd_admin.call(address, "kv/range", token=token, key=etcd_admin.text("ours/a"))
@@ -170,7 +170,7 @@ async def test_token_that_was_not_used_for_long_is_renewed(guarded: EtcdServer) 
         assert await kv.calls.connection.token() != first
 
 
-async def test_password_for_an_etcd_without_users_is_no_harm(etcd_address: str) -> None:
+async def test_password_without_users_in_etcd_is_accepted(etcd_address: str) -> None:
     async with await EtcdKV.open([etcd_address], root_path="wal-test-users", user=("app", "app-password")) as kv:
         await kv.save("a", "1")
         await kv.remove("a")

@@ -14,7 +14,7 @@ from wal.storage.kv.etcd import EtcdKV
 pytestmark = pytest.mark.one_loop  # each test kills or freezes a server
 
 
-async def test_members_fail_in_turn_and_nothing_is_lost_or_seen_twice(etcd_binary: Path, soak: int) -> None:
+async def test_failing_members_lose_and_repeat_nothing(etcd_binary: Path, soak: int) -> None:
     def fail_for(member: EtcdServer, writer: Writer, loop: asyncio.AbstractEventLoop) -> None:
         """Kills a member until the others have taken twenty writes; then the member comes back, and catches up while it is asked."""
         member.kill()

@@ -114,7 +114,7 @@ def check(events: list[WatchEvent], writer: Writer) -> None:
     assert ordered == writer.acknowledged
 
 
-async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServer, kv: EtcdKV, soak: int) -> None:
+async def test_busy_watch_is_exact_over_kills(server: EtcdServer, kv: EtcdKV, soak: int) -> None:
     async with await kv.watch_with_prefix("", buffer_max=1 << 20) as watch:
         writer = Writer(kv)
         for _ in range(3 * soak):
@@ -130,7 +130,7 @@ async def test_kill_9_loses_and_repeats_nothing_of_a_busy_watch(server: EtcdServ
     assert set((await kv.load_with_prefix("k/"))[1]) <= {str(number) for number in writer.acknowledged + writer.unknown}
 
 
-async def test_idle_watch_sees_what_was_written_while_its_connection_was_cut(server: EtcdServer, kv: EtcdKV) -> None:
+async def test_idle_watch_gets_events_of_its_outage(server: EtcdServer, kv: EtcdKV) -> None:
     """The watch has seen no event yet: it continues at its own start, not at the revision that the store names when it comes back."""
     async with await kv.watch_with_prefix("k/") as watch:
         await asyncio.to_thread(server.kill)
@@ -145,7 +145,7 @@ async def test_idle_watch_sees_what_was_written_while_its_connection_was_cut(ser
         assert [event.value for event in await collect(watch, "k/last")] == [str(number) for number in range(1, 20)]
 
 
-async def test_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: EtcdServer, kv: EtcdKV) -> None:
+async def test_frozen_etcd_ends_calls_at_their_deadline(server: EtcdServer, kv: EtcdKV) -> None:
     async with (
         await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty,
         await hasty.watch_with_prefix("") as watch,
@@ -168,7 +168,7 @@ async def test_frozen_etcd_ends_calls_at_their_deadline_and_goes_on(server: Etcd
         assert values in (["1"], ["1", "2"])
 
 
-async def test_write_that_was_never_sent_is_not_called_unknown(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+async def test_unsent_write_has_a_known_outcome(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     server, kv = new_server, new_kv
     async with await EtcdKV.open([server.address], root_path=kv.root_path, timeout_s=30) as hasty:
         hasty.calls.connection.timeout_s = 0.5
@@ -285,7 +285,7 @@ async def test_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *
                 assert (await anext(again)).value == "new"
 
 
-async def test_leader_is_told_of_a_backup_that_lacks_what_it_has_saved(new_server: EtcdServer, new_kv: EtcdKV) -> None:
+async def test_leader_notices_a_backup_without_its_changes(new_server: EtcdServer, new_kv: EtcdKV) -> None:
     """The leader's key and its lease are in the backup: it leads there too. A new LedKV goes on with what is there."""
     server, kv = new_server, new_kv
     backup = server.folder / "backup"
@@ -431,7 +431,7 @@ async def test_closing_while_etcd_is_away_ends(new_server: EtcdServer, how: str)
         await anext(watch)
 
 
-async def test_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServer, data_dir: Path) -> None:
+async def test_open_log_outlives_kills_of_its_metadata(new_server: EtcdServer, data_dir: Path) -> None:
     async def made(log: WALAccesser, name: str) -> None:
         """Makes a first append, which waits for the metadata; the first call may meet a connection that is not known to be dead yet."""
         try:
@@ -459,7 +459,7 @@ async def test_open_log_goes_on_over_kill_9_of_its_metadata(new_server: EtcdServ
             pass
 
 
-async def test_call_that_meets_the_close_is_answered_never_cancelled(new_server: EtcdServer) -> None:
+async def test_call_during_the_close_gets_an_answer(new_server: EtcdServer) -> None:
     """A caller that was not cancelled must not get CancelledError; a long value is compared by two requests."""
     old, new = "x" * 100_000, "y" * 100_000
     root, outcomes = new_root(), set()

@@ -48,7 +48,7 @@ async def contents(kv: EtcdKV) -> dict[str, str]:
     return dict(zip(*await kv.load_with_prefix(""), strict=True))
 
 
-async def test_earlier_root_stays_as_it_is_until_its_writer_upgrades_it(kv: EtcdKV) -> None:
+async def test_earlier_root_stays_until_its_writer_upgrades(kv: EtcdKV) -> None:
     assert await contents(kv) == OLD
     await kv.save("new", "1")
     assert await kv.compare_and_swap("b", "17", "18")
@@ -100,7 +100,7 @@ async def test_damaged_record_is_an_error_for_every_reader(kv: EtcdKV, etcd_addr
         await contents(kv)
 
 
-async def test_only_the_leader_upgrades_and_its_record_is_read_by_candidates(kv: EtcdKV) -> None:
+async def test_leader_alone_upgrades_readably_for_candidates(kv: EtcdKV) -> None:
     async def call_put_bare(kv: EtcdKV) -> None:
         put = rpc.PutRequest(key=kv.calls.full_key("bare"), value=b"1")
         await kv.calls.transact([], [rpc.RequestOp(request_put=put)], "an earlier version's save")
@@ -123,7 +123,7 @@ async def test_only_the_leader_upgrades_and_its_record_is_read_by_candidates(kv:
             await led.upgrade()
 
 
-async def test_record_of_a_cluster_is_bare_and_has_its_own_checksum(kv: EtcdKV, etcd_address: str) -> None:
+async def test_cluster_record_has_its_own_checksum(kv: EtcdKV, etcd_address: str) -> None:
     await kv.upgrade()
     await kv.remove(LOG_KEY)
     record = ClusterRecord("pulsar://host:6650/a/b", {}, 1 << 20, CHECKED_RECORDS)

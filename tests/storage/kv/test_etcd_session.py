@@ -33,7 +33,7 @@ def server(etcd_binary: Path) -> Iterator[EtcdServer]:
 # -- sessions
 
 
-async def test_session_outlives_its_ttl_and_takes_its_keys_with_it(kv: EtcdKV, etcd_address: str) -> None:
+async def test_session_end_deletes_its_keys(kv: EtcdKV, etcd_address: str) -> None:
     async with await kv.session(ttl_s=3) as session:
         await session.save("nodes/a", "here")
         async with asyncio.timeout(WAIT_S):
@@ -96,7 +96,7 @@ async def test_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address
         assert isinstance(session.error, errors.SessionLostError)
 
 
-async def test_owner_is_told_before_anybody_else_can_see_the_lease_expire(server: EtcdServer) -> None:
+async def test_owner_learns_of_expiry_before_others(server: EtcdServer) -> None:
     """Freezes etcd, so that no renewal comes through, until the owner knows: the lease must still be there."""
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv:
         session = await kv.session(ttl_s=3)
@@ -126,7 +126,7 @@ async def test_session_survives_a_restart_within_its_ttl(server: EtcdServer) -> 
         assert await kv.load("a") == "mine"
 
 
-async def test_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdKV) -> None:
+async def test_suspended_machine_loses_its_session(kv: EtcdKV) -> None:
     """A machine slept: no timer of the loop has run, and `alive` must not return True."""
     now = 1000.0
     session = await EtcdSession.open(kv.calls, ttl_s=60, on_end=lambda _: None, clock=lambda: now)
@@ -140,7 +140,7 @@ async def test_machine_that_slept_loses_the_session_at_the_next_look(kv: EtcdKV)
     await session.close()
 
 
-async def test_guard_gives_results_and_errors_and_cancels_with_its_caller(kv: EtcdKV) -> None:
+async def test_guard_returns_raises_and_cancels(kv: EtcdKV) -> None:
     async def fail() -> None:
         raise ValueError("its own")
 
@@ -232,7 +232,7 @@ async def test_leader_that_lost_its_lease_can_change_nothing(kv: EtcdKV, etcd_ad
         assert (await election.leader()) == leader
 
 
-async def test_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
+async def test_candidate_that_resigns_leaves_the_queue(kv: EtcdKV, etcd_address: str) -> None:
     election = EtcdElection(kv, "coordinator")
     async with await kv.session(ttl_s=60) as one, await kv.session(ttl_s=60) as two, await kv.session(ttl_s=6) as three:
         leadership = await election.campaign("leader", one)
@@ -266,7 +266,7 @@ async def test_candidate_that_gives_up_or_loses_its_session_leaves_the_queue(kv:
         assert await election.leader() is None
 
 
-async def test_observers_see_each_leader_and_end_at_the_latest(kv: EtcdKV) -> None:
+async def test_observers_get_each_leader(kv: EtcdKV) -> None:
     election = EtcdElection(kv, "coordinator")
     seen: list[str | None] = []
     changed = asyncio.Event()
@@ -296,7 +296,7 @@ async def test_observers_see_each_leader_and_end_at_the_latest(kv: EtcdKV) -> No
         await observer
 
 
-async def test_over_kill_9_and_freezes_at_most_one_believes_that_it_leads(server: EtcdServer, soak: int) -> None:
+async def test_leadership_is_exclusive_over_kills_and_freezes(server: EtcdServer, soak: int) -> None:
     """Three candidates write as the leader while they believe that they lead; the writes that etcd took have ascending tokens."""
     wins: list[int] = []
 
@@ -370,7 +370,7 @@ async def test_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> N
             await session.close()
 
 
-async def test_candidate_that_gives_up_while_etcd_does_not_answer_leaves_none(server: EtcdServer) -> None:
+async def test_candidate_that_resigns_in_an_outage_leaves_nothing(server: EtcdServer) -> None:
     root = new_root()
     async with (
         await EtcdKV.open([server.address], root_path=root, timeout_s=5) as kv,

@@ -60,7 +60,7 @@ def test_field_numbers_are_those_of_etcd() -> None:
     assert rpc_pb2.DESCRIPTOR.package == "wal.kv.etcd"
 
 
-def test_generated_code_is_of_the_proto_that_lies_beside_it() -> None:
+def test_generated_code_matches_its_proto() -> None:
     proto = (Path(rpc_pb2.__file__).parent / "rpc.proto").read_text()
     assert set(re.findall(r"^message (\w+)", proto, re.MULTILINE)) == set(rpc_pb2.DESCRIPTOR.message_types_by_name)
     fields = re.findall(r"^ +(?:repeated )?\w+ (\w+) = (\d+);", proto, re.MULTILINE)
@@ -76,7 +76,7 @@ def test_range_holds_exactly_the_keys_of_its_prefix(prefix: str, key: str) -> No
 
 
 @given(st.integers(1, 10_000), st.integers(0, 1 << 31))
-def test_pages_are_of_a_bounded_size_and_never_empty(keys: int, size: int) -> None:
+def test_pages_are_bounded_and_never_empty(keys: int, size: int) -> None:
     limit = page_limit(keys, size)
     assert 1 <= limit <= 8192
     assert limit == 1 or limit * size <= PAGE_BYTES * keys
@@ -129,9 +129,7 @@ def event(revision: int, key: str) -> WatchEvent:
     cuts=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1),
     start=st.integers(1, 5),
 )
-def test_watch_over_broken_streams_gives_each_event_once_and_revisions_whole(
-    sizes: list[int], cuts: list[tuple[int, bool]], start: int
-) -> None:
+def test_watch_over_broken_streams_is_exact(sizes: list[int], cuts: list[tuple[int, bool]], start: int) -> None:
     """The model is a store with `sizes[n]` events in revision n+1, and streams that deliver some events and then may break."""
     store = [event(revision, f"{index}") for revision, size in enumerate(sizes, 1) for index in range(size)]
     position, given_out = WatchPosition(start), []

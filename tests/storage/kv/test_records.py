@@ -48,7 +48,7 @@ def made(path: Path, *, version: int = FORMAT_VERSION) -> bytes:
     return path.read_bytes()
 
 
-def test_flipped_bit_of_the_file_is_an_error_or_harmless(path: Path) -> None:
+def test_flipped_bit_in_the_file_is_found(path: Path) -> None:
     def flips(data: bytes) -> Iterator[bytes]:
         """Yields copies with one flipped bit each: of every byte of the file's header, and of a spread of all others."""
         for at in [*range(100), *range(100, len(data), 19)]:
@@ -77,7 +77,7 @@ def test_flipped_bit_of_the_file_is_an_error_or_harmless(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [3, 19, 21, 30, 63, 71, 4_080])
-def test_damaged_file_is_a_corruption_error_wherever_it_is(path: Path, at: int) -> None:
+def test_damaged_file_is_a_corruption_error(path: Path, at: int) -> None:
     data = made(path)
     path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
     with pytest.raises(CorruptionError, match="restore") as caught:
@@ -112,7 +112,7 @@ async def read(path: Path) -> None:
         assert await kv.load("pchannels/p0") == CONTENT["pchannels/p0"]
 
 
-def test_file_without_checksums_gets_them_at_once_or_not_at_all(path: Path) -> None:
+def test_old_file_gets_all_checksums_or_none(path: Path) -> None:
     async def upgraded_in_vain(path: Path) -> None:
         async with await SqliteKV.open(path) as kv:
             outcomes = await asyncio.gather(kv.upgrade(), kv.save("a", "1"), return_exceptions=True)
@@ -154,7 +154,7 @@ def test_record_that_is_no_text_is_damage(path: Path) -> None:
         asyncio.run(opened(path))
 
 
-def test_flipped_bit_of_the_write_ahead_file_never_hides_what_was_synced(path: Path) -> None:
+def test_flipped_bit_in_the_log_hides_no_sync(path: Path) -> None:
     async def killed(path: Path, copy: Path) -> None:
         """Saves one transaction after the other, and copies the files as a killed process would leave them."""
         async with await SqliteKV.open(path) as kv:

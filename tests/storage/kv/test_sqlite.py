@@ -61,7 +61,7 @@ async def test_saved_values_are_there_after_reopening(path: Path) -> None:
     assert files(path.parent) == [f"{path.name}-reserve", path.name]
 
 
-def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_there(path: Path) -> None:
+def test_multi_operations_are_whole_over_kills(path: Path) -> None:
     async def write(path: Path, first: int) -> None:
         """Saves each number on all KEYS by one multi_save, while other saves keep the thread's groups full, and prints it when
         acknowledged.
@@ -101,7 +101,7 @@ def test_kill_9_leaves_every_multi_operation_whole_and_every_acknowledged_one_th
         number = found + 1
 
 
-async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: Path) -> None:
+async def test_failing_statement_undoes_only_its_operation(path: Path) -> None:
     async def refuse_poison(path: Path) -> None:
         """Makes sqlite itself fail at the statement that saves the value `poison`."""
         await (await SqliteKV.open(path)).close()
@@ -134,7 +134,7 @@ async def test_failing_statement_undoes_its_operation_and_harms_no_other(path: P
         assert kv.statistics().revision == events[-1].revision == 1 + len(good)
 
 
-async def test_without_room_nothing_is_written_and_the_kv_goes_on(path: Path) -> None:
+async def test_full_disk_writes_nothing_and_the_kv_continues(path: Path) -> None:
     async with await SqliteKV.open(path, bytes_max=200_000) as kv:
         await kv.multi_save({"a": "1", "b": "1"})
         answers: Any = await asyncio.gather(
@@ -315,7 +315,7 @@ async def test_kv_dropped_unclosed_warns_and_releases_the_file(path: Path) -> No
         assert await kv.load("a") == "1"
 
 
-def test_another_loop_is_refused_and_a_dead_loop_frees_the_file(path: Path) -> None:
+def test_other_loop_is_refused_until_the_first_ends(path: Path) -> None:
     async def leave_open() -> SqliteKV:
         kv = await SqliteKV.open(path)
         await kv.save("a", "1")

@@ -40,7 +40,7 @@ async def test_records_change_for_ever_on_a_full_disk(disk: Path) -> None:
         assert await kv.load("term") == str(CHANGES)
 
 
-async def test_openings_on_a_full_disk_use_up_no_room(disk: Path) -> None:
+async def test_openings_on_a_full_disk_need_no_room(disk: Path) -> None:
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
         await kv.save("term", "0")
@@ -51,7 +51,7 @@ async def test_openings_on_a_full_disk_use_up_no_room(disk: Path) -> None:
             assert await kv.compare_and_swap("term", str(number), str(number + 1))
 
 
-async def test_save_without_room_is_refused_whole_and_leaves_room_for_changes(disk: Path) -> None:
+async def test_save_on_a_full_disk_is_refused_whole(disk: Path) -> None:
     """New records make the file grow until the reserve is too small to fold it: then they are refused."""
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
@@ -80,7 +80,7 @@ async def test_large_record_is_refused_whole(disk: Path) -> None:
         assert await kv.load_with_prefix("") == (["term"], ["1"])
 
 
-async def test_file_without_a_reserve_gets_one_when_there_is_room(disk: Path) -> None:
+async def test_missing_reserve_is_created_when_there_is_room(disk: Path) -> None:
     path = disk / "kv.sqlite3"
     async with await SqliteKV.open(path) as kv:
         await kv.save("term", "0")

@@ -26,9 +26,7 @@ async def test_tls_and_a_token(pulsar_process: PulsarServer, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("token", "says"), [(None, "wants a token.*pulsar_token"), ("not.a.token", "does not accept the token")])
-async def test_error_for_a_missing_or_wrong_token_names_it(
-    pulsar_process: PulsarServer, tmp_path: Path, token: str | None, says: str
-) -> None:
+async def test_error_for_a_bad_token_names_it(pulsar_process: PulsarServer, tmp_path: Path, token: str | None, says: str) -> None:
     location, settings = location_of(new_namespace(own(pulsar_process)), tmp_path / "kv")
     with pytest.raises(InvalidArgumentError, match=says) as caught:
         await open_wal(location, **{**settings, "pulsar_token": token})

@@ -51,7 +51,7 @@ async def test_subscriptions_that_expire(address: PulsarAddress) -> None:
         await opens(address)
 
 
-async def test_topics_that_are_deleted_when_their_readers_have_caught_up(address: PulsarAddress) -> None:
+async def test_deleted_topics_after_reading_are_reported(address: PulsarAddress) -> None:
     policies = {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
         "maxInactiveDurationSeconds": 60,
@@ -72,7 +72,7 @@ async def test_deduplication_is_switched_off_for_the_log_alone(address: PulsarAd
     assert admin(address, "GET", f"namespaces/{address.path}/deduplication") == b"true"
 
 
-async def test_log_is_not_created_again_over_one_that_the_metadata_does_not_know(address: PulsarAddress, tmp_path: Path) -> None:
+async def test_unknown_log_is_not_overwritten(address: PulsarAddress, tmp_path: Path) -> None:
     location, settings = location_of(address, tmp_path / "one")
     async with open_wal(location, **settings) as log:
         await log.raw_append(Message("v", b"1"))

@@ -101,7 +101,7 @@ def run_together(script: str, server: PulsarAddress, tmp_path: Path, *, processe
 
 
 @pytest.mark.one_loop
-def test_process_can_exit_right_after_it_closed_its_logs(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
+def test_process_exits_right_after_its_close(pulsar_server: PulsarAddress, tmp_path: Path) -> None:
     ended = run_together(CLOSED, pulsar_server, tmp_path, processes=TOGETHER)
     assert ended == [(STATUS, "", "")] * TOGETHER
 

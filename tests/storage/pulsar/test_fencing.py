@@ -257,9 +257,7 @@ async def test_of_concurrent_claims_the_highest_term_wins(address: PulsarAddress
 
 
 @pytest.mark.parametrize("when", ["before the mark", "after the mark"])
-async def test_takeover_fences_again_when_a_late_fence_from_a_lower_term_evicts_it(
-    address: PulsarAddress, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+async def test_late_fence_of_a_lower_term_is_answered(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """A writer of a lower term claims the log before the takeover and fences after it. The takeover has the higher term and succeeds."""
     backend = PulsarBackend(address, MemoryKV())
     client = raw_client(address)

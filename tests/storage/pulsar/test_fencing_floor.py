@@ -59,7 +59,7 @@ def test_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.Da
             search.frame(item.term, item.sequence, at)
 
 
-def test_row_longer_than_the_window_is_enough_and_a_shorter_one_is_not() -> None:
+def test_row_must_be_longer_than_the_window() -> None:
     search = FloorSearch(window=4, term=1)
     for sequence in range(7, 11):
         search.frame(1, sequence, sequence)
@@ -74,7 +74,7 @@ def test_gap_is_loud(term: int, sequence: int) -> None:
         FencingFloor(3, 4).takes(term, sequence, 1 << 64)
 
 
-def test_first_frame_of_a_term_names_the_last_frame_before_it() -> None:
+def test_term_start_names_the_last_frame_before() -> None:
     floor = FencingFloor(3, 4)
     floor.mark(7)
     assert floor.takes(7, 0, 9)

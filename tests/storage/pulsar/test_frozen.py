@@ -29,9 +29,7 @@ async def sequences(log: PChannelLog) -> list[tuple[int, int, int]]:
     return [(frame.position, frame.view.header.term, frame.view.header.sequence) for frame in await read_all(log)]
 
 
-async def test_unanswered_frames_are_sent_again_only_if_the_topic_does_not_hold_them(
-    pulsar_process: PulsarServer, impatient: None, soak: int
-) -> None:
+async def test_unanswered_frames_are_looked_up_before_resending(pulsar_process: PulsarServer, impatient: None, soak: int) -> None:
     address, kv = new_namespace(own(pulsar_process)), MemoryKV()
     backend = PulsarBackend(address, kv)
     try:
@@ -61,9 +59,7 @@ async def test_unanswered_frames_are_sent_again_only_if_the_topic_does_not_hold_
         await backend.close()
 
 
-async def test_after_too_long_an_outage_the_outcome_is_unknown(
-    pulsar_process: PulsarServer, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_outage_has_an_unknown_outcome(pulsar_process: PulsarServer, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outage, "limit_s", 1.0)
     address, kv = new_namespace(own(pulsar_process)), MemoryKV()
     backend = PulsarBackend(address, kv)

@@ -79,7 +79,7 @@ def ignored(position: int, error: BaseException | None) -> None:
     """An answer that no caller reads."""
 
 
-def test_frames_are_sent_in_order_up_to_the_window() -> None:
+def test_frames_are_sent_in_order_within_the_window() -> None:
     maker, flights = FrameMaker(1), FramesInFlight("t", 0)
     for _ in range(FRAMES_IN_FLIGHT + 2):
         flights.add(maker.data(("v", b"x")), ignored, refused=None)
@@ -110,7 +110,7 @@ def test_no_frame_is_sent_after_a_gap() -> None:
     assert flights.take() is None
 
 
-def test_frames_that_were_read_in_the_topic_are_not_sent_again() -> None:
+def test_frames_found_in_the_topic_are_not_resent() -> None:
     maker, flights = FrameMaker(1), FramesInFlight("t", 0)
     for _ in range(4):
         flights.add(maker.data(("v", b"x")), ignored, refused=None)

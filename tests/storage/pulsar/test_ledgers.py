@@ -62,7 +62,7 @@ def test_drop_below_forgets_whole_ledgers_but_the_last(shape: list[tuple[int, in
     assert table.first_at(0) == (kept[0] if kept else None)
 
 
-def test_entry_of_a_new_ledger_fills_the_one_before() -> None:
+def test_new_ledger_completes_the_one_before() -> None:
     table = LedgerTable([])
     assert not table.added(position_of(5, 0), 100)
     assert not table.added(position_of(5, 1), 50)

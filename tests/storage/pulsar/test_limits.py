@@ -55,13 +55,13 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admin, "message_bytes_max", lambda self: None)
 
 
-async def test_settings_that_do_not_fit_are_refused_at_opening(narrow: PulsarServer, tmp_path: Path) -> None:
+async def test_unfit_settings_are_refused_at_opening(narrow: PulsarServer, tmp_path: Path) -> None:
     location, settings = location_of(new_namespace(own(narrow)), tmp_path / "kv")
     with pytest.raises(InvalidArgumentError, match=r"raise maxMessageSize on the broker \(it is 1048576\), or lower.*txn_bytes_max"):
         await open_wal(location, **settings)
 
 
-async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarServer, tmp_path: Path) -> None:
+async def test_fitting_settings_work_up_to_their_limits(narrow: PulsarServer, tmp_path: Path) -> None:
     small: dict[str, Any] = {"txn_bytes_max": 400_000, "message_bytes_max": 300_000}
     location, settings = location_of(new_namespace(own(narrow)), tmp_path / "kv")
     sizes = [300_000 - 1_000] * 12
@@ -78,7 +78,7 @@ async def test_settings_that_fit_can_be_used_up_to_their_limits(narrow: PulsarSe
 
 
 @pytest.mark.soak("it needs a broker with a lowered limit; the other tests take the answer of the admin REST by default")
-async def test_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
+async def test_hidden_limit_is_found_by_trying(narrow: PulsarServer, silent: None) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.start()
@@ -88,10 +88,8 @@ async def test_limit_that_the_admin_rest_does_not_tell_is_found_by_trying(narrow
         await backend.close()
 
 
-@pytest.mark.soak("it needs a broker with a lowered limit; test_frame_that_is_refused_for_its_size_leaves_no_gap shows it by default")
-async def test_frame_that_the_client_refuses_ends_the_log_without_a_gap(
-    narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.soak("it needs a broker with a lowered limit; test_frame_refused_for_size_leaves_no_gap shows it by default")
+async def test_frame_refused_by_the_client_leaves_no_gap(narrow: PulsarServer, silent: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is unknown: frames before the refused one are written, none after it, and the log opens again."""
     monkeypatch.setattr(PulsarConnection, "largest_message", lambda self, topic, bytes_max: None)
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
@@ -119,7 +117,7 @@ async def test_frame_that_the_client_refuses_ends_the_log_without_a_gap(
         await backend.close()
 
 
-async def test_frame_that_is_refused_for_its_size_leaves_no_gap(narrow: PulsarServer) -> None:
+async def test_frame_refused_for_size_leaves_no_gap(narrow: PulsarServer) -> None:
     backend = PulsarBackend(new_namespace(own(narrow)), MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

@@ -69,7 +69,7 @@ async def test_durable_messages_are_read_and_followed(log_at: tuple[str, dict[st
         await writer.raw_append(Message("orders", b"last"))
 
 
-async def test_dropped_vchannel_ends_its_readers_and_a_new_one_is_followed_where_it_is_created(log_at: tuple[str, dict[str, Any]]) -> None:
+async def test_reader_follows_a_recreated_vchannel(log_at: tuple[str, dict[str, Any]]) -> None:
     pchannels = ["p0", "p1", "p2", "p3"]
     location, settings = log_at
     elsewhere = next(pchannel for pchannel in pchannels if pchannel != place("moved", pchannels))
@@ -118,7 +118,7 @@ async def test_truncation_and_cursors(log_at: tuple[str, dict[str, Any]]) -> Non
         assert await payloads(reader, "orders") == [b"%d" % number for number in range(10, 20)]
 
 
-async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(log_at: tuple[str, dict[str, Any]]) -> None:
+async def test_readers_of_a_killed_writer_wait(log_at: tuple[str, dict[str, Any]]) -> None:
     async def write(line: Line, location: str, settings: dict[str, Any]) -> None:
         """Appends on request, and reports each acknowledgement, until it is killed."""
         async with open_wal(location, **settings) as log:
@@ -145,7 +145,7 @@ async def test_killed_writer_leaves_its_readers_where_the_next_one_goes_on(log_a
         assert seen == [b"%d/%d" % (round_, number) for round_ in range(2) for number in range(5)]
 
 
-async def test_log_that_is_not_there_and_metadata_that_cannot_be_shared(log_at: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+async def test_missing_log_and_private_metadata_are_refused(log_at: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     location, settings = log_at
     with pytest.raises(FormatError, match="knows of no log"):
         await open_wal(location, read_only=True, **settings)

@@ -151,7 +151,7 @@ async def test_writer_finds_the_first_position_of_each_frame(address: PulsarAddr
         await backend.close()
 
 
-async def test_fresh_read_is_answered_with_a_short_page_and_goes_on_with_long_ones(address: PulsarAddress) -> None:
+async def test_fresh_read_begins_with_a_short_page(address: PulsarAddress) -> None:
     backend = PulsarBackend(address, MemoryKV())
     try:
         await backend.create("p", incarnation=INCARNATION)

@@ -13,7 +13,7 @@ from wal.storage.pulsar.repair import TRANSITIONS, Outage, Repair, WriterAction,
 WORKING = {WriterState.READING, WriterState.READING_LOST, WriterState.REPLACING}
 
 
-def test_every_pair_is_in_the_table_but_for_those_that_cannot_happen() -> None:
+def test_table_has_every_possible_pair() -> None:
     missing = set(itertools.product(WriterState, WriterEvent)) - TRANSITIONS.keys()
     assert missing == {(WriterState.WRITING, WriterEvent.FOUND)} | {(state, WriterEvent.GAP) for state in WORKING}
     for state, event in missing:
@@ -47,14 +47,14 @@ def test_writer_does_one_thing_at_a_time(events: list[WriterEvent]) -> None:
     assert failures == (repair.state is WriterState.FAILED), "a writer fails once, and for good"
 
 
-def test_producer_that_is_lost_while_the_writer_reads_is_replaced_afterwards() -> None:
+def test_lost_producer_is_replaced_after_the_read() -> None:
     repair = Repair()
     actions = [repair.on(event) for event in (WriterEvent.GAP, WriterEvent.LOST, WriterEvent.LOST, WriterEvent.FOUND)]
     assert actions == [WriterAction.READ, WriterAction.NOTHING, WriterAction.NOTHING, WriterAction.REPLACE]
     assert repair.on(WriterEvent.FOUND) is WriterAction.ANSWER
 
 
-def test_outage_counts_over_all_producers_until_a_frame_gets_through() -> None:
+def test_outage_counts_over_all_producers() -> None:
     outage = Outage()
     assert outage.begin(100.0) == 0.0
     assert [outage.next_pause_s() for _ in range(6)] == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

@@ -48,7 +48,7 @@ def test_close_releases_a_log_whose_loop_has_ended(opening: Opening) -> None:
     assert asyncio.run(count(opening)) == 1
 
 
-def test_log_that_is_collected_after_its_loop_has_ended(opening: Opening) -> None:
+def test_collected_log_after_its_loop_is_released(opening: Opening) -> None:
     async def main() -> None:
         await opened(opening)
 

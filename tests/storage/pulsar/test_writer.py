@@ -173,7 +173,7 @@ class Answers:
                 await self._told.wait()
 
 
-async def test_client_holds_a_frame_until_it_has_answered_it() -> None:
+async def test_client_holds_a_frame_until_its_answer() -> None:
     """All answers are lost, the client sends the first frame again, and its answer shows that: all eight frames are found by reading. The
     client still holds seven of them."""
     client = Client()
@@ -195,7 +195,7 @@ async def test_client_holds_a_frame_until_it_has_answered_it() -> None:
     await writer.close()
 
 
-async def test_producer_lost_while_the_writer_reads_is_replaced_and_every_frame_answered() -> None:
+async def test_lost_producer_is_replaced_and_frames_answered() -> None:
     """Two frames are in the topic, after a foreign message, and the third is not: the first two are found by reading. Meanwhile the
     producer is lost, so the third frame is sent again by a new one."""
     client = Client()
@@ -243,7 +243,7 @@ async def test_no_frame_is_sent_after_a_refused_one(refusal: Any) -> None:
     await writer.close()
 
 
-async def test_producers_that_get_no_frame_through_end_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_producers_end_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each new producer is lost again before it has an answer: the time of all attempts together is bounded."""
     monkeypatch.setattr(Outage, "limit_s", 0.2)
     monkeypatch.setattr(Outage, "pause_max_s", 0.02)
