@@ -23,7 +23,7 @@ EVERYTHING = EventFilter()
 
 
 @given(STEPS, BOUND)
-def test_reader_sees_its_vchannels_in_their_incarnation_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
+def test_reader_gets_its_incarnations_in_tick_order(steps: Steps, bound: dict[str, int]) -> None:
     frame, events = build(steps)
     messages = assemble(frame, ORIGIN, Selection(bound, floor=99), EVERYTHING)
     assert [seen(message) for message in messages] == expected(events, bound)
@@ -82,7 +82,7 @@ def test_page_behaves_as_a_list_that_nobody_changes() -> None:
         hash(page)
 
 
-def test_threads_that_share_a_page_have_the_same_messages() -> None:
+def test_threads_of_a_page_share_its_messages() -> None:
     rows = [Row(("a", 1), b"1", 2, {})] * 4096
     page = assemble(build([("plain", rows, ())])[0], ORIGIN, Selection({"a": 1}, floor=99), EVERYTHING)
     with ThreadPoolExecutor(4) as threads:
@@ -97,7 +97,7 @@ def test_event_indices_are_those_of_the_events(steps: Steps) -> None:
 
 
 @given(STEPS)
-def test_first_index_of_a_transaction_is_that_of_its_first_body(steps: Steps) -> None:
+def test_first_index_of_a_transaction_is_its_body(steps: Steps) -> None:
     frame, events = build(steps)
     bound = dict(NAMES)
     firsts = {event.index: min([at for at, _ in event.rows], default=event.index) for event in events}
@@ -106,7 +106,7 @@ def test_first_index_of_a_transaction_is_that_of_its_first_body(steps: Steps) ->
             assert message._first_index == firsts[message._index]
 
 
-def test_transaction_without_bodies_is_delivered_but_not_to_a_filter_by_type() -> None:
+def test_empty_transaction_passes_no_filter_by_type() -> None:
     frame, _ = build([("txn", [], (("a", 1), ("b", 2)))])
     (message,) = assemble(frame, ORIGIN, Selection({"a": 1, "b": 2}, floor=9), EVERYTHING)
     assert message.bodies() == ()
@@ -116,7 +116,7 @@ def test_transaction_without_bodies_is_delivered_but_not_to_a_filter_by_type() -
     assert assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), by_type) == []
 
 
-def test_bodies_keep_their_ids_and_take_the_tick_of_the_commit() -> None:
+def test_bodies_keep_ids_and_get_the_commit_tick() -> None:
     some = [Row(("a", 1), b"1", 2, {"k": "v"}), Row(("b", 2), b"2", 3, {})]
     frame, _ = build([("plain", [Row(("a", 1), b"0", 2, {})], ()), ("txn", some, (("a", 1), ("b", 2)))])
     _, message = assemble(frame, ORIGIN, Selection({"a": 1, "b": 2}, floor=9), EVERYTHING)
@@ -157,7 +157,7 @@ def test_commit_with_missing_bodies_is_damage(promised: int) -> None:
         assemble(frame, ORIGIN, Selection({"a": 1}, floor=9), EVERYTHING)
 
 
-def test_damaged_block_is_an_error_for_its_readers_only() -> None:
+def test_damaged_block_fails_its_readers_only() -> None:
     rows = [Row(("a", 1), bytes(20_000), 2, {}), Row(("b", 2), b"whole", 2, {})]
     draft = FrameDraft()
     for row in rows:

@@ -123,7 +123,7 @@ def test_truncated_body_counts_as_its_transaction() -> None:
     assert begun(script, deliver_policy=StartAfter(body)).at == 2
 
 
-def test_truncated_transaction_of_a_body_names_the_first_event() -> None:
+def test_truncated_body_id_names_the_first_event() -> None:
     body = MessageID("p0", 7, 2, 1, FORM_JOURNAL)
     script = Script((AttachRequest(), attached(log((3, 0)))), (MomentRequest(), log((3, 0))), (PageRequest(3, 10), page(3, 3)))
     with pytest.raises(TruncatedError) as raised:

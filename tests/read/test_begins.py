@@ -87,7 +87,7 @@ async def test_journal_over_the_network_fetches_no_more(data_dir: Path, monkeypa
         await served.close()
 
 
-async def test_record_without_begin_is_read_from_the_earliest_event(data_dir: Path) -> None:
+async def test_record_without_begin_starts_at_the_earliest_event(data_dir: Path) -> None:
     async with open_wal(f"journal:{data_dir}", pchannels=1) as log:
         await write(log, ["old", "new", "old"])
     kv = await SqliteKV.open(data_dir / "meta.sqlite3")
@@ -99,7 +99,7 @@ async def test_record_without_begin_is_read_from_the_earliest_event(data_dir: Pa
         assert (len(await payloads(log, "new")), len(await payloads(log, "old"))) == (1, 2)
 
 
-def test_begin_counts_as_far_as_the_log_has_it() -> None:
+def test_begin_counts_within_the_log() -> None:
     lineage = Lineage(9, (Restore(7, 500, None),))
 
     def first(*begins: tuple[int, int] | None, end: int = 1_000) -> int:

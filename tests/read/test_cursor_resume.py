@@ -29,7 +29,7 @@ STOPS = st.lists(
 
 
 @given(reads(), STOPS)
-def test_read_resumed_piece_by_piece_delivers_each_message_once(read: tuple[ModelLog, ReadOptions, Random], stops: Stops) -> None:
+def test_read_in_pieces_delivers_each_message_once(read: tuple[ModelLog, ReadOptions, Random], stops: Stops) -> None:
     class ResumedReader(Reader):
         """A reader that resumes at another reader's position, in a log that begins there."""
 

@@ -66,7 +66,7 @@ async def test_leaving_the_block_raises_it(ended: WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("asked", ["done", "error", "wait_for"])
-async def test_leaving_the_block_is_quiet_when_it_was_heard(ended: WALAccesser, asked: str) -> None:
+async def test_leaving_the_block_after_the_error_is_quiet(ended: WALAccesser, asked: str) -> None:
     async with ended.read("orders", handler=fails) as scanner:
         if asked == "done":
             await scanner.done()
@@ -78,7 +78,7 @@ async def test_leaving_the_block_is_quiet_when_it_was_heard(ended: WALAccesser, 
                 await scanner.wait_for((1 << 64) - 1)
 
 
-async def test_error_that_was_asked_for_before_it_came_is_raised_all_the_same(ended: WALAccesser) -> None:
+async def test_error_read_too_early_is_raised_later(ended: WALAccesser) -> None:
     with pytest.raises(HandlingError):
         async with ended.read("orders", handler=fails) as scanner:
             assert scanner.error is None
@@ -217,14 +217,14 @@ async def test_transaction_is_named_by_its_own_id(log: WALAccesser, caplog: pyte
         assert part in record.getMessage()
 
 
-async def test_end_of_the_log_is_no_error_of_the_handler(location: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_closed_log_is_not_a_handler_error(location: str, caplog: pytest.LogCaptureFixture) -> None:
     log = await open_wal(location)
     async with log.read("orders", handler=lambda _: None):
         await log.close()
     assert errors(caplog) == []
 
 
-async def test_end_of_a_vchannel_is_no_error_of_the_handler(log: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_dropped_vchannel_is_not_a_handler_error(log: WALAccesser, caplog: pytest.LogCaptureFixture) -> None:
     await log.create_vchannel("orders")
     async with log.read("orders", handler=lambda _: None):
         await log.drop_vchannel("orders")

@@ -142,7 +142,7 @@ def test_position_tells_what_was_handed_over(read: tuple[ModelLog, ReadOptions, 
 
 
 @given(reads(time_ticks=True))
-def test_nothing_at_or_below_a_delivered_time_tick_follows(read: tuple[ModelLog, ReadOptions, Random]) -> None:
+def test_time_tick_is_above_all_later_messages(read: tuple[ModelLog, ReadOptions, Random]) -> None:
     log, options, random = read
     reader = Reader(log, options, random)
     messages = reader.rest()
@@ -201,7 +201,7 @@ def progress_over(log: ModelLog, *, earliest: tuple[int, int] = (0, 0), **given:
     return progress, progress.begin(LOG, Selection({"b": 2}, floor=100), log.tail(), earliest)
 
 
-def test_truncated_start_differs_from_the_event_before_the_earliest() -> None:
+def test_truncated_start_differs_from_the_last_dropped_event() -> None:
     log = ModelLog([plain(b"1", b"2", b"3")], durable=1)
     ids = log.ids()
     assert progress_over(log, earliest=(0, 2), deliver_policy=StartFrom(ids[1]))[1] == ids[1]
@@ -212,7 +212,7 @@ def test_truncated_start_differs_from_the_event_before_the_earliest() -> None:
     assert progress.begin(LOG, progress.selection, log.tail(), (0, 2), after=ids[1]) is None
 
 
-def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
+def test_foreign_and_future_ids_are_refused() -> None:
     log = ModelLog([plain(b"1"), plain(b"2")], durable=1)
     with pytest.raises(InvalidArgumentError, match="another pchannel"):
         progress_over(log, deliver_policy=StartFrom(Origin("p1", 7, 0).message_id(0)))
@@ -222,7 +222,7 @@ def test_ids_of_other_logs_and_of_the_future_are_refused() -> None:
         progress_over(log, deliver_policy=StartFrom(Origin("p0", 7, STRIDE).message_id(0)))
 
 
-def test_failure_of_a_log_is_raised_at_its_end() -> None:
+def test_failure_of_a_log_raises_at_the_end() -> None:
     log = ModelLog([plain(b"1")], durable=1)
     progress, _ = progress_over(log)
     assert progress.advance(log.tail()) is Need.PAGE
@@ -234,7 +234,7 @@ def test_failure_of_a_log_is_raised_at_its_end() -> None:
         progress.advance(tail)
 
 
-def test_moved_read_continues_at_the_end_of_the_other_log() -> None:
+def test_moved_read_continues_at_the_other_end() -> None:
     here, there = ModelLog([], durable=0), ModelLog([plain(b"1"), plain(b"2")], durable=1)
     progress, _ = progress_over(here)
     assert progress.advance(here.tail()) is Need.TAIL
@@ -247,7 +247,7 @@ def test_moved_read_continues_at_the_end_of_the_other_log() -> None:
     assert [message.payload for message in progress.messages] == [b"2"]
 
 
-def test_damage_is_raised_and_the_position_stays_before_it() -> None:
+def test_damage_leaves_the_position_before_it() -> None:
     log = ModelLog([plain(b"1"), plain(b"2")], durable=2)
     progress, _ = progress_over(log)
     assert progress.advance(log.tail()) is Need.PAGE

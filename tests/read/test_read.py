@@ -65,7 +65,7 @@ async def test_ids_travel_as_text_and_bytes(filled: Filled) -> None:
         assert await payloads(log, "orders", deliver_policy=wal.StartFrom(copy)) == [b"4", b"6", b"7"]
 
 
-async def test_ids_of_other_vchannels_of_the_pchannel_are_valid_starts(filled: Filled) -> None:
+async def test_ids_of_other_vchannels_are_valid_starts(filled: Filled) -> None:
     log, _ = filled
     x = (await read_all(log, "other"))[1].message_id
     assert (await payloads(log, "orders", deliver_policy=wal.StartFrom(x)))[0] == b"3a"
@@ -153,7 +153,7 @@ async def test_several_vchannels_must_lie_on_one_pchannel(log4: wal.WALAccesser)
         await read_all(log4, "a", deliver_policy=wal.StartFrom(result.message_id))
 
 
-async def test_unknown_vchannel_is_an_empty_log_and_delivers_once_it_is_created(log4: wal.WALAccesser) -> None:
+async def test_unknown_vchannel_delivers_after_its_creation(log4: wal.WALAccesser) -> None:
     assert await read_all(log4, "unknown") == []
     assert await log4.vchannels() == [], "reading makes nothing"
     async with log4.read("unknown") as scanner:
@@ -179,7 +179,7 @@ async def test_unknown_vchannel_that_is_created_on_any_pchannel(log4: wal.WALAcc
         await scanner.close()
 
 
-async def test_without_create_vchannels_an_unknown_one_does_not_exist(location: str) -> None:
+async def test_unknown_vchannel_raises_without_create_vchannels(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         with pytest.raises(ChannelNotExistError, match="create_vchannel"):
             await read_all(log, "orders")
@@ -229,7 +229,7 @@ def test_wrong_arguments() -> None:
             log.read(**wrong)
 
 
-async def test_append_results_have_the_ids_that_a_reader_finds(log: wal.WALAccesser) -> None:
+async def test_append_results_have_the_ids_of_readers(log: wal.WALAccesser) -> None:
     results: list[wal.AppendResult] = await log.append_bulk([wal.Message("orders", b"%d" % number) for number in range(50)])
     for number, result in enumerate(results):
         async with log.read("orders", deliver_policy=wal.StartFrom(result.message_id)) as scanner:
@@ -238,14 +238,14 @@ async def test_append_results_have_the_ids_that_a_reader_finds(log: wal.WALAcces
 
 
 @pytest.mark.not_on("wal", "looks for an error at the call: another client may have created the vchannel, so the future has it")
-async def test_without_create_vchannels_an_append_that_cannot_wait_is_refused_at_once(location: str) -> None:
+async def test_append_nowait_needs_an_existing_vchannel(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         with pytest.raises(ChannelNotExistError):
             log.append_nowait(wal.Message("orders", b"1"))
 
 
 @pytest.mark.not_on("wal", "a result and a message come in two streams")
-async def test_waiting_reader_takes_its_turn_before_the_callers_of_a_frame(log: wal.WALAccesser) -> None:
+async def test_waiting_reader_runs_before_the_callers(log: wal.WALAccesser) -> None:
     """What the callers append next would make it wait; the messages were built while the frame was written."""
     await log.create_vchannel("orders")
     turned: list[tuple[str, bytes]] = []

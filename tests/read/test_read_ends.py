@@ -13,7 +13,7 @@ from wal import Latest, Message, MessageType, MessageTypes, TimeTickMessage, WAL
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError
 
 
-async def test_follow_false_ends_after_what_was_durable_at_entry(log: WALAccesser) -> None:
+async def test_follow_false_ends_at_the_durable_entry_point(log: WALAccesser) -> None:
     await log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     scanner = log.read("orders", follow=False)
     await log.raw_append(Message("orders", b"10"))
@@ -46,7 +46,7 @@ async def test_until_a_tick_in_the_past(log: WALAccesser) -> None:
         assert [message async for message in scanner] == []
 
 
-async def test_until_a_tick_that_was_just_allocated_does_not_wait_for_the_timer(location: str) -> None:
+async def test_until_an_allocated_tick_needs_no_timer(location: str) -> None:
     async with open_wal(location, time_tick_interval_s=3600.0) as log:
         await log.raw_append(Message("orders", b"1"))
         until = await log.allocate_time_tick()
@@ -58,7 +58,7 @@ async def test_until_a_tick_that_was_just_allocated_does_not_wait_for_the_timer(
             assert [message async for message in scanner] == []
 
 
-async def test_until_a_tick_in_the_future_waits_for_it(log: WALAccesser) -> None:
+async def test_until_a_future_tick_waits(log: WALAccesser) -> None:
     first = await log.raw_append(Message("orders", b"1"))
     until = timestamp.compose(timestamp.parse(first.time_tick)[0] + 400)
 
@@ -79,7 +79,7 @@ async def test_until_a_tick_in_the_future_waits_for_it(log: WALAccesser) -> None
     assert len(messages) == await writing
 
 
-async def test_waiting_for_a_far_future_does_not_hold_the_loop(log: WALAccesser) -> None:
+async def test_waiting_for_a_far_tick_frees_the_loop(log: WALAccesser) -> None:
     until = timestamp.compose(timestamp.parse(await log.allocate_time_tick())[0] + 3_600_000)
     async with log.read("orders", until_time_tick=until) as scanner, log.read("orders") as other:
         reading = start(anext(scanner))
@@ -149,7 +149,7 @@ async def test_nothing_at_or_below_a_time_tick_follows(log: WALAccesser) -> None
         assert message_id == (newest[max(below)] if below else None)
 
 
-async def test_time_ticks_only_when_asked_for_and_whatever_the_filters(log: WALAccesser) -> None:
+async def test_time_ticks_come_only_on_request(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"1"))
     filters = [MessageTypes(MessageType.DELETE)]
     async with log.read("orders", include_time_ticks=True, filters=filters) as scanner:
@@ -204,7 +204,7 @@ async def test_mvcc_timestamp_covers_every_write_that_returned(log4: WALAccesser
     await noise
 
 
-async def test_wait_for_what_is_already_handed_over_and_what_is_not(log: WALAccesser) -> None:
+async def test_wait_for_returns_at_its_tick(log: WALAccesser) -> None:
     results = await log.append_bulk([Message("orders", b"%d" % number) for number in range(5)])
     async with log.read("orders") as scanner:
         await anext(scanner)

@@ -134,7 +134,7 @@ def test_many_threads_that_look_open_each_log_once() -> None:
     assert {name: core.logs[name] for name in source.names} == source.logs
 
 
-def test_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
+def test_absent_log_raises_and_closes_everything() -> None:
     source = MadeUpSource("p0")
     source.absent = FormatError("nothing there")
     with pytest.raises(FormatError, match="nothing there"):
@@ -142,7 +142,7 @@ def test_absent_log_is_the_sources_error_and_everything_is_closed() -> None:
     assert source.closed
 
 
-def test_opening_that_fails_closes_the_logs_that_it_opened() -> None:
+def test_failed_opening_closes_its_logs() -> None:
     class FailingSource(MadeUpSource):
         def vchannels(self, *, newest: bool = False) -> VChannelView:
             raise StorageError("no records")
@@ -178,7 +178,7 @@ def test_failed_look_leaves_what_was_known() -> None:
     assert list(core.look().records) == ["orders", "more"]
 
 
-def test_read_is_attached_to_the_incarnations_that_exist_now() -> None:
+def test_read_attaches_to_current_incarnations() -> None:
     source = MadeUpSource("p0", "p1")
     source.create("orders", "p1", 3)
     core = opened(source)
@@ -196,13 +196,13 @@ def test_vchannels_on_two_pchannels_are_refused() -> None:
         core.attach(("a", "b"))
 
 
-def test_unknown_vchannel_is_refused_where_none_may_be_created() -> None:
+def test_unknown_vchannel_is_refused_without_creation() -> None:
     core = opened(MadeUpSource("p0"), create_vchannels=False)
     with pytest.raises(ChannelNotExistError, match="'orders'"):
         core.attach(("orders",))
 
 
-def test_changes_are_the_drop_of_what_is_read_and_the_creation_of_what_is_waited_for() -> None:
+def test_changes_are_drops_and_awaited_creations() -> None:
     source = MadeUpSource("p0", "p1")
     source.create("dropped", "p0", 1)
     source.create("kept", "p0", 2)
@@ -220,7 +220,7 @@ def test_changes_are_the_drop_of_what_is_read_and_the_creation_of_what_is_waited
     assert info == VChannelInfo("awaited", "p1", 3)
 
 
-def test_vchannel_that_was_created_again_ends_the_reads_of_its_earlier_incarnation() -> None:
+def test_recreated_vchannel_ends_earlier_reads() -> None:
     source = MadeUpSource("p0")
     source.create("orders", "p0", 1)
     core = opened(source)

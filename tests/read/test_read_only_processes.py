@@ -45,7 +45,7 @@ async def test_reader_follows_a_writer_of_another_process(data: str) -> None:
     await writer.end()
 
 
-async def test_another_writer_is_locked_out_and_told_by_whom(data: str) -> None:
+async def test_locked_out_writer_gets_the_holder(data: str) -> None:
     writer = Other(write_content, data)
     await writer.hear()
     with pytest.raises(LockedError, match=r"read_only.*`wal standalone`") as caught:

@@ -48,7 +48,7 @@ def source(metadata: Metadata) -> Any:
     return source
 
 
-def test_view_is_made_again_only_when_something_is_new(source: Any, metadata: Metadata) -> None:
+def test_view_is_rebuilt_only_after_changes(source: Any, metadata: Metadata) -> None:
     """A reader looks every 50 ms, and there may be 65,536 vchannels."""
     view = source.vchannels()
     assert source.vchannels() is view
@@ -64,7 +64,7 @@ def test_log_that_was_opened_since_has_a_map(source: Any) -> None:
     assert view.is_over("p1", "b", 1)
 
 
-def test_closing_ends_the_wait_for_a_broker_that_is_away() -> None:
+def test_closing_ends_the_wait_for_a_broker() -> None:
     asked = threading.Event()
 
     def last(_: str) -> None:

@@ -23,7 +23,7 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 PCHANNELS = ["p0", "p1", "p2", "p3"]
 
 
-async def test_vchannel_that_is_created_on_another_pchannel_is_followed_there(data: str) -> None:
+async def test_vchannel_on_another_pchannel_is_followed(data: str) -> None:
     """Readers of a new incarnation get all of it, even messages from before they knew of it, and nothing of the earlier incarnation."""
 
     def other_pchannel(name: str) -> str:
@@ -89,7 +89,7 @@ async def test_pchannels_that_are_added_are_found(data: str) -> None:
             await scanner.close()
 
 
-async def test_directory_without_a_journal_is_left_as_it_is(data: str) -> None:
+async def test_directory_without_a_journal_stays_unchanged(data: str) -> None:
     for times in range(2):
         with pytest.raises(FormatError, match="holds no journal"):
             async with open_wal(data, read_only=True):
@@ -136,7 +136,7 @@ async def test_writing_is_refused_before_the_log_is_open(data: str) -> None:
         await wal.release()
 
 
-async def test_unknown_vchannels_are_refused_where_none_may_be_created(data: str) -> None:
+async def test_unknown_vchannels_are_refused_without_creation(data: str) -> None:
     async with open_wal(data) as writer:
         await writer.raw_append(Message("orders", b"1"))
     async with open_wal(data, read_only=True, create_vchannels=False) as reader:
@@ -161,7 +161,7 @@ async def test_journal_without_its_maps_can_be_read(data: str) -> None:
         await open_wal(data, read_only=True)
 
 
-async def test_map_that_is_damaged_during_a_read_does_not_end_it(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_map_damaged_during_a_read_is_survived(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as writer, open_wal(data, read_only=True) as reader:
 
         async def known() -> bool:
@@ -222,7 +222,7 @@ async def test_many_read_only_openings_in_one_process(data: str) -> None:
         assert await payloads(writer, "orders") == [b"1"]
 
 
-async def test_read_begins_with_everything_durable_though_answers_are_reused(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_has_everything_durable_despite_reused_answers(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log on a server answers `refresh` from its last answer for a while; a read that does not follow must not end there."""
     refresh, reach = ReadOnlyJournalLog.refresh, ReadOnlyJournalLog.reach
     answers: dict[int, LogSnapshot] = {}
@@ -246,7 +246,7 @@ async def test_read_begins_with_everything_durable_though_answers_are_reused(dat
             assert len(await payloads(reader, "orders")) == count
 
 
-async def test_pchannel_that_could_not_be_asked_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_pchannel_is_opened_again(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refresh = ReadOnlyJournalLog.refresh
     failing: list[ReadOnlyJournalLog] = []
 
@@ -268,7 +268,7 @@ async def test_pchannel_that_could_not_be_asked_is_opened_again(data: str, monke
         assert await payloads(reader, "orders") == [b"1"]
 
 
-async def test_attach_that_waits_for_its_log_holds_up_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_attachment_delays_no_other(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may take long to return the end of a pchannel; readers of the others are attached meanwhile."""
     reach, answer = ReadOnlyJournalLog.reach, threading.Event()
 

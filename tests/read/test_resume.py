@@ -136,7 +136,7 @@ async def test_positions_move_over_ranges_that_hold_nothing(log: wal.WALAccesser
     assert [message.payload for message in await read_all(log, "mine", resume=position)] == [b"2"]
 
 
-async def test_position_of_a_follower_at_the_tail_moves_too(log: wal.WALAccesser) -> None:
+async def test_position_advances_at_the_tail_too(log: wal.WALAccesser) -> None:
     async with log.read("mine") as scanner:
         reading = asyncio.ensure_future(anext(scanner))
         result = await log.raw_append(wal.Message("other", b"1"))
@@ -148,7 +148,7 @@ async def test_position_of_a_follower_at_the_tail_moves_too(log: wal.WALAccesser
         await reading
 
 
-async def test_no_position_before_anything_and_the_given_one_before_anything_new(log: wal.WALAccesser) -> None:
+async def test_position_is_none_before_the_first_message(log: wal.WALAccesser) -> None:
     scanner = log.read("orders", follow=False)
     assert scanner.position is None
     async with scanner:
@@ -191,7 +191,7 @@ async def test_interrupted_page_is_not_redelivered(log: wal.WALAccesser) -> None
     assert [int(message.payload) for message in [*first, second, *rest]] == list(range(10))
 
 
-async def test_start_after_the_id_of_a_position_resumes_there(log: wal.WALAccesser) -> None:
+async def test_start_after_a_positions_id_resumes(log: wal.WALAccesser) -> None:
     await log.append_bulk([wal.Message("orders", b"%d" % number) for number in range(10)])
     async with log.read("orders", deliver_policy=wal.All()) as scanner:
         for _ in range(4):

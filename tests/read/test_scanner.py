@@ -91,7 +91,7 @@ async def test_callable(log: WALAccesser, asynchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_handler_that_raises_ends_the_scanner_with_that_error(log: WALAccesser, asynchronous: bool) -> None:
+async def test_raising_handler_ends_the_scanner(log: WALAccesser, asynchronous: bool) -> None:
     await fill(log)
     recorder = Recorder(asynchronous=asynchronous, fail_at=4)
     scanner = log.read("orders", handler=recorder)
@@ -270,7 +270,7 @@ async def test_statistics(log: WALAccesser) -> None:
 
 
 @pytest.mark.not_on("pulsar", "asks for the bytes of a lag more exactly than Pulsar counts them")
-async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> None:
+async def test_memory_of_a_slow_reader_is_bounded(log: WALAccesser) -> None:
     """A scanner fetches nothing until its consumer asks for a message."""
     async with log.read("orders") as scanner:
         await log.append_bulk([Message("orders", bytes(10_000)) for _ in range(3000)])
@@ -282,7 +282,7 @@ async def test_memory_of_a_slow_reader_is_bounded_by_pages(log: WALAccesser) -> 
             await asyncio.sleep(0)
 
 
-async def test_handler_that_never_returns_is_cut_off_when_the_log_closes() -> None:
+async def test_endless_handler_is_cancelled_at_the_close() -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock)
     await fill(log)

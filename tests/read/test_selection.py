@@ -18,7 +18,7 @@ def test_other_incarnations_and_other_names_are_not_seen() -> None:
     assert payloads(selection, ("a", 11, b"new")) == []
 
 
-def test_unknown_name_is_bound_to_the_first_incarnation_created_afterwards() -> None:
+def test_unknown_name_binds_to_the_next_incarnation() -> None:
     selection = Selection({"a": None}, floor=5)
     assert payloads(selection, ("a", 3, b"a life that was over before")) == []
     assert payloads(selection, ("a", 6, b"first")) == [b"first"]

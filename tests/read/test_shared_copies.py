@@ -76,7 +76,7 @@ def test_copies_are_decoded_once_for_all_readers() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["at once", "after a whole one"])
-def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(*, before: bool) -> None:
+def test_damaged_broadcast_fails_its_readers_only(*, before: bool) -> None:
     stored, body = frame()
     body.data[SIZE // 2] ^= 1  # in the first payload, which fills its block
     if before:

@@ -117,7 +117,7 @@ def test_list_larger_than_the_bound_is_not_kept() -> None:
     assert (len(shared), shared.size) == (0, 0)
 
 
-def test_lists_leave_with_their_frames_and_are_not_kept_after_them() -> None:
+def test_lists_are_freed_with_their_frames() -> None:
     frames = frames_of([[("plain", [Row(("a", 1), b"1", 2, {})], ())] for _ in range(4)])
     shared = SharedMessages()
 

@@ -49,7 +49,7 @@ async def test_pin_becomes_a_record(data: str) -> None:
         assert await rest(log, cursor="billing") == list(range(5, 10))
 
 
-async def test_pin_outlives_the_writer_that_has_not_seen_it(data: str, tmp_path: Path) -> None:
+async def test_unseen_pin_outlives_the_writer(data: str, tmp_path: Path) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
         await take(log, 1, cursor="billing")

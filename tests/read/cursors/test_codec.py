@@ -42,7 +42,7 @@ def test_every_other_length_is_an_error(saved: Cursor, data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=200))
-def test_wrong_body_is_an_error_even_with_a_right_checksum(body: bytes) -> None:
+def test_wrong_body_with_a_right_checksum_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_pin(framed(body))
 

@@ -242,7 +242,7 @@ async def test_dropped_vchannel_takes_its_cursors_along(log: WALAccesser) -> Non
     assert await rest(log, "other", cursor="billing") == [3, 4]
 
 
-async def test_save_after_the_drop_makes_no_cursor_for_the_new_one(log: WALAccesser) -> None:
+async def test_save_after_the_drop_creates_no_cursor(log: WALAccesser) -> None:
     await numbered(log, 5)
     async with log.read("orders", cursor="billing") as scanner:
         await anext(scanner)
@@ -298,7 +298,7 @@ async def test_reader_within_its_bound_is_left_alone(location: str) -> None:
         assert await rest(log, cursor="keen") == []
 
 
-async def test_saves_at_the_same_time_leave_one_of_them(log: WALAccesser) -> None:
+async def test_concurrent_saves_leave_one_of_them(log: WALAccesser) -> None:
     await numbered(log, 20)
     scanners = [log.read("orders", cursor="shared") for _ in range(8)]
     for count, scanner in enumerate(scanners, 1):
@@ -359,7 +359,7 @@ async def test_damaged_file_is_loud(data: str) -> None:
         assert await rest(log, cursor="billing") == [2, 3, 4]
 
 
-async def test_truncations_and_many_saves_do_not_lock_each_other_out(log: WALAccesser) -> None:
+async def test_truncations_and_saves_do_not_deadlock(log: WALAccesser) -> None:
     """Twenty readers save all the time, while the log is truncated below them; both continue."""
     results = await numbered(log, 400)
     done = 0

@@ -273,7 +273,7 @@ async def read_and_save_beside(data: str, count: int, cursor: str = "billing") -
 # -- incarnations
 
 
-async def test_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> None:
+async def test_late_save_of_a_dropped_vchannel_is_ignored(data: str) -> None:
     """The drop was not yet known to another process."""
     async with open_wal(data) as log:
         await numbered(log, 5)
@@ -294,7 +294,7 @@ async def test_late_save_of_a_dropped_vchannel_is_as_good_as_none(data: str) -> 
         assert await numbers(log, cursor="billing") == [12]
 
 
-async def test_cursor_of_a_vchannel_that_is_created_later_begins_at_its_start(location: str) -> None:
+async def test_cursor_of_a_later_vchannel_begins_there(location: str) -> None:
     async with open_wal(location, pchannels=4) as log:
         await made_on(log, "p0", "other")
         await numbered(log, 3, "other")
@@ -343,7 +343,7 @@ async def test_restored_cursor_below_a_truncation_is_an_error(data: str) -> None
         await log.truncate(up_to=results[8].message_id)
 
 
-async def test_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_cursor_holds_the_log_until_deleted(data: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         await read_and_save(log, 9, cursor="audit")
@@ -367,7 +367,7 @@ async def test_damaged_cursor_holds_the_log_until_it_is_deleted(data: str, caplo
 
 @pytest.mark.inside
 @pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
-async def test_running_reader_of_a_stale_cursor_hears_of_it_at_its_save(location: str) -> None:
+async def test_running_reader_of_a_stale_cursor_fails(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock, cursor_lag_bytes_max=MIB)
     await numbered(log, 10)

@@ -43,7 +43,7 @@ async def leave_all(data: str, count: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("removed", [5, 10, 16])
-async def test_deleted_cursor_stays_so_when_writer_is_killed_while_it_removes_pins(
+async def test_deletion_survives_a_kill_during_removal_of_pins(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
     async with open_wal(data) as log:
@@ -85,7 +85,7 @@ async def test_record_counts_whose_earlier_home_has_deleted_it(tmp_path: Path) -
             assert [info.name for info in await beside.cursors()] == ["stage"]
 
 
-async def test_record_counts_that_is_created_elsewhere_after_a_deletion(tmp_path: Path) -> None:
+async def test_record_of_a_recreated_cursor_counts(tmp_path: Path) -> None:
     data = str(tmp_path / "log")
     async with open_wal(data, pchannels=2) as log:
         for name, pchannel in (("in", "p0"), ("out", "p1")):
@@ -104,7 +104,7 @@ async def test_record_counts_that_is_created_elsewhere_after_a_deletion(tmp_path
     assert result.cursors == 1
 
 
-async def test_process_beside_the_writer_sees_its_save_at_once(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_beside_the_writer_reads_its_save(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer's save is the newest one from the moment when it is done, also for the process whose pin it replaces."""
     real = PinFilesInThreads.remove
 
@@ -126,7 +126,7 @@ async def test_process_beside_the_writer_sees_its_save_at_once(data: str, monkey
 
 
 @pytest.mark.parametrize("how", ["consumer", "transaction"])
-async def test_process_that_has_pinned_leaves_a_cursor_that_moves_now(data: str, how: str) -> None:
+async def test_pinning_process_spares_a_moving_cursor(data: str, how: str) -> None:
     """From the moment when consumers or transactions move a cursor, only the writer saves it."""
     async with open_wal(data) as log:
         await numbered(log, 10)
@@ -145,7 +145,7 @@ async def test_process_that_has_pinned_leaves_a_cursor_that_moves_now(data: str,
                 await other.save()
 
 
-async def test_pin_stays_while_a_later_save_is_not_durable(data: str) -> None:
+async def test_pin_stays_until_a_later_save_is_durable(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
         await take(log, 1, cursor="billing")
@@ -163,7 +163,7 @@ async def test_pin_stays_while_a_later_save_is_not_durable(data: str) -> None:
         assert await rest(log, cursor="billing") == list(range(3, 10))
 
 
-async def test_cursor_deleted_beside_stays_so_on_a_full_disk(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_beside_the_writer_survives_a_full_disk(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
         await take(log, 3, cursor="billing")
@@ -180,7 +180,7 @@ async def test_cursor_deleted_beside_stays_so_on_a_full_disk(data: str, monkeypa
         assert os.listdir(Path(data, "cursors")) == []
 
 
-async def test_save_under_way_when_its_pchannel_leaves_is_forgotten_here(data: str) -> None:
+async def test_running_save_of_a_moved_pchannel_is_forgotten(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 10)
         await take(log, 1, cursor="billing")
@@ -194,7 +194,7 @@ async def test_save_under_way_when_its_pchannel_leaves_is_forgotten_here(data: s
         assert cursors.detach(pchannel) == []
 
 
-async def test_record_of_a_pin_is_above_what_its_process_has_seen(data: str) -> None:
+async def test_record_of_a_pin_is_the_newest(data: str) -> None:
     """A process has seen the deletion of a cursor at another home, with a high revision: later saves of the writer count all the same."""
     async with open_wal(data) as log:
         await numbered(log, 10)

@@ -431,7 +431,7 @@ async def check_failed_save(log: Log) -> None:
     assert (await output(log), await left(log)) == ([b"other", *[b"%d" % number for number in range(6)]], [])
 
 
-async def test_cursors_of_one_reader_do_not_wait_for_each_other(log: Log) -> None:
+async def test_cursors_of_one_reader_are_independent(log: Log) -> None:
     await filled(log)
     async with log.read("in", follow=False) as scanner:
         txns = []

@@ -258,7 +258,7 @@ def test_no_file_exists_before_the_first_save(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damaged_pin_is_an_error_when_used_and_is_listed(tmp_path: Path) -> None:
+def test_damaged_pin_is_listed_and_raises(tmp_path: Path) -> None:
     store = Store(PinFiles(tmp_path))
     store.cursors.save(cursor("good"))
     store.cursors.save(cursor("bad"))

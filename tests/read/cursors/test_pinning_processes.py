@@ -14,7 +14,7 @@ from wal import Message, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 
 
-async def test_save_that_is_killed_leaves_the_old_or_the_new(data: str) -> None:
+async def test_killed_save_leaves_the_old_or_the_new(data: str) -> None:
     async with open_wal(data) as log:
         await numbered(log, 100)
         for _ in range(5):

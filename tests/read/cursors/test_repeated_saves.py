@@ -94,7 +94,7 @@ async def test_save_fails_with_first_in_flight(log: Log, monkeypatch: pytest.Mon
     assert (await output(log), len(await left(log))) == ([], 6)
 
 
-async def test_first_that_waits_for_its_barrier_waits_for_no_save(log: Log) -> None:
+async def test_waiting_first_commit_waits_for_no_save(log: Log) -> None:
     """Its own save comes after that of the transaction that shares its key."""
     await filled(log)
     barrier = await log.latest_tick("in") + (50 << 18)
@@ -105,7 +105,7 @@ async def test_first_that_waits_for_its_barrier_waits_for_no_save(log: Log) -> N
 
 
 @pytest.mark.inside
-async def test_commit_that_was_written_outlives_failure_of_later_one(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_written_commit_outlives_a_later_failure(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer over the network sends both again, while they are in flight."""
     await filled(log)
     home = await home_of(log)

@@ -65,7 +65,7 @@ def test_pchannel_that_moved_away_is_asked_for_elsewhere() -> None:
         resumable(cursor(), view(orders=1), pchannel="p9")
 
 
-def test_vchannel_created_on_another_pchannel_is_read_from_its_start() -> None:
+def test_vchannel_on_another_pchannel_is_read_whole() -> None:
     early = cursor(incarnations=(None,), start=(9_000, 0), event=(8_000, 1))
     found = resumable(early, view(orders=3), pchannel="p1")
     assert found is not None

@@ -169,7 +169,7 @@ async def test_scanners_read_each_page_once() -> None:
     assert (reads.count, reads.shared_count, len(reads.shared)) == (5, 5 * 63, 0)
 
 
-async def test_slow_scanner_finds_the_page_that_others_have_read() -> None:
+async def test_slow_scanner_finds_a_page_already_read() -> None:
     log = Log()
     log.release.set()
     reads, (*fast, slow) = log.reader, many(4)
@@ -196,7 +196,7 @@ async def test_scanners_that_begin_apart_go_on_together() -> None:
     assert log.reads[3:] == [(9, ahead | behind)]
 
 
-async def test_truncated_page_is_not_taken_from_the_kept_ones() -> None:
+async def test_truncated_page_is_not_reused() -> None:
     log = Log()
     log.release.set()
     reads, (fast, slow) = log.reader, many(2)

@@ -149,7 +149,7 @@ async def test_newest_event_is_known_after_catching_up(log: JournalLog, pchannel
         assert pchannel.tail.newest == (at, 0)
 
 
-async def test_frame_that_cannot_be_read_for_all_is_left_to_each_scanner(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+async def test_unreadable_frame_is_left_to_each_scanner(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     """Scanners of vchannels with undamaged runs continue."""
     maker = FrameMaker(1)
     async with scanner(pchannel) as reading:
@@ -176,7 +176,7 @@ async def test_closing_ends_the_scanners_that_wait(log: JournalLog, pchannel: Re
             await taking
 
 
-async def test_server_that_does_not_answer_is_its_own_error(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
+async def test_silent_server_is_an_error_of_its_own(log: JournalLog, pchannel: ReadOnlyPChannel) -> None:
     async with scanner(pchannel) as reading:
         taking = asyncio.ensure_future(anext(reading))
         while not pchannel.tail.is_awaited():

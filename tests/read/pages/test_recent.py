@@ -93,7 +93,7 @@ def test_frame_is_decoded_once_for_all() -> None:
     assert len(views) == 1
 
 
-def test_prepared_frame_is_read_as_one_that_was_not() -> None:
+def test_prepared_frame_equals_an_ordinary_one() -> None:
     """Messages that were built during the write have the position that the frame got."""
     maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
     prepared, plain = RecentFrames(0), RecentFrames(0)
@@ -118,7 +118,7 @@ def test_prepared_frame_that_was_refused_is_dropped() -> None:
     assert [payload for _, _, payload in delivered(recent, 512, selection)] == [b"first", b"second"]
 
 
-def test_room_for_a_frame_is_made_while_it_is_written() -> None:
+def test_room_for_a_frame_overlaps_its_write() -> None:
     maker, selection = FrameMaker(1), Selection({"a": 1}, floor=1)
     frames = [maker.data(("a", b"1")) for _ in range(4)]
     recent = RecentFrames(0, bytes_max=3 * cost_bytes(frames[0].header))
@@ -141,7 +141,7 @@ def test_oversized_frame_leaves_window_empty() -> None:
     assert recent.page(513, 513, names=frozenset("a"), bytes_max=1) is not None
 
 
-def test_small_frames_are_counted_with_the_objects_that_they_become() -> None:
+def test_small_frames_count_with_their_objects() -> None:
     """A window that counted only the frames' own bytes would hold hundreds of megabytes of objects."""
     maker = FrameMaker(1)
     frame = maker.data(("a", b"1"))
