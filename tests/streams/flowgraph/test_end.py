@@ -42,7 +42,7 @@ async def test_input_that_waits_is_cancelled_by_a_close() -> None:
     assert silent.committed[-1] == 2
 
 
-async def test_input_that_was_not_yet_asked_is_stopped_as_well() -> None:
+async def test_unused_input_is_stopped_too() -> None:
     graph = row(Silent(), Step())
     starting = asyncio.create_task(graph.start())
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_input_that_was_not_yet_asked_is_stopped_as_well() -> None:
     assert graph.error is None
 
 
-async def test_call_of_an_input_in_a_thread_is_waited_for() -> None:
+async def test_input_call_in_a_thread_is_awaited() -> None:
     gate = threading.Event()
 
     class InThread(BaseNode):
@@ -108,7 +108,7 @@ async def test_work_that_runs_at_a_failure_ends() -> None:
     assert numbers.committed == [1]
 
 
-async def test_of_ticks_at_once_the_lowest_failure_is_told() -> None:
+async def test_lowest_concurrent_failure_is_reported() -> None:
     gate = asyncio.Event()
 
     async def does(tick: int) -> None:
@@ -139,7 +139,7 @@ async def test_failed_commit_fails_the_graph() -> None:
     assert isinstance(graph.error.__cause__, FailingError)
 
 
-async def test_call_that_was_cancelled_from_elsewhere_is_a_failure() -> None:
+async def test_foreign_cancellation_is_a_failure() -> None:
     async def does(tick: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -266,7 +266,7 @@ async def test_failure_that_was_read_is_not_raised() -> None:
         await until(lambda: graph.error)
 
 
-async def test_failure_does_not_hide_the_error_of_the_block() -> None:
+async def test_failure_does_not_hide_the_blocks_error() -> None:
     graph = row(Input([1]), failing_at(1))
     with pytest.raises(ZeroDivisionError):
         async with graph:
@@ -274,7 +274,7 @@ async def test_failure_does_not_hide_the_error_of_the_block() -> None:
             raise ZeroDivisionError
 
 
-async def test_node_cannot_wait_for_the_end_of_its_graph() -> None:
+async def test_node_cannot_wait_for_its_graph() -> None:
     graph: TimeTickedFlowGraph
     step = Step("step", lambda tick: graph.close())
     graph = row(Input([1]), step)
@@ -285,7 +285,7 @@ async def test_node_cannot_wait_for_the_end_of_its_graph() -> None:
     assert "close() from another task" in str(graph.error)
 
 
-async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_node_cannot_wait_for_itself(caplog: pytest.LogCaptureFixture) -> None:
     class Closing(Input):
         async def commit(self, tick: int) -> None:
             await graph.close()
@@ -301,7 +301,7 @@ async def test_neither_a_commit_nor_a_close_of_a_node_can_wait_for_it(caplog: py
     assert "node 'input' of a flow graph could not be closed: a node cannot wait" in caplog.text
 
 
-async def test_commit_that_does_not_end_in_time_is_cancelled() -> None:
+async def test_slow_commit_is_cancelled() -> None:
     class Hanging(Input):
         async def commit(self, tick: int) -> None:
             await asyncio.get_running_loop().create_future()

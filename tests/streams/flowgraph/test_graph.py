@@ -142,7 +142,7 @@ async def test_join_names_whom_it_waits_for() -> None:
         assert "waits for channel 3" in graph.to_mermaid()
 
 
-async def test_commits_come_one_at_a_time_and_stand_for_all_before() -> None:
+async def test_commits_are_serial_and_cumulative() -> None:
     gate = asyncio.Event()
 
     class Slowly(Input):

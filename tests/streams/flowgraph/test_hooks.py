@@ -90,7 +90,7 @@ async def test_slowest_recording_counts() -> None:
 
 
 @pytest.mark.parametrize("fails_at", [0, 5])
-async def test_nodes_are_closed_once_at_the_end_whatever_it_is(fails_at: int) -> None:
+async def test_nodes_are_closed_once_at_any_end(fails_at: int) -> None:
     source, sink = Source("source", 10), Sink("sink")
     sink.fails_at = fails_at
     graph = graph_of(source, sink)
@@ -111,7 +111,7 @@ class Closing(Sink):
         self.closed = True
 
 
-async def test_cancellation_in_the_close_of_a_node_does_not_reach_the_graph(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancellation_in_a_close_stays_in_the_node(caplog: pytest.LogCaptureFixture) -> None:
     class Cancelled(Source):
         async def close(self) -> None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,7 +143,7 @@ async def test_hooks_are_coroutine_functions(caplog: pytest.LogCaptureFixture) -
     assert "close() must be a coroutine function: async def close(self)" in caplog.text
 
 
-async def test_node_that_cannot_be_closed_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_close_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Stuck(Source):
         async def close(self) -> None:
             raise FailingError("the file is gone")

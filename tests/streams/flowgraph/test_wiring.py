@@ -219,7 +219,7 @@ async def test_wrong_results_of_a_node(subtests: pytest.Subtests) -> None:
             assert text in str(error)
 
 
-async def test_result_that_cannot_be_skipped_is_told_with_the_node_that_gave_it() -> None:
+async def test_unskippable_result_is_reported_with_its_node() -> None:
     class Half(msgspec.Struct):
         time_tick: int = 1
         down_stream_node_idx: int = -1
@@ -265,7 +265,7 @@ async def test_node_is_of_one_graph() -> None:
     await other.close()
 
 
-async def test_sink_may_give_messages_for_all_edges_and_for_no_other() -> None:
+async def test_sink_sends_to_its_edges_only() -> None:
     async with pair(Giving("a", [Item(1)]), Answering("b", {1: [Item(1), Item(1)]})) as graph:
         await graph.done()
     assert graph.error is None

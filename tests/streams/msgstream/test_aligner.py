@@ -99,7 +99,7 @@ def test_restart_at_any_pack_continues_exactly_after_it(logs: list[list[Event]],
 
 
 @given(LOGS, st.integers(0, 1 << 16))
-def test_id_is_handled_once_and_never_one_that_is_still_needed(logs: list[list[Event]], seed: int) -> None:
+def test_id_is_handled_once_while_needed(logs: list[list[Event]], seed: int) -> None:
     """Every message acknowledged with a pack is before its end positions, or was delivered in it or an earlier one."""
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], seed)
     handled: Counter[tuple[str, bytes]] = Counter()
@@ -119,13 +119,13 @@ def test_id_is_handled_once_and_never_one_that_is_still_needed(logs: list[list[E
     assert set(handled.values()) <= {1}
 
 
-def test_late_messages_are_those_at_or_below_the_tick_before_them() -> None:
+def test_late_messages_are_below_their_tick() -> None:
     feeder = Feeder([channel_of(0, [(1, 1), 5, (5, 5), (2, 6), (3, 4), 7])], 0)
     assert seen(feeder.packs()) == [(0, 5, [1]), (5, 7, [4])]
     assert feeder.late == [3, 5]
 
 
-def test_message_that_spans_a_tick_comes_with_the_pack_of_its_end() -> None:
+def test_spanning_message_comes_with_its_last_pack() -> None:
     feeder = Feeder([channel_of(0, [(1, 9), (2, 2), 5, 10])], 0)
     assert seen(feeder.packs()) == [(0, 5, [2]), (5, 10, [1])]
 
@@ -176,7 +176,7 @@ def test_bytes_are_those_of_the_messages_that_wait() -> None:
 
 
 @pytest.mark.parametrize("timestamps", [(5, 9), (9, 5)])
-def test_positions_with_different_timestamps_continue_each_channel_at_its_own(timestamps: tuple[int, int]) -> None:
+def test_positions_continue_each_channel_separately(timestamps: tuple[int, int]) -> None:
     logs: list[list[Event]] = [[(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12], [(3, 3), 5, (6, 6), 7, (8, 8), 9, (10, 10), 12]]
     feeder = Feeder([channel_of(index, log) for index, log in enumerate(logs)], 0)
     starts = [MsgPosition(f"channel {index}", bytes(4), SUB, ts) for index, ts in enumerate(timestamps)]

@@ -122,7 +122,7 @@ def test_marshal_refuses_wrong_values_assigned_later(subtests: pytest.Subtests) 
                 message.marshal()
 
 
-def test_wrong_number_in_a_long_column_is_named_by_its_index() -> None:
+def test_wrong_number_in_a_column_has_its_index() -> None:
     with pytest.raises(InvalidArgumentError, match=r"row_ids\[99\]"):
         msgstream.InsertMsg([1] * 100, [*range(99), 1 << 63], [b""] * 100)
 

@@ -44,7 +44,7 @@ async def test_channels_are_described_in_the_order_asked_for(service: ChannelSer
     assert await service.describe_channels([]) == []
 
 
-async def test_destroyed_channel_is_gone_and_its_name_does_not_come_back(service: ChannelService) -> None:
+async def test_name_of_a_destroyed_channel_is_never_reused(service: ChannelService) -> None:
     names = await service.create_channels(OWNER, 3)
     await service.destroy_channels(names[:2])
     assert [one.channel_name for one in await service.describe_channels()] == names[2:]
@@ -62,7 +62,7 @@ async def test_unknown_name_changes_nothing(service: ChannelService) -> None:
     assert [one.channel_name for one in await service.describe_channels()] == names
 
 
-async def test_services_that_share_a_kv_see_each_others_channels(kv: KVBase) -> None:
+async def test_services_of_a_kv_share_channels(kv: KVBase) -> None:
     async with IdAllocator(kv, key="ids", batch=3) as one, IdAllocator(kv, key="ids", batch=4) as two:
         services = [ChannelService(kv, one), ChannelService(kv, two)]
         created = await asyncio.gather(*(services[turn % 2].create_channels(OWNER, 2) for turn in range(10)))

@@ -53,7 +53,7 @@ async def test_hash_keys_choose_the_channel(place: Place, opened: Opener) -> Non
         assert [msg.position.msg_id for msg in msgs if msg.position] == [one.msg_id for one in positions[channel]]
 
 
-async def test_rows_of_one_message_are_distributed_one_by_one(place: Place, opened: Opener) -> None:
+async def test_rows_are_distributed_one_by_one(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
     consumer = await consuming(opened, channels)
@@ -112,7 +112,7 @@ async def test_empty_pack_is_sent_nowhere(place: Place, opened: Opener) -> None:
     assert await producer.broadcast(MsgPack([])) == {}
 
 
-async def test_packs_have_up_to_1024_messages_of_a_channel(place: Place, opened: Opener) -> None:
+async def test_packs_have_up_to_1024_messages(place: Place, opened: Opener) -> None:
     channels = place.channels(2)
     producer = await producing(opened, channels)
     for first in range(0, 3_000, 1_000):
@@ -164,7 +164,7 @@ async def test_seek_continues_exactly_after_or_at_a_message(place: Place, opened
             assert set(numbers(await consume_messages(stream, len(expected)))) == expected
 
 
-async def test_seek_to_the_end_of_a_pack_continues_exactly_after_it(place: Place, opened: Opener) -> None:
+async def test_seek_to_a_packs_end_is_exact(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     await produce(producer, *(row(n) for n in range(10)))
@@ -283,7 +283,7 @@ async def test_unacknowledged_messages_are_redelivered(place: Place, opened: Ope
 
 
 @pytest.mark.on_pulsar
-async def test_without_auto_ack_only_ack_acknowledges_and_in_any_order(place: Place, opened: Opener) -> None:
+async def test_acks_without_auto_ack_take_any_order(place: Place, opened: Opener) -> None:
     channels = place.channels(1)
     producer = await producing(opened, channels)
     stream = await consuming(opened, channels, auto_ack=False)

@@ -143,7 +143,7 @@ async def test_random_channels_give_the_packs_of_the_model(
         assert cut(again) == cut(packs[at + 1 :])
 
 
-async def test_pack_ends_at_the_smallest_of_the_newest_ticks(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
+async def test_pack_ends_at_the_smallest_tick(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     fast, slow = channels = place.channels(2)
@@ -173,7 +173,7 @@ async def test_message_that_was_sent_twice_is_delivered_once(place: Place, opene
     assert (counts.delivered, counts.repeated, counts.received) == (4, 1, 6)
 
 
-async def test_too_many_bytes_before_a_tick_end_the_stream(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
+async def test_byte_limit_before_a_tick_ends_the_stream(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
     if place.own_ticks:
         pytest.skip("the ticks of this medium are its own")
     small, large = channels = place.channels(2)

@@ -83,7 +83,7 @@ def test_type_of_the_users_own(factory: msgstream.UnmarshalDispatcherFactory) ->
 @pytest.mark.parametrize(
     ("result", "expected"), [(None, "None"), (b"bytes", "bytes"), (KeyError("x"), "KeyError"), (OSError("y"), "OSError")]
 )
-def test_template_of_the_user_that_fails_is_an_undecodable_message(result: object, expected: str) -> None:
+def test_failing_template_makes_an_undecodable_message(result: object, expected: str) -> None:
     def read(data: bytes) -> msgstream.TsMsg:
         if isinstance(result, Exception):
             raise result

@@ -24,7 +24,7 @@ FACTORIES = pytest.mark.parametrize(
 )
 
 
-async def test_streams_in_memory_and_on_rocksmq_share_their_channels(tmp_path: Path) -> None:
+async def test_streams_of_a_medium_share_channels(tmp_path: Path) -> None:
     class Counting:
         """A factory of dispatchers that counts them."""
 
@@ -98,7 +98,7 @@ async def test_unknown_parameters_set_nothing(kind: type[Any], parameter: str) -
         await factory.new_msg_stream()
 
 
-async def test_values_out_of_range_are_refused_with_the_stream() -> None:
+async def test_values_out_of_range_name_the_stream() -> None:
     factory = msgstream.MemoryMsgStreamFactory()
     factory.set_params({"medium": MemoryMedium(), "buffer_size": 0})
     with pytest.raises(InvalidArgumentError, match="buffer_size=0"):

@@ -45,7 +45,7 @@ async def test_message_larger_than_the_channel_is_refused() -> None:
             await produce(stream, row(1, size=200))
 
 
-async def test_position_of_another_medium_of_the_process_is_refused() -> None:
+async def test_position_of_another_medium_is_refused() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a"])
         sent = await stream.produce(MsgPack([row(1)]))

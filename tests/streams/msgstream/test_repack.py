@@ -28,7 +28,7 @@ def keyed(draw: st.DrawFn) -> msgstream.TsMsg:
 
 
 @given(st.lists(keyed(), max_size=8), st.integers(1, 5))
-def test_every_row_goes_in_order_to_the_producer_of_its_key(messages: list[msgstream.TsMsg], producers: int) -> None:
+def test_rows_go_in_order_to_their_producer(messages: list[msgstream.TsMsg], producers: int) -> None:
     Row = tuple[Any, ...]
 
     def rows(message: msgstream.TsMsg) -> list[tuple[int, Row]]:
@@ -78,7 +78,7 @@ def test_keys_are_unsigned() -> None:
     assert distribute([highest], 10) == {5: [highest]}
 
 
-def test_runs_of_one_type_are_repacked_apart_and_in_order() -> None:
+def test_runs_of_a_type_are_repacked_separately() -> None:
     calls: list[tuple[list[msgstream.TsMsg], list[list[int]]]] = []
 
     def repack(messages: list[msgstream.TsMsg], buckets: list[list[int]]) -> dict[int, msgstream.MsgPack]:
@@ -137,7 +137,7 @@ def test_producer_with_an_empty_pack_gets_nothing() -> None:
     assert distribute([message], 2, lambda messages, buckets: {0: msgstream.MsgPack([]), 1: msgstream.MsgPack(messages)}) == {1: [message]}
 
 
-def test_parts_of_one_message_for_one_producer_need_ids_of_their_own() -> None:
+def test_parts_for_one_producer_need_ids() -> None:
     message = msgstream.InsertMsg([1, 1, 1], [1, 2, 3], [b"", b"", b""], hash_keys=[0, 0, 1], id=7, source_id=3)
 
     def by_rows(ids: list[int], targets: list[int]) -> dict[int, list[msgstream.TsMsg]]:
@@ -165,7 +165,7 @@ def test_messages_sent_twice_are_repacked_twice() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, StopAsyncIteration])
-def test_repack_function_that_ends_its_caller_is_an_error(error: type[BaseException]) -> None:
+def test_repack_function_that_exits_is_an_error(error: type[BaseException]) -> None:
     def ending(messages: list[msgstream.TsMsg], buckets: list[list[int]]) -> dict[int, msgstream.MsgPack]:
         raise error
 

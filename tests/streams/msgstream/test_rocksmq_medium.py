@@ -52,7 +52,7 @@ async def filled(mq: RocksMQ, count: int) -> RocksMQMedium:
     return medium
 
 
-async def test_position_is_below_the_first_message_that_no_stream_has_handled(mq: RocksMQ) -> None:
+async def test_position_is_below_the_first_unhandled_message(mq: RocksMQ) -> None:
     medium = await filled(mq, 9)
     one, other = await medium.consumer("x", "g"), await RocksMQMedium(mq).consumer("x", "g")
     first, second, third = await one.receive(3), await other.receive(3), await one.receive(3)
@@ -296,7 +296,7 @@ async def test_wrong_arguments_are_told_at_once(mq: RocksMQ) -> None:
         await RocksMQMedium(mq).consumer("x" * 300, "g")
 
 
-async def test_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Path) -> None:
+async def test_cancelled_opening_allows_the_next(tmp_path: Path) -> None:
     for steps in range(1, 9):
         async with RocksMQMedium(tmp_path / "mq") as medium:
             opening = asyncio.ensure_future(medium.producer("channel"))
@@ -308,7 +308,7 @@ async def test_cancelled_opening_is_not_in_the_way_of_the_next_one(tmp_path: Pat
             await medium.producer("channel")
 
 
-async def test_failed_close_is_not_in_the_way_of_the_next_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_close_allows_the_next_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close = RocksMQ.close
 
     async def failing(mq: RocksMQ) -> None:

@@ -76,7 +76,7 @@ async def test_packs_that_are_none() -> None:
                 await stream.broadcast(what)
 
 
-async def test_message_without_a_form_on_the_wire_sends_nothing() -> None:
+async def test_message_without_wire_form_sends_nothing() -> None:
     async with MemoryMedium() as medium, MsgStream(medium) as stream:
         await stream.as_producer(["a", "b"])
         await stream.as_consumer(["a", "b"], "subscription")

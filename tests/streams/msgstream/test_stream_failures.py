@@ -56,7 +56,7 @@ def calls(stream: msgstream.MsgStream) -> list[Coroutine[Any, Any, object]]:
 
 
 @KINDS
-async def test_failed_receive_ends_the_stream_after_what_was_received(medium: FaultyMedium, kind: Kind) -> None:
+async def test_failed_receive_ends_the_stream_afterwards(medium: FaultyMedium, kind: Kind) -> None:
     async with await both_ways(medium, kind) as stream:
         await stream.broadcast(msgstream.MsgPack([row(1, 1), tick(2)]))
         await stream.start()
@@ -89,7 +89,7 @@ async def test_failed_acknowledgement_ends_the_stream(medium: FaultyMedium) -> N
                 await call
 
 
-async def test_medium_that_was_closed_ends_the_stream_with_an_error(medium: FaultyMedium) -> None:
+async def test_closed_medium_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         blocked = asyncio.ensure_future(stream.consume())
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def test_send_that_failed_in_the_middle_has_holes(medium: FaultyMedium) ->
             assert raised.value.results["a"] == [msgstream.MsgPosition("a", b"id", timestamp=5), None]
 
 
-async def test_error_that_is_no_wal_error_is_the_cause(medium: FaultyMedium) -> None:
+async def test_foreign_error_is_the_cause(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         medium.fail("send", OSError("cable"))
         with pytest.raises(msgstream.ProduceError, match="cable") as raised:
@@ -202,7 +202,7 @@ async def test_on_refused_that_raises_anything_ends_the_stream(medium: FaultyMed
             assert isinstance(cause if error is Panic else cause.__cause__, error)
 
 
-async def test_medium_whose_call_was_cancelled_ends_the_stream_with_another_error(medium: FaultyMedium) -> None:
+async def test_cancelled_medium_call_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium, auto_ack=False) as stream:
         await produce(stream, row(1))
         pack = await consume(stream)
@@ -217,7 +217,7 @@ async def test_medium_whose_call_was_cancelled_ends_the_stream_with_another_erro
             await stream.consume()
 
 
-async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_raising_on_refused_ends_the_stream(medium: FaultyMedium) -> None:
     def refuse(refused: msgstream.Refused) -> None:
         raise LookupError(refused.reason)
 
@@ -229,7 +229,7 @@ async def test_on_refused_that_raises_for_a_late_message_ends_the_stream(medium:
                 await stream.consume()
 
 
-async def test_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_failed_seek_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         sent = await stream.broadcast(msgstream.MsgPack([row(1)]))
         medium.fail("check", UnavailableError("no server"), channel="b")
@@ -244,7 +244,7 @@ async def test_seek_that_fails_when_a_channel_may_have_moved_ends_the_stream(med
             await stream.consume()
 
 
-async def test_seek_that_is_cancelled_when_a_channel_may_have_moved_ends_the_stream(medium: FaultyMedium) -> None:
+async def test_cancelled_seek_ends_the_stream(medium: FaultyMedium) -> None:
     async with await both_ways(medium) as stream:
         sent = await stream.broadcast(msgstream.MsgPack([row(1)]))
         medium.block("seek")
@@ -302,7 +302,7 @@ async def test_acknowledgements_that_wait_are_sent_together_and_bounded(medium: 
 
 
 @pytest.mark.parametrize("call", ["close_producer", "close_consumer"])
-async def test_close_goes_on_after_a_failure_and_raises_it(medium: FaultyMedium, call: str) -> None:
+async def test_close_continues_after_a_failure(medium: FaultyMedium, call: str) -> None:
     stream = await both_ways(medium, owns_medium=True)
     await stream.start()
     medium.fail(call, StorageError("the disk is gone"), channel="b")

@@ -95,7 +95,7 @@ def test_other_names_are_no_fields() -> None:
             message.primary_keys = [1]  # type: ignore[attr-defined]
 
 
-def test_field_that_is_not_on_the_wire_has_its_default() -> None:
+def test_missing_field_has_its_default() -> None:
     class Counted(InsertMsg):
         tries: int = 3
         tags: list[str] = msgspec.field(default_factory=list)
@@ -109,7 +109,7 @@ def test_field_that_is_not_on_the_wire_has_its_default() -> None:
     assert message.position == MsgPosition("a", b"1")
 
 
-def test_bytes_that_no_field_can_be_read_from_are_refused_before_one_is_read() -> None:
+def test_unreadable_bytes_are_refused_at_once() -> None:
     encoded = InsertMsg([1], [2], [b"x"]).marshal()
     for damaged in (encoded[:-1], encoded + b"\x22", encoded + b"\x22\x08" + bytes(8)):
         with pytest.raises(InvalidArgumentError):

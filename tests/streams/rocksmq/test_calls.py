@@ -151,7 +151,7 @@ async def test_consumer_is_woken_by_produce(mq: RocksMQ) -> None:
     assert mq.channels()[0].groups[0].waiting == 0
 
 
-async def test_consumers_of_a_group_share_and_a_cancelled_one_takes_nothing(mq: RocksMQ) -> None:
+async def test_group_shares_and_cancelled_consumer_takes_nothing(mq: RocksMQ) -> None:
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
     seen: list[bytes] = []
@@ -254,7 +254,7 @@ async def test_ids_of_a_given_allocator(directory: Path) -> None:
         await mq.create_channel("y")
 
 
-async def test_messages_given_back_come_again_first_and_in_order(mq: RocksMQ) -> None:
+async def test_returned_messages_come_first_and_in_order(mq: RocksMQ) -> None:
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")
     await mq.produce("x", [b"%d" % index for index in range(6)])
@@ -301,7 +301,7 @@ async def test_messages_given_back_are_not_consumed(directory: Path) -> None:
         assert mq.channels()[0].groups[0].current_id == 5
 
 
-async def test_message_is_found_by_its_id_in_its_channel_only(directory: Path) -> None:
+async def test_message_is_found_in_its_channel_only(directory: Path) -> None:
     async with await RocksMQ.open(directory, settings=RocksMQSettings(page_bytes=1, retention_bytes=0)) as mq:
         for name in ("x", "y"):
             await mq.create_channel(name)

@@ -37,7 +37,7 @@ async def cancelled_with_an_answer(mq: RocksMQ, n: int, *, auto_ack: bool = True
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
-async def test_messages_of_a_cancelled_consumer_are_there_at_the_next_opening(directory: Path, auto_ack: bool) -> None:
+async def test_messages_of_a_cancelled_consumer_reappear(directory: Path, auto_ack: bool) -> None:
     mq = await filled(directory, 5)
     assert payloads(await mq.consume("g", "x", 1)) == [b"0"]
     await cancelled_with_an_answer(mq, 3, auto_ack=auto_ack)
@@ -94,7 +94,7 @@ async def test_seeking_forgets_messages_given_back(directory: Path) -> None:
     await mq.close()
 
 
-async def test_consumer_cancelled_while_there_is_no_room_has_taken_nothing(directory: Path) -> None:
+async def test_cancelled_consumer_without_room_takes_nothing(directory: Path) -> None:
     mq = await filled(directory, 4, calls_max=1)
     cancelled = 0
     for others in range(1, 4):
@@ -118,7 +118,7 @@ async def test_consumer_cancelled_while_there_is_no_room_has_taken_nothing(direc
 
 
 @pytest.mark.parametrize("calls_max", [1, 64])
-async def test_producers_cancelled_in_any_turn_leave_no_bytes_in_flight(directory: Path, calls_max: int) -> None:
+async def test_cancelled_producers_leave_no_bytes_in_flight(directory: Path, calls_max: int) -> None:
     mq = await filled(directory, 0, calls_max=calls_max)
     sent, answered = 0, set()
     for turns in range(40):

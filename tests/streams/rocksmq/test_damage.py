@@ -44,7 +44,7 @@ async def test_flipped_byte_in_a_table_is_an_error(directory: Path) -> None:
         await consume_all(directory)
 
 
-async def test_flipped_byte_in_the_middle_of_the_log_is_an_error(directory: Path, tmp_path: Path) -> None:
+async def test_flipped_byte_in_the_log_is_an_error(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     async with await RocksMQ.open(directory) as mq:
         await mq.create_channel("x")
@@ -89,7 +89,7 @@ async def test_database_of_something_else_is_refused(directory: Path) -> None:
         await RocksMQ.open(directory)
 
 
-async def test_database_opened_with_other_options_fails_clearly_or_works(directory: Path) -> None:
+async def test_database_with_other_options_fails_clearly(directory: Path) -> None:
     """The binding then rewrites one of its own files; whatever the next opening finds, it never returns other messages."""
     await fill(directory, 100)
     rocksdict.Rdict(str(directory)).close()

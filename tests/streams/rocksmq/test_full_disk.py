@@ -93,7 +93,7 @@ async def test_disk_that_takes_no_more(directory: Path) -> None:
         await mq.produce("x", [b"it goes on"])
 
 
-async def test_waiting_calls_fail_when_a_position_cannot_be_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_position_write_fails_waiting_calls(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls are then being handled: neither in the inbox nor among the waiting ones."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")

@@ -14,7 +14,7 @@ from wal.streams.rocksmq import RocksMQ
 CHANNELS = ("a", "a/b")
 
 
-def test_nothing_answered_is_lost_and_no_batch_is_torn(directory: Path, soak: int) -> None:
+def test_answered_calls_survive_and_batches_are_whole(directory: Path, soak: int) -> None:
     rounds = 10
 
     async def produce_and_consume(directory: Path, seed: int) -> None:

@@ -64,7 +64,7 @@ async def test_consumed_pages_go_by_size(directory: Path) -> None:
     await mq.close()
 
 
-async def test_unconsumed_pages_go_only_if_allowed_and_readers_are_told(directory: Path) -> None:
+async def test_unconsumed_pages_go_only_if_allowed(directory: Path) -> None:
     mq = await opened(directory, retention_s=0.0)
     ids = await fill(mq, 8)
     await mq.consume("g", "x", 2)

@@ -45,7 +45,7 @@ async def opens(on_pulsar: tuple[str, dict[str, Any]] | None, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tick_interval_s", [0.0, 0.02])
-async def test_log_that_is_opened_again_has_the_same_ticks(opens: Opens, tick_interval_s: float) -> None:
+async def test_reopened_log_has_the_same_ticks(opens: Opens, tick_interval_s: float) -> None:
     async with opens() as log:
         payloads = await numbered(log, 30)
         async with source(log, tick_interval_s=tick_interval_s) as node:

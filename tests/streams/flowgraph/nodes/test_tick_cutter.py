@@ -75,7 +75,7 @@ def test_cuts_do_not_depend_on_the_start(random: Random, interval_ms: int, messa
         assert again == full[done:]
 
 
-def test_tick_ends_with_its_frame_or_with_its_interval() -> None:
+def test_tick_ends_with_frame_or_interval() -> None:
     def message(position: int, tick: int) -> ImmutableMessage:
         return ImmutableMessage(Origin("p0", 1, position), 0, tick, "v", b"")
 

@@ -62,7 +62,7 @@ async def test_replayed_ticks_are_not_written_again(data_dir: Path) -> None:
             assert await written(log) == [[b"%d" % tick] for tick in ticks if tick < last]
 
 
-async def test_tick_is_recorded_when_the_log_remembers_it_or_a_later_one(log: WALAccesser) -> None:
+async def test_tick_is_recorded_by_a_later_one_too(log: WALAccesser) -> None:
     node = WalSinkNode("sink", log, "copy")
     recorded = []
     for tick, messages in enumerate([[], [b"a"], *[[]] * 256, [], [b"b"]]):
@@ -83,7 +83,7 @@ async def test_other_producers_and_vchannels_have_their_own_ticks(log: WALAccess
     assert (await written(log), await written(log, "else")) == ([[b"1"], [b"2"]], [[b"3"]])
 
 
-async def test_tick_that_failed_is_written_by_the_next_graph(log: WALAccesser) -> None:
+async def test_failed_tick_is_written_by_the_next_graph(log: WALAccesser) -> None:
     def to_messages(number: int) -> list[bytes]:
         if number == 2 and not repaired:
             raise ValueError("no form")
@@ -101,7 +101,7 @@ async def test_tick_that_failed_is_written_by_the_next_graph(log: WALAccesser) -
         node.set_max_parallelism(2)
 
 
-async def test_messages_of_a_log_are_copied_with_their_type_and_properties(log: WALAccesser) -> None:
+async def test_messages_are_copied_with_type_and_properties(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"a", message_type=MessageType.DELETE, properties={"k": "v"}))
     await log.append_txn("orders", [b"b", b"c"])
     async with log.read("orders", follow=False) as scanner:

@@ -30,7 +30,7 @@ async def cursor_of(log: WALAccesser) -> CursorInfo:
     return found
 
 
-async def test_seek_to_the_first_message_never_leaves_the_log_without_the_cursor(log: WALAccesser) -> None:
+async def test_seek_to_the_start_keeps_the_cursor(log: WALAccesser) -> None:
     async with WalMsgStream(log) as stream:
         await stream.as_producer(["a"])
         sent = await stream.produce(MsgPack([row(1)]))
@@ -114,9 +114,7 @@ async def test_quiet_channel_does_not_hold_what_others_write(one_pchannel: WALAc
         assert numbers([await consume(stream)]) == [2, 3]
 
 
-async def test_cursor_that_cannot_be_saved_now_does_not_end_a_quiet_stream(
-    one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_cursor_save_does_not_end_a_stream(one_pchannel: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     log = one_pchannel
     monkeypatch.setattr(wal_consumer, "QUIET_S", 0.01)
     refusals = asyncio.Event()

@@ -76,7 +76,7 @@ async def one_pchannel(location: str) -> None:
         pass
 
 
-async def test_send_is_a_transaction_and_its_ids_are_those_received(log: WALAccesser, opened: Opener) -> None:
+async def test_send_is_a_transaction_with_received_ids(log: WALAccesser, opened: Opener) -> None:
     medium = WalMedium(log)
     producer = await medium.producer("a")
     single = await producer.send(outgoing(b"0"))
@@ -154,7 +154,7 @@ async def test_seek_moves_the_subscription_to_any_message(one_pchannel: None, lo
             await log.delete_cursor("s")
 
 
-async def test_seek_behind_a_truncation_is_refused_unless_nothing_is_lost(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
+async def test_seek_before_a_truncation_needs_no_loss(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
     everything = await mixed(log)
     medium = WalMedium(log)
     consumer = await opened(medium.consumer("a", "all"))
@@ -228,7 +228,7 @@ async def test_latest_subscription_begins_where_it_was_created(location: str, op
         await consumer.close()
 
 
-async def test_ticks_end_cells_of_the_grid_and_can_be_sought(log: WALAccesser, opened: Opener) -> None:
+async def test_ticks_end_grid_cells_and_are_seekable(log: WALAccesser, opened: Opener) -> None:
     """The cells are the same for a reader that follows as for one that comes later, and from every tick on."""
 
     async def replay(medium: WalMedium, name: str, count: int, opened: Opener) -> list[Received]:
@@ -289,7 +289,7 @@ async def test_ticks_end_cells_of_the_grid_and_can_be_sought(log: WALAccesser, o
         await consumer.close()
 
 
-async def test_acked_ticks_move_the_cursor_over_what_is_not_for_it(log: WALAccesser, opened: Opener) -> None:
+async def test_acked_ticks_move_the_cursor(log: WALAccesser, opened: Opener) -> None:
     """A quiet channel beside a busy one holds nothing back."""
     medium = WalMedium(log, tick_interval_s=0.01)
     producer, busy = await medium.producer("a"), await medium.producer("b")

@@ -16,7 +16,7 @@ POSITIONS = st.builds(TopicPosition, st.integers(0, 2**63 - 1), st.integers(0, 2
 
 
 @given(POSITIONS)
-def test_id_is_read_back_by_us_and_by_pulsar(position: TopicPosition) -> None:
+def test_id_is_readable_by_both_clients(position: TopicPosition) -> None:
     msg_id = TopicIds(TOPIC).of(position)
     assert TopicIds(TOPIC).parse(msg_id) == (position, True)
     native = _pulsar.MessageId.deserialize(msg_id)
@@ -35,7 +35,7 @@ def test_id_of_another_topic_is_refused(position: TopicPosition) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_other_bytes_are_refused_or_read_as_pulsar_reads_them(data: bytes) -> None:
+def test_other_bytes_are_refused_or_read_alike(data: bytes) -> None:
     try:
         position, _ = TopicIds(TOPIC).parse(data)
     except InvalidArgumentError:

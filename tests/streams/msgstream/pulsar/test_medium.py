@@ -24,7 +24,7 @@ from wal.streams.msgstream.media.pulsar import PulsarMedium, PulsarProducer, cre
 from wal.streams.msgstream.media.pulsar_ids import TopicIds
 
 
-async def test_receipt_of_a_message_is_the_id_that_consumers_get(medium: PulsarMedium) -> None:
+async def test_receipt_equals_the_consumers_id(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     receipts = await producer.send(outgoing([b"alone"]))
     receipts += await producer.send(outgoing([b"%d" % number for number in range(2_500)]))
@@ -36,7 +36,7 @@ async def test_receipt_of_a_message_is_the_id_that_consumers_get(medium: PulsarM
     await producer.close()
 
 
-async def test_messages_sent_at_the_same_time_stay_in_the_order_of_the_calls(medium: PulsarMedium) -> None:
+async def test_concurrent_sends_keep_the_order_of_calls(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     calls = [producer.send(outgoing([b"%d/%d" % (call, number) for number in range(5)])) for call in range(200)]
     await asyncio.gather(*calls)
@@ -76,7 +76,7 @@ async def test_topics_of_a_log_are_refused(pulsar_server: PulsarAddress, tmp_pat
     await medium.close()
 
 
-async def test_missing_namespace_is_refused_and_a_later_use_tries_again(kept: PulsarAddress) -> None:
+async def test_missing_namespace_is_refused_until_created(kept: PulsarAddress) -> None:
     missing = PulsarAddress(kept.service_url, "public", "none", admin_url=kept.admin, token=kept.token)
     medium = PulsarMedium(missing)
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_exclusive_consumer_excludes_others(medium: PulsarMedium, first_is
     await second.close()
 
 
-async def test_lost_consumer_waits_for_its_subscription_after_an_outage(medium: PulsarMedium, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_consumer_waits_for_its_subscription(medium: PulsarMedium, monkeypatch: pytest.MonkeyPatch) -> None:
     """For TAKEN_S from the answer on that another consumer has it, however long the broker was away before."""
     producer, lost = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
     lost._lose("the broker was killed")
@@ -155,7 +155,7 @@ async def test_seek_acknowledges_skipped_messages_of_a_batch(medium: PulsarMediu
     await producer.close()
 
 
-async def test_acks_of_a_part_of_a_batch_acknowledge_no_other_message(medium: PulsarMedium) -> None:
+async def test_partial_acks_of_a_batch_are_exact(medium: PulsarMedium) -> None:
     producer = await medium.producer("a")
     await producer.send(outgoing([b"%d" % number for number in range(10)]))
     for unhandled, acked in ((10, 3), (7, 0), (7, 7)):
@@ -212,7 +212,7 @@ async def test_id_whose_message_pulsar_deleted_is_truncated(pulsar_server: Pulsa
     await medium.close()
 
 
-async def test_message_that_is_too_large_is_refused_before_anything_is_sent(medium: PulsarMedium) -> None:
+async def test_too_large_message_is_refused_before_sending(medium: PulsarMedium) -> None:
     producer, consumer = await medium.producer("a"), await medium.consumer("a", "s")
     large, fitting = b"x" * (5 << 20), b"x" * ((5 << 20) - (1 << 10))
     with pytest.raises(InvalidArgumentError, match="maxMessageSize"):
@@ -223,7 +223,7 @@ async def test_message_that_is_too_large_is_refused_before_anything_is_sent(medi
     await producer.close()
 
 
-async def test_send_that_fails_in_part_says_what_is_durable(kept: PulsarAddress, medium: PulsarMedium) -> None:
+async def test_partial_send_lists_durable_messages(kept: PulsarAddress, medium: PulsarMedium) -> None:
     connection = PulsarConnection(kept)
     await connection.run(connection.start)
     await (await medium.producer("a")).close()
@@ -267,7 +267,7 @@ async def test_cancelled_receive_loses_nothing(medium: PulsarMedium) -> None:
     await producer.close()
 
 
-async def test_receive_that_waits_ends_when_the_consumer_is_closed(medium: PulsarMedium) -> None:
+async def test_waiting_receive_ends_with_its_consumer(medium: PulsarMedium) -> None:
     consumer = await medium.consumer("a", "s")
     waiting = asyncio.create_task(consumer.receive(10))
     await asyncio.sleep(0)
@@ -279,7 +279,7 @@ async def test_receive_that_waits_ends_when_the_consumer_is_closed(medium: Pulsa
     await consumer.close()
 
 
-async def test_consumer_that_closes_gives_what_it_holds_to_the_others(medium: PulsarMedium) -> None:
+async def test_closing_consumer_returns_its_messages(medium: PulsarMedium) -> None:
     producer = await medium.producer("a")
     first = await medium.consumer("a", "s")
     await producer.send(outgoing([b"%d" % number for number in range(50)]))

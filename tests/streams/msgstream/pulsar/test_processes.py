@@ -116,7 +116,7 @@ def run_together(script: str, server: PulsarAddress, *, processes: int) -> list[
 
 
 @pytest.mark.one_loop
-def test_process_can_exit_right_after_it_closed_its_streams(pulsar_server: PulsarAddress) -> None:
+def test_process_exits_after_closing_its_streams(pulsar_server: PulsarAddress) -> None:
     assert run_together(CLOSED, pulsar_server, processes=TOGETHER) == [(STATUS, "", "")] * TOGETHER
 
 
@@ -126,5 +126,5 @@ def test_process_can_exit_with_its_streams_open(pulsar_server: PulsarAddress) ->
 
 
 @pytest.mark.one_loop
-def test_forked_child_cannot_use_the_streams_of_its_parent_and_exits(pulsar_server: PulsarAddress) -> None:
+def test_forked_child_cannot_use_its_parents_streams(pulsar_server: PulsarAddress) -> None:
     assert run_together(FORKED, pulsar_server, processes=1) == [(STATUS, "", "")]
