@@ -46,7 +46,7 @@ def test_all_rows_of_all_vchannels(data: Path) -> None:
     assert b"never" not in {row["payload"] for row in rows}
 
 
-def test_rows_of_a_pchannel_come_in_the_order_of_the_log(data: Path) -> None:
+def test_rows_of_a_pchannel_keep_their_order(data: Path) -> None:
     rows = batch(data)
     for pchannel in ("p0", "p1"):
         mine = [row for row in rows if place_of(row)[0] == pchannel]
@@ -105,7 +105,7 @@ def test_schema_with_other_columns_is_refused(data: Path, subtests: pytest.Subte
                     make(columns)
 
 
-def test_columns_that_are_never_null_may_be_declared_so(data: Path) -> None:
+def test_never_null_columns_may_be_declared_so(data: Path) -> None:
     columns = StructType([StructField(field.name, field.dataType, nullable=False) for field in schema("payload", "message_id")])
     reader = source(data).reader(columns)
     assert len(read_all(reader, reader.partitions(), columns)) == len(batch(data))
@@ -127,7 +127,7 @@ def test_small_reads_are_packed(data: Path) -> None:
     assert [piece.pchannel for piece in partitions[0].pieces] == ["p0", "p1"]
 
 
-def test_partition_is_read_again_with_the_same_rows_and_can_be_left_early(data: Path) -> None:
+def test_partition_is_repeatable_and_may_end_early(data: Path) -> None:
     reader, partitions = plan(data)
     first = read_all(reader, partitions)
     rows = reader.read(partitions[0])
@@ -161,7 +161,7 @@ def test_adjacent_ranges_have_every_row_once(data: Path, rows_of: list[Row], dra
         assert MessageID.from_bytes(row["message_id"]) < MessageID.parse(cuts[place_of(row)[0]])
 
 
-def test_pchannels_that_are_not_named_begin_at_their_earliest_event(data: Path, rows_of: list[Row]) -> None:
+def test_unnamed_pchannels_begin_at_the_earliest_event(data: Path, rows_of: list[Row]) -> None:
     assert batch(data, startingOffsets='{"p0": "latest"}') == [row for row in rows_of if place_of(row)[0] == "p1"]
     with pytest.raises(InvalidArgumentError, match=r"'p7'.*p0, p1"):
         batch(data, startingOffsets='{"p7": "latest"}')
@@ -174,7 +174,7 @@ def test_ending_offsets_have_to_name_every_pchannel(data: Path, rows_of: list[Ro
     assert found == [row for row in rows_of if place_of(row)[0] == "p0"]
 
 
-def test_positions_that_the_log_does_not_have_are_refused(data: Path, rows_of: list[Row]) -> None:
+def test_unknown_positions_are_refused(data: Path, rows_of: list[Row]) -> None:
     last = MessageID.from_bytes(rows_of[-1]["message_id"])
     above = str(MessageID(last.pchannel, last.incarnation, last.position + (1 << 30), 0))
     other = str(MessageID(last.pchannel, last.incarnation + 1, 0, 0))

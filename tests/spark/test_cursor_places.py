@@ -31,7 +31,7 @@ def log(place: Place) -> Iterator[BlockingWAL]:
         yield found
 
 
-def test_reader_of_the_name_goes_on_where_the_query_is(place: Place, log: BlockingWAL) -> None:
+def test_reader_of_the_name_continues_after_the_query(place: Place, log: BlockingWAL) -> None:
     def rest(log: BlockingWAL, vchannel: str, name: str = "delays") -> list[bytes]:
         with log.read(vchannel, cursor=name, follow=False) as scanner:
             return [message.payload for message in scanner]

@@ -101,8 +101,6 @@ def test_format_is_imported_without_pyspark() -> None:
 
 
 @pytest.mark.parametrize("page", SPARK_PAGES, ids=[page.stem for page in SPARK_PAGES])
-def test_code_of_a_page_runs_and_prints_what_it_says(
-    page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_prints_its_output(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asyncio.run(run_page(blocks(page), {}))

@@ -124,7 +124,7 @@ def test_entry_of_a_batch(data_dir: Path) -> None:
         assert parse_entry(text.replace(str(end), "9").replace("-", "9"), query_id="q", batch_id=3).is_other
 
 
-def test_cursor_of_a_query_without_a_source_is_an_error(data_dir: Path, tmp_path: Path) -> None:
+def test_cursor_without_a_source_is_an_error(data_dir: Path, tmp_path: Path) -> None:
     write(data_dir)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id": "q"}')
@@ -251,9 +251,7 @@ def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir
 @pytest.mark.parametrize(
     ("persist", "times"), [(True, 1), pytest.param(False, 2, marks=pytest.mark.soak("Spark reads again what nothing keeps"))]
 )
-def test_log_is_read_once_however_often_the_rows_are_used(
-    spark: SparkSession, data_dir: Path, checkpoint: str, persist: bool, times: int
-) -> None:
+def test_log_is_read_once_per_batch(spark: SparkSession, data_dir: Path, checkpoint: str, persist: bool, times: int) -> None:
     write(data_dir)
     decodings = spark.sparkContext.accumulator(0)
 
@@ -273,7 +271,7 @@ def test_log_is_read_once_however_often_the_rows_are_used(
     assert decodings.value == times * ROWS
 
 
-def test_outside_of_a_query_the_error_names_foreach_batch(spark: SparkSession) -> None:
+def test_error_outside_a_query_names_foreach_batch(spark: SparkSession) -> None:
     with pytest.raises(InvalidArgumentError, match=r"writeStream\.foreachBatch"):
         foreach_batch(nothing)(spark.range(1), 0)
 

@@ -56,7 +56,7 @@ async def rest(directory: Path, vchannel: str, name: str = "delays") -> list[byt
         return [message.payload async for message in scanner]
 
 
-async def test_reader_of_the_name_goes_on_where_the_query_is(data_dir: Path) -> None:
+async def test_reader_of_the_name_continues_after_the_batch(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await append(log, data_dir, "quiet")
         ids = await append(log, data_dir, "busy", 10)
@@ -104,7 +104,7 @@ async def test_slower_one_of_two_sources_counts(data_dir: Path) -> None:
     assert await rest(data_dir, "busy") == [b"1", b"2"]
 
 
-async def test_cursors_are_saved_for_the_vchannels_that_are_named_or_match(data_dir: Path) -> None:
+async def test_cursors_are_saved_for_selected_vchannels(data_dir: Path) -> None:
     async with open_wal(data_dir, pchannels=2) as log:
         for name in ("a1", "a2", "b1", "b2"):
             await append(log, data_dir, name)
@@ -119,7 +119,7 @@ async def test_cursors_are_saved_for_the_vchannels_that_are_named_or_match(data_
     assert got == {"matched": {("a1",), ("a2",)}, "named": {("a1",), ("a2",), ("b1",)}, "all": {("a1",), ("a2",), ("b1",), ("b2",)}}
 
 
-async def test_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_dir: Path) -> None:
+async def test_cursors_of_few_vchannels_hold_the_log(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         names = [f"v{number:03}" for number in range(3 * VCHANNELS_MAX)]
         for name in names[VCHANNELS_MAX:]:
@@ -137,7 +137,7 @@ async def test_cursors_of_a_few_vchannels_hold_the_log_and_stay_the_same(data_di
         assert {info.lag_bytes for info in await log.cursors()} == {0}
 
 
-async def test_dropped_vchannel_takes_only_its_own_cursor_with_it(data_dir: Path) -> None:
+async def test_dropped_vchannel_removes_its_own_cursor(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = [*await append(log, data_dir, "kept"), *await append(log, data_dir, "gone"), *await append(log, data_dir, "kept")]
         await save(data_dir, await after(ids[0], data_dir))
@@ -165,7 +165,7 @@ async def test_save_after_a_truncation_that_the_source_skipped(data_dir: Path) -
     assert await rest(data_dir, "busy") == [b"0"]
 
 
-async def test_stale_cursor_is_an_error_until_it_is_deleted(data_dir: Path) -> None:
+async def test_stale_cursor_raises_until_deleted(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         ids = await append(log, data_dir, "busy", 2)
         await save(data_dir, await after(ids[0], data_dir))

@@ -200,7 +200,7 @@ def test_directory_belongs_to_one_query(tmp_path: Path, scheme: str) -> None:
     assert len(frame.written) == 3
 
 
-def test_other_file_systems_get_no_note_of_the_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_file_systems_get_no_query_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame = Frame()
     for path in ("hdfs://name/out", "out"):  # what the second one means, this DataFrame cannot be asked

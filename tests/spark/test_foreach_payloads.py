@@ -38,7 +38,7 @@ def values(decode: Decode, *payloads: bytes | None, on_error: str = "raise") -> 
     return found
 
 
-def test_decoder_may_return_a_dict_a_tuple_or_an_object(subtests: pytest.Subtests) -> None:
+def test_decoder_returns_a_dict_tuple_or_object(subtests: pytest.Subtests) -> None:
     class Row(NamedTuple):
         dest: str
         delay: int | None
@@ -55,7 +55,7 @@ def test_decoder_may_return_a_dict_a_tuple_or_an_object(subtests: pytest.Subtest
             assert got == [{"dest": "ATL", "delay": 7}, None, {"dest": "ORD", "delay": None}]
 
 
-def test_missing_keys_of_a_dict_are_null_and_extra_keys_are_left_out() -> None:
+def test_missing_keys_are_null_and_extra_ignored() -> None:
     assert values(json.loads, b'{"dest": "ATL", "gate": 3}', b"{}") == [{"dest": "ATL", "delay": None}, {"dest": None, "delay": None}]
 
 

@@ -24,7 +24,7 @@ FRAMES = 40
         max_size=20,
     ),
 )
-def test_weights_are_those_of_a_scan_of_all_frames(log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]) -> None:
+def test_weights_equal_a_scan_of_all_frames(log: list[int], questions: list[tuple[int, int, int | None, int | None, int]]) -> None:
     def weight(position: int, rows: int) -> FrameWeight:
         return FrameWeight(position, position + 1, 10 * position, 10 * position + 9, rows, 100 * rows)
 

@@ -59,7 +59,7 @@ def test_json_and_what_has_it() -> None:
     assert lag(Progress()) == lag(json.dumps(report)) == lag(report)
 
 
-def test_query_ahead_of_the_reported_end_has_no_lag() -> None:
+def test_query_ahead_of_the_end_has_no_lag() -> None:
     """The end that Spark reports may be older than the batch."""
     found = lag(progress((offset(p0=(5000, 0, 3)), offset(p0=(1000, 0, 0)))))
     assert (found.bytes, found.seconds) == (0, 0.0)
@@ -79,7 +79,7 @@ def test_lag_that_spark_does_not_report_is_unknown() -> None:
     assert (found.complete, found.bytes, found.rows, found.seconds) == (False, None, None, None)
 
 
-def test_end_as_it_is_now_and_the_rows_up_to_there(data_dir: Path) -> None:
+def test_current_end_counts_the_rows_before_it(data_dir: Path) -> None:
     with blocking(data_dir) as log:
         first = log.append_bulk(Message("JFK", b"%d" % number) for number in range(10))
         log.raw_append(Message("LGA", b"x"))

@@ -26,7 +26,7 @@ def broadcast(data: Path, *, copies: int, size: int) -> None:
         log.raw_append(Message("v0", b"after"))
 
 
-def test_wide_broadcast_is_read_a_few_copies_at_a_time(data_dir: Path) -> None:
+def test_wide_broadcast_is_read_in_slices(data_dir: Path) -> None:
     """All copies share one payload in the log; as rows they may be more than memory holds, or than Arrow's offsets can count."""
     broadcast(data_dir, copies=300, size=200 * KIB)
     reader, partitions = plan(data_dir)

@@ -44,7 +44,7 @@ def test_offset_comes_back_from_its_text(offset: StreamOffset) -> None:
 
 
 @given(offsets(), st.randoms())
-def test_text_does_not_depend_on_the_order_in_which_it_was_put_together(offset: StreamOffset, random: object) -> None:
+def test_text_is_independent_of_construction_order(offset: StreamOffset, random: object) -> None:
     def shuffled(mapping: dict[str, object]) -> dict[str, object]:
         items = list(mapping.items())
         random.shuffle(items)  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def test_anything_else_is_refused(subtests: pytest.Subtests) -> None:
             StreamOffset.parse(text)
 
 
-def test_place_is_the_id_that_reading_goes_on_with() -> None:
+def test_offset_id_is_where_reading_continues() -> None:
     offset = PChannelOffset.of(MessageID("p0", 7, 4096, 3), 11)
     assert offset.message_id == MessageID("p0", 7, 4096, 3)
     assert offset.moved((4096, 4), 12).message_id == MessageID("p0", 7, 4096, 4)

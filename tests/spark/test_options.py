@@ -50,7 +50,7 @@ def test_each_option() -> None:
     assert of(maxOffsetsPerTrigger="9").rows_max == 9
 
 
-def test_case_does_not_matter_and_what_spark_adds_is_let_through() -> None:
+def test_case_and_sparks_own_options_are_accepted() -> None:
     given = {name.upper(): value for name, value in {"path": "d", "vchannelsPattern": "a.*"}.items()}
     assert SourceOptions.of({**given, "spark.x.y": "1"}, streaming=True).channels == ChannelChoice(pattern="a.*")
 

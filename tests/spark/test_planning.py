@@ -32,9 +32,7 @@ def logs(draw: st.DrawFn) -> dict[str, list[FrameWeight]]:
 
 
 @given(logs(), limits, limits)
-def test_trigger_takes_what_fits_in_the_order_of_the_ticks(
-    frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None
-) -> None:
+def test_trigger_takes_rows_by_tick(frames: dict[str, list[FrameWeight]], rows_max: int | None, bytes_max: int | None) -> None:
     def merged(frames: dict[str, list[FrameWeight]]) -> list[tuple[int, str, FrameWeight]]:
         return sorted((frame.first_tick, name, frame) for name, some in frames.items() for frame in some)
 
@@ -78,7 +76,7 @@ def events(draw: st.DrawFn) -> list[EventWeight]:
 
 
 @given(events(), limits, limits)
-def test_frame_is_cut_between_events_with_as_many_as_fit(frame: list[EventWeight], rows_max: int | None, bytes_max: int | None) -> None:
+def test_frame_is_cut_between_events(frame: list[EventWeight], rows_max: int | None, bytes_max: int | None) -> None:
     index = cut(frame, rows_max=rows_max, bytes_max=bytes_max)
     below = [event for event in frame if index is None or event.index < index]
 

@@ -37,7 +37,7 @@ def test_positions_are_those_of_pulsar(place: Place) -> None:
     assert place_of(row)[1] > 1 << 64
 
 
-def test_frames_of_a_fenced_writer_and_duplicates_never_appear(place: Place) -> None:
+def test_fenced_frames_and_duplicates_never_appear(place: Place) -> None:
     """A log is taken over while a query reads, and late messages of the old writer lie after the mark of the new one."""
 
     def put_late(place: Place, message_id: MessageID) -> None:

@@ -20,7 +20,7 @@ def place(pulsar_place: PulsarPlace) -> PulsarPlace:
     return pulsar_place
 
 
-def test_log_that_is_open_for_writing_is_left_to_its_writer(place: PulsarPlace, tmp_path: Path) -> None:
+def test_log_with_a_writer_is_left_alone(place: PulsarPlace, tmp_path: Path) -> None:
     sink = PlaceSink(place, tmp_path / "staging")
     job = PlaceSink(place, tmp_path / "staging", query_id=None)
     staged = sink.stage(sink.writer(), rows_of("first"))

@@ -40,7 +40,7 @@ def test_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) ->
     assert pending(**sink.options) == []
 
 
-def test_vchannels_by_a_pattern_that_are_created_between_two_batches(place: ServedPlace) -> None:
+def test_pattern_finds_vchannels_created_between_batches(place: ServedPlace) -> None:
     """The plan of a batch knows every vchannel that has a frame in it."""
     query = StreamQuery(place.options, startingOffsets="earliest", vchannelsPattern="new.*")
     with place.open() as log:
@@ -91,7 +91,7 @@ def test_mistakes(place: ServedPlace, tmp_path: Path, monkeypatch: pytest.Monkey
         other.run(rows_of("other"), batch_id=1)
 
 
-def test_without_a_server_a_read_raises_after_its_patience(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_without_a_server_raises_in_time(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ServerProcess(data_dir) as server:
         with bridge.blocking(server.location) as log:
             log.raw_append(Message("a", b"x"))

@@ -13,7 +13,7 @@ SIZES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=200
 
 
 @given(SIZES, st.integers(1, 9), st.integers(50, 120), st.integers(50, 120))
-def test_chunks_are_those_of_a_loop_over_the_rows(rows: list[tuple[int, int]], rows_max: int, counted_max: int, stored_max: int) -> None:
+def test_chunks_equal_those_of_a_row_loop(rows: list[tuple[int, int]], rows_max: int, counted_max: int, stored_max: int) -> None:
     def cut_naively(rows: list[tuple[int, int]], bounds: ChunkBounds) -> list[int]:
         ends: list[int] = []
         count = counted = stored = 0
@@ -47,7 +47,7 @@ def test_row_that_no_chunk_can_hold_is_refused() -> None:
         cut([10, 101], [10, 101], bounds)
 
 
-def test_names_are_counted_where_they_would_not_fit_the_room_kept_for_them() -> None:
+def test_long_names_are_counted_in_the_chunk() -> None:
     few = ["a" * 255] * 100
     assert with_names([7, 7], few, lambda: [0, 99]) == [7, 7]
     many = ["a" * 255] * 200

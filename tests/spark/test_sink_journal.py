@@ -31,7 +31,7 @@ def test_path_may_be_written_as_spark_writes_it(tmp_path: Path) -> None:
         assert len(batch(form.format(sink.journal))) == 1
 
 
-def test_number_of_any_length_is_an_option_out_of_range() -> None:
+def test_number_of_any_length_is_out_of_range() -> None:
     for digits in (20, 5000):
         with pytest.raises(InvalidArgumentError, match="out of range"):
             SourceOptions.of({"path": "data", "endingTimeTick": "9" * digits}, streaming=False)
@@ -58,7 +58,7 @@ def probing(data_dir: Path) -> Iterator[None]:
         thread.join()
 
 
-def test_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, request: pytest.FixtureRequest) -> None:
+def test_checking_task_excludes_no_writer(data_dir: Path, request: pytest.FixtureRequest) -> None:
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
     request.getfixturevalue("probing")
@@ -69,7 +69,7 @@ def test_task_that_checks_the_journal_keeps_no_writer_out(data_dir: Path, reques
         lock.release()
 
 
-def test_dead_writer_is_not_taken_for_the_process_that_has_its_pid(data_dir: Path) -> None:
+def test_reused_pid_is_not_the_dead_writer(data_dir: Path) -> None:
     """A writer's lock goes with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
     make_vchannels(data_dir)
     with Writer(data_dir, pause_s=0) as writer:

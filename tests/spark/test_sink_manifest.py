@@ -105,7 +105,7 @@ def test_producer_name_follows_query_and_progress() -> None:
 
 
 @pytest.mark.parametrize("write_id", ["", "a/b", "../x", "a" * 65, "-a", "a.b"])
-def test_id_that_cannot_be_a_file_name_is_refused(write_id: str) -> None:
+def test_invalid_file_name_as_id_is_refused(write_id: str) -> None:
     with pytest.raises(InvalidArgumentError, match="letters, digits and hyphens"):
         WriteKey(write_id, 0)
 

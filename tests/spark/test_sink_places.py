@@ -100,7 +100,7 @@ def test_killed_job_is_finished_by_recover(
     assert producers(place) == []
 
 
-def test_sinks_with_other_staging_directories_leave_each_other_their_producers(
+def test_staging_directories_have_separate_producers(
     place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[Attempt], int]
 ) -> None:
     """A producer that another sink forgot would let the chunks in the log in once more."""

@@ -60,7 +60,7 @@ def arrow(rows: list[tuple[str, bytes, str | None, dict[str, str] | None]]) -> p
 
 @given(st.lists(ROWS, max_size=5), st.integers(0, 3))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_staged_rows_come_back_as_messages_in_their_order(tmp_path: Path, batches: list[list[Any]], cut_off: int) -> None:
+def test_staged_rows_return_in_order(tmp_path: Path, batches: list[list[Any]], cut_off: int) -> None:
     rows = [row for rows in batches for row in rows[cut_off:]]
     given_batches = (arrow(rows).slice(cut_off) for rows in batches)
     staged = StagingWriter(tmp_path, partition_id=4, attempt=1, bounds=SMALL).stage(given_batches, reader(SMALL))
@@ -82,7 +82,7 @@ def test_staged_rows_come_back_as_messages_in_their_order(tmp_path: Path, batche
 
 
 @given(ROWS)
-def test_bytes_counted_are_those_of_the_log_or_more(rows: list[Any]) -> None:
+def test_counted_bytes_are_at_least_the_logs(rows: list[Any]) -> None:
     checked = reader().read(arrow(rows))
     for (_, payload, _, properties), counted, stored in zip(rows, checked.counted, checked.stored, strict=True):
         texts = [text for entry in (properties or {}).items() for text in entry]
@@ -108,7 +108,7 @@ def test_wrong_row_is_named(subtests: pytest.Subtests) -> None:
             reader().read(batch)
 
 
-def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_removed(tmp_path: Path) -> None:
+def test_rows_are_numbered_over_all_batches(tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for _ in range(20):
             yield one()
@@ -119,7 +119,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task_and_what_was_staged_is_rem
     assert list(tmp_path.iterdir()) == []
 
 
-def test_row_that_is_too_large_for_a_transaction_is_named() -> None:
+def test_too_large_row_is_named() -> None:
     bounds = ChunkBounds.of(Settings(txn_bytes_max=100, message_bytes_max=200))
     with pytest.raises(InvalidArgumentError, match=r"row 1 .*132 bytes in a transaction, over the 100 of txn_bytes_max"):
         reader(bounds).read(one(payload=[b"", b"x" * 100, b""]))

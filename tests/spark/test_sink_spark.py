@@ -54,7 +54,7 @@ def test_batch_job(spark: SparkSession, tmp_path: Path) -> None:
     assert {name: len(rows) for name, rows in payloads(journal).items()} == dict.fromkeys(VCHANNELS, 300)
 
 
-def test_stream_fails_while_the_journal_is_open_and_goes_on_afterwards(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+def test_stream_continues_after_the_journal_closes(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     def filled(journal: Path, count: int, *, first: int = 0) -> dict[str, list[bytes]]:
         """Rows in a log, some of them in transactions; what each vchannel then has, beginning with `first`."""
         rows = [Message(f"v{number % 3}", b"%06d" % number) for number in range(first, first + count)]

@@ -47,7 +47,7 @@ def nothing_left(sink: Sink) -> None:
 
 
 @KINDS
-def test_rows_keep_the_order_of_their_task_and_chunks_are_whole(tmp_path: Path, query_id: str | None) -> None:
+def test_rows_keep_task_order_and_chunks_whole(tmp_path: Path, query_id: str | None) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 16\npchannels = 2\nproducers_max = 4\n")
     sink = Sink(tmp_path / "log", query_id=query_id, settings=str(tmp_path / "settings.toml"))
     first, second = rows_of("first", count=200), rows_of("second", count=50)
@@ -70,7 +70,7 @@ def test_batch_is_published_once_whatever_a_replay_offers(tmp_path: Path) -> Non
     nothing_left(sink)
 
 
-def test_more_new_vchannels_than_one_operation_of_etcd_takes(tmp_path: Path, etcd_address: str) -> None:
+def test_many_new_vchannels_take_several_etcd_operations(tmp_path: Path, etcd_address: str) -> None:
     kv = f"etcd://{etcd_address}/wal-test-{tmp_path.name}"
     (tmp_path / "settings.toml").write_text(f'pchannels = 2\nkv = "{kv}"\n')
     sink = Sink(tmp_path / "log", settings=str(tmp_path / "settings.toml"))
@@ -152,7 +152,7 @@ def test_orphans_are_removed_by_age(tmp_path: Path) -> None:
 
 
 @KINDS
-def test_write_that_failed_midway_goes_on_from_its_manifest(tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_continues_from_its_manifest(tmp_path: Path, query_id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 8\n")
     sink = Sink(tmp_path / "log", query_id=query_id, settings=str(tmp_path / "settings.toml"))
     writer = sink.writer()
@@ -186,9 +186,7 @@ def test_write_that_failed_midway_goes_on_from_its_manifest(tmp_path: Path, quer
     nothing_left(sink)
 
 
-def test_next_write_finishes_what_others_left_and_reports_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_next_write_finishes_pending_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(self: object, manifest: object) -> None:
         raise StorageError("not now")
 
@@ -221,7 +219,7 @@ def test_next_write_finishes_what_others_left_and_reports_failures(
     nothing_left(Sink(journal))
 
 
-def test_producers_of_others_are_left_alone_and_leftovers_of_the_sink_are_not(tmp_path: Path) -> None:
+def test_foreign_producers_stay_and_own_leftovers_go(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log")
     with blocking(sink.journal) as log:
         log.raw_append(Message("v0", b"theirs"), idempotency_key=ProducerKey("theirs", 1))
@@ -230,7 +228,7 @@ def test_producers_of_others_are_left_alone_and_leftovers_of_the_sink_are_not(tm
     assert producers(sink.journal) == ["theirs"]
 
 
-def test_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tmp_path: Path) -> None:
+def test_batch_with_many_vchannel_sets_fits_the_producers(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text("txn_bodies_max = 2\nproducers_max = 6\n")
     sink = Sink(tmp_path / "log", settings=str(tmp_path / "settings.toml"))
     rows = [[(f"v{number}", b"%d" % number) for number in range(60)]]
@@ -243,7 +241,7 @@ def test_batch_with_more_sets_of_vchannels_than_there_is_room_for_producers(tmp_
 
 
 @KINDS
-def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(tmp_path: Path, query_id: str | None) -> None:
+def test_open_journal_is_noticed_before_staging(tmp_path: Path, query_id: str | None) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     sink.run(rows_of("first"))
     program = f"import time; from wal.bridge import blocking\nwith blocking({str(sink.journal)!r}): print('open', flush=True); input()"
@@ -265,7 +263,7 @@ def test_journal_that_another_process_has_open_is_found_before_a_row_is_staged(t
 
 
 @KINDS
-def test_journal_that_another_process_opens_meanwhile_fails_the_commit_and_stores_nothing(tmp_path: Path, query_id: str | None) -> None:
+def test_journal_opened_meanwhile_fails_the_commit(tmp_path: Path, query_id: str | None) -> None:
     sink = Sink(tmp_path / "log", query_id=query_id)
     writer = sink.writer()
     messages = sink.stage(writer, rows_of("first"))
@@ -278,7 +276,7 @@ def test_journal_that_another_process_opens_meanwhile_fails_the_commit_and_store
     assert flat(held(sink.journal)) == expected(rows_of("first"))
 
 
-def test_writers_of_the_sink_wait_for_each_other_up_to_a_bound(tmp_path: Path) -> None:
+def test_writers_wait_for_each_other_within_limits(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log", lockTimeoutMs="20")
     sink.run(rows_of("first"))
     program = (
@@ -331,7 +329,7 @@ def test_directory_of_something_else_is_refused_when_planned(tmp_path: Path) -> 
         planned(BatchWriter, {"path": str(tmp_path / "notes.txt")})
 
 
-def test_vchannel_that_may_not_be_created_fails_the_batch_and_the_retry_goes_on(tmp_path: Path) -> None:
+def test_forbidden_vchannel_fails_the_batch_until_retried(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("create_vchannels = false\n")
     sink = Sink(tmp_path / "log", settings=str(settings))
@@ -347,7 +345,7 @@ def test_vchannel_that_may_not_be_created_fails_the_batch_and_the_retry_goes_on(
     assert flat(held(sink.journal)) == expected(first)
 
 
-def test_missing_staged_files_are_an_error_of_the_commit(tmp_path: Path) -> None:
+def test_missing_staged_files_fail_the_commit(tmp_path: Path) -> None:
     sink = Sink(tmp_path / "log", query_id=None)
     writer = sink.writer()
     messages = sink.stage(writer, rows_of("first"))

@@ -39,7 +39,7 @@ def test_snapshot_at_every_tick_of_a_log(data_dir: Path) -> None:
     assert ids(rows) == ids([row for row in everything if first <= row["time_tick"] <= last])
 
 
-def test_snapshot_without_a_tick_has_everything_that_was_appended_before(data_dir: Path) -> None:
+def test_snapshot_has_everything_appended_before(data_dir: Path) -> None:
     """The read also waits for the promised tick of an idle pchannel."""
     with bridge.blocking(data_dir, pchannels=3) as log:
         for number in range(3):
@@ -49,7 +49,7 @@ def test_snapshot_without_a_tick_has_everything_that_was_appended_before(data_di
             assert len(batch(data_dir)) == count
 
 
-def test_tick_that_is_still_to_come_is_waited_for(data_dir: Path) -> None:
+def test_future_tick_is_awaited(data_dir: Path) -> None:
     with bridge.blocking(data_dir, pchannels=2) as log:
         log.create_vchannel("a", pchannel="p0")
         log.create_vchannel("b", pchannel="p1")
@@ -103,7 +103,7 @@ def check_whole(rows: list[Row]) -> None:
         assert sorted(body.at for body in bodies) == [*range(bodies[0].count)]
 
 
-def test_snapshot_after_a_killed_writer_is_what_all_pchannels_promised(data_dir: Path, soak: int) -> None:
+def test_snapshot_after_a_kill_has_promised_rows(data_dir: Path, soak: int) -> None:
     make_vchannels(data_dir)
     left_out = 0
     for run in range(3 * soak):

@@ -204,7 +204,7 @@ def test_streaming_aggregation(spark: SparkSession, data_dir: Path, log: Blockin
     assert {row.vchannel: row["count"] for row in spark.table("counts").collect()} == {"a": 20, "b": 20}
 
 
-def test_module_that_spark_looks_for_imports_next_to_nothing() -> None:
+def test_module_for_spark_imports_little() -> None:
     """Every session imports the module, also one that never uses this format."""
     code = "import sys, pyspark_wal; print([name for name in sys.modules if name.partition('.')[0] in ('wal', 'actors', 'pyarrow')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

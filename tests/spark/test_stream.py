@@ -51,7 +51,7 @@ def flat(batches: list[list[Row]]) -> list[Row]:
 # -- the start of a query
 
 
-def test_first_batch_is_empty_and_pins_where_the_query_begins(data_dir: Path, log: BlockingWAL) -> None:
+def test_first_batch_is_empty_and_fixes_the_start(data_dir: Path, log: BlockingWAL) -> None:
     put(log, 1, 2)
     query = StreamQuery(data_dir, startingOffsets="earliest")
     first = query.begin()
@@ -79,7 +79,7 @@ def test_rows_that_race_the_beginning_are_not_lost(data_dir: Path, log: Blocking
     assert texts(flat(query.run())) == ["0", "1", "2", "3", "4", "later", "last"]
 
 
-def test_query_begins_at_the_end_the_beginning_or_a_given_position(data_dir: Path, log: BlockingWAL) -> None:
+def test_query_begins_where_its_options_say(data_dir: Path, log: BlockingWAL) -> None:
     def log_id(row: Row) -> MessageID:
         return MessageID.from_bytes(row["message_id"])
 
@@ -136,9 +136,7 @@ def test_opening_and_closing_the_log_makes_no_batch(data_dir: Path) -> None:
         assert query.step() is None
 
 
-def test_rows_of_other_vchannels_make_no_batch_unless_there_are_many(
-    data_dir: Path, log: BlockingWAL, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_other_vchannels_make_no_batch(data_dir: Path, log: BlockingWAL, monkeypatch: pytest.MonkeyPatch) -> None:
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="b")
     assert query.run() == [[]]
     put(log, *range(20))
@@ -186,7 +184,7 @@ def test_every_row_once_in_order_within_the_limits(data_dir: Path, choice: dict[
     assert all(len(some) == 1 for some in whose.values()), "a transaction lies in two batches"
 
 
-def test_triggers_go_through_all_pchannels_in_the_order_of_ticks(data_dir: Path, log: BlockingWAL) -> None:
+def test_triggers_take_all_pchannels_by_tick(data_dir: Path, log: BlockingWAL) -> None:
     for number in range(20):
         put(log, number, vchannel="ab"[number % 2])
     query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
@@ -203,7 +201,7 @@ def test_both_limits_hold_though_spark_is_told_one(data_dir: Path, log: Blocking
     assert [len(rows) for rows in both.run()] == [0, 1, 1, 1, 1, 1]
 
 
-def test_frame_that_is_more_than_a_trigger_takes_is_cut_between_events(data_dir: Path, log: BlockingWAL) -> None:
+def test_large_frame_is_cut_between_events(data_dir: Path, log: BlockingWAL) -> None:
     log.append_bulk([Message("a", b"%d" % number) for number in range(1000)])
     with log.txn("a") as txn:
         for number in range(100):
@@ -232,7 +230,7 @@ def test_available_now_ends_where_the_log_was(data_dir: Path, log: BlockingWAL) 
     assert query.run() == []
 
 
-def test_available_now_from_the_end_of_a_new_query(data_dir: Path, log: BlockingWAL) -> None:
+def test_available_now_starts_at_a_new_querys_end(data_dir: Path, log: BlockingWAL) -> None:
     query = StreamQuery(data_dir)
     query.start(available_now=True)
     put(log, 1)
@@ -242,7 +240,7 @@ def test_available_now_from_the_end_of_a_new_query(data_dir: Path, log: Blocking
 # -- progress
 
 
-def test_reported_end_is_that_of_a_batch_without_limits(data_dir: Path, log: BlockingWAL) -> None:
+def test_reported_end_ignores_limits(data_dir: Path, log: BlockingWAL) -> None:
     put(log, *range(10))
     query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
     assert query.reader.reportLatestOffset() is None
@@ -338,7 +336,7 @@ def test_truncation_under_a_query(data_dir: Path, log: BlockingWAL) -> None:
         StreamQuery(data_dir, startingOffsets=json.dumps({"p0": str(results[0].message_id)})).begin()
 
 
-def test_dropping_segments_that_a_query_has_read_is_no_loss(data_dir: Path, log: BlockingWAL) -> None:
+def test_dropping_read_segments_is_not_a_loss(data_dir: Path, log: BlockingWAL) -> None:
     """Retention truncates between two frames; a query that has read everything below is there or earlier."""
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="a")
     query.step()

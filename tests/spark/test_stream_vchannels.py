@@ -30,7 +30,7 @@ def texts(rows: list[Row] | None) -> list[str] | None:
     return None if rows is None else [row["payload"].decode() for row in rows]
 
 
-def test_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> None:
+def test_range_without_rows_may_be_truncated(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         log.append_bulk([Message("quiet", b"1"), Message("busy", b"0")])
         query = StreamQuery(data_dir, vchannels="quiet", startingOffsets="earliest")
@@ -45,7 +45,7 @@ def test_range_without_rows_for_a_stream_may_be_truncated(data_dir: Path) -> Non
         assert texts(query.step()) == ["2"]
 
 
-def test_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: Path) -> None:
+def test_unnamed_vchannel_may_be_dropped(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         for name in ("a", "b"):
             log.raw_append(Message(name, b"1"))
@@ -60,7 +60,7 @@ def test_vchannel_that_a_query_does_not_name_any_more_may_be_dropped(data_dir: P
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_new_incarnation_that_the_map_does_not_have_yet_is_not_skipped(data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_new_incarnation_missing_in_the_map_is_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
 
     class Lagging:
@@ -153,7 +153,7 @@ def ends_of(*queries: StreamQuery) -> list[StreamOffset]:
     return [StreamOffset.parse(query.logged[-1]) for query in queries]
 
 
-def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: Path) -> None:
+def test_source_with_names_does_not_hide_others(data_dir: Path) -> None:
     with bridge.blocking(data_dir, pchannels=2) as log:
         for name, pchannel in (("a", "p0"), ("b", "p1")):
             log.create_vchannel(name, pchannel=pchannel)
@@ -167,7 +167,7 @@ def test_source_that_names_vchannels_does_not_hide_one_that_reads_all(data_dir: 
         assert {cursor.vchannels for cursor in log.cursors()} == {("a",), ("b",)}
 
 
-def test_cursor_is_not_saved_where_one_source_has_read_nothing_yet(data_dir: Path) -> None:
+def test_cursor_needs_rows_of_every_source(data_dir: Path) -> None:
     """Two sources of a query, and a pchannel that one of them has in its offset, and the other one not yet."""
 
     def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
