@@ -18,7 +18,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert CheckpointRule() == CheckpointRule(log_bytes=256 * 1024 * 1024, keyed_events=32_768 * 3 // 4, keyed_bytes=32 * 1024 * 1024)
 
 
-def test_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None:
+def test_checkpoint_follows_bytes_or_keyed_events() -> None:
     found = ledger(Checkpoint(500))
     for end, keyed, due in (
         (1_499, 9, False),
@@ -31,7 +31,7 @@ def test_checkpoint_is_due_after_a_number_of_log_bytes_or_keyed_events() -> None
         assert found.is_due(end=end, keyed=keyed, keyed_bytes=0, held_bytes=0, now_s=0.0) is due, (end, keyed)
 
 
-def test_bytes_of_frames_with_keyed_events_make_a_checkpoint_due() -> None:
+def test_bytes_of_keyed_frames_start_a_checkpoint() -> None:
     found = CheckpointLedger(Checkpoint(0), rule=CheckpointRule(1_000, 10, keyed_bytes=100))
     for state_bytes, keyed, keyed_bytes, due in (
         (0, 1, 99, False),
@@ -46,7 +46,7 @@ def test_bytes_of_frames_with_keyed_events_make_a_checkpoint_due() -> None:
         assert found.is_due(end=1, keyed=keyed, keyed_bytes=keyed_bytes, held_bytes=0, now_s=0.0) is due, case
 
 
-def test_held_space_makes_a_checkpoint_due_when_it_is_larger_than_the_state() -> None:
+def test_held_space_beyond_the_state_starts_a_checkpoint() -> None:
     found = ledger(state_bytes=300)
     for keyed, held, due in ((1, 299, False), (1, 300, True), (0, 1, True), (0, 0, False)):
         assert found.is_due(end=1, keyed=keyed, keyed_bytes=0, held_bytes=held, now_s=0.0) is due, (keyed, held)

@@ -135,7 +135,7 @@ def test_snapshot_holds_the_state_of_its_call() -> None:
     assert len(table) == 0
 
 
-def test_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
+def test_snapshot_names_shared_vchannels_once() -> None:
     table = CopyTable()
     names = tuple((f"vchannel-{number:05d}", number) for number in range(1024))
     for number in range(1000):
@@ -150,7 +150,7 @@ def test_snapshot_names_the_vchannels_of_a_thousand_broadcasts_once() -> None:
     assert again.listed()[0].parts[0].names is again.listed()[999].parts[0].names, "equal names are held once after recovery too"
 
 
-def test_both_tables_share_a_blob_and_either_may_be_missing_in_it() -> None:
+def test_tables_share_a_blob() -> None:
     state = RecoveryState(keys(), CopyTable())
     draft = FrameDraft()
     draft.append(("a", 1), [Record(b"x", ext=encode_key("key"))], keyed=True)
@@ -168,7 +168,7 @@ def test_both_tables_share_a_blob_and_either_may_be_missing_in_it() -> None:
     assert before.keys.find((("a", 1),), "key", now_ms=0) is not None
 
 
-def test_changes_are_counted_once_and_again_if_the_checkpoint_fails() -> None:
+def test_failed_checkpoint_recounts_changes() -> None:
     state = RecoveryState(keys(), CopyTable())
     state.copies.durable(BroadcastHeader(7, ("a",)), CopiesPart(1, 0, TICK, (("a", 1),), False))
     state.copies.forget(7)

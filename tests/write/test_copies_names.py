@@ -66,7 +66,7 @@ def test_replayed_frames_share_their_names() -> None:
     check(state.copies)
 
 
-def test_checkpoint_and_the_frames_after_it_share_their_names() -> None:
+def test_checkpoint_shares_names_with_later_frames() -> None:
     before = RecoveryState(keys(), CopyTable())
     replayed(0, COUNT // 2, before)
     state = RecoveryState(keys(), CopyTable())
@@ -107,7 +107,7 @@ def test_pool_returns_equal_names_and_holds_each_once(vchannels: list[tuple[str,
     assert len(set(map(id, texts))) == len(set(texts))
 
 
-async def test_log_that_crashed_holds_each_set_of_names_once(tmp_path: Path) -> None:
+async def test_crashed_log_holds_each_name_set_once(tmp_path: Path) -> None:
     """Opens a log that was not closed, and looks at the recovered tables of its pchannels."""
     made, place = tmp_path / "made", tmp_path / "data"
     names = [f"vchannel-{at:04d}" for at in range(64)]

@@ -376,7 +376,7 @@ _LATER: Final = itertools.count()
 """Ticks ascend in a pchannel."""
 
 
-def test_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() -> None:
+def test_last_sixteen_results_are_kept() -> None:
     table = new_table()
     kept = {n: kept_of(table, SCOPES[0], ProducerKey("p", n), n) for n in range(0, 40, 2)}
     for n in range(39):
@@ -386,7 +386,7 @@ def test_last_sixteen_results_are_kept_and_skipped_sequences_are_duplicates() ->
     assert table.find(SCOPES[1], ProducerKey("p", 3), now_ms=START_MS) is None
 
 
-def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> None:
+def test_failed_sequences_must_be_appended_again() -> None:
     table, names = new_table(), (("a", 1),)
     claims = [table.claim(names, ProducerKey("p", sequence)) for sequence in (1, 2, 3)]
     assert table.failed(claims[0], claims[0].key) == claims[1:]
@@ -398,7 +398,7 @@ def test_each_failed_sequence_must_be_appended_again_before_a_later_one() -> Non
     assert table.find(names, ProducerKey("p", 4), now_ms=0) is None
 
 
-def test_producer_may_go_on_without_failed_sequences_that_are_given_up() -> None:
+def test_producer_continues_after_giving_sequences_up() -> None:
     table, names = new_table(), (("a", 1),)
     assert table.failed(table.claim(names, ProducerKey("p", 1)), ProducerKey("p", 1)) == []
     assert table.producers.forget_gaps("p")
@@ -451,7 +451,7 @@ def test_scopes_in_which_nothing_is_known_are_forgotten() -> None:
     assert (len(table.scopes.by_names), len(table.scopes.by_vchannel)) == (0, 0)
 
 
-def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
+def test_new_keys_are_claimed_at_once() -> None:
     table, names = new_table(), SCOPES[0]
     claims = table.claim_run(names, ["a", "b", "c"])
     assert claims is not None
@@ -474,7 +474,7 @@ def test_new_keys_are_taken_at_once_and_any_other_key_is_looked_at() -> None:
     assert table.claim_run(names, [ProducerKey("p", 6)]) is None, "the failed sequences come first"
 
 
-def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
+def test_jointly_claimed_keys_are_written_in_parts() -> None:
     keys: list[Key] = [f"k{number}" for number in range(2 * RUN_KEYS + 9)]
     for cuts in ([300], [1, 2], [RUN_KEYS], [RUN_KEYS - 1, RUN_KEYS + 1, 2 * RUN_KEYS]):
         for failed in ([], [0], [7, RUN_KEYS, 2 * RUN_KEYS + 8]):
@@ -499,7 +499,7 @@ def test_keys_that_are_claimed_together_may_be_written_in_any_parts() -> None:
             assert table.scopes.by_names[SCOPES[0]].uses == len(table)
 
 
-def test_table_that_is_dropped_leaves_no_keys_in_memory() -> None:
+def test_dropped_table_frees_its_keys() -> None:
     """The garbage collector does not know the objects of a table, so they may not form cycles."""
     table, keys = new_table(), [f"kept {number}" for number in range(4)]
     before = sys.getrefcount(keys[0]), sys.getrefcount(keys[3])
@@ -597,14 +597,14 @@ def test_smaller_settings_take_effect_at_the_next_opening() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, "\ud800"])
-def test_key_of_a_wrong_length_or_encoding_is_refused(wrong: str) -> None:
+def test_key_of_wrong_length_or_encoding_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidArgumentError):
         check_key(wrong)
     with pytest.raises(InvalidArgumentError):
         ProducerKey(wrong, 1)
 
 
-def test_key_with_a_wrong_sequence_or_type_is_refused() -> None:
+def test_key_of_wrong_sequence_or_type_is_refused() -> None:
     assert check_key("x" * 255) == "x" * 255
     assert check_key(ProducerKey("p", 2**63 - 1)).sequence == 2**63 - 1  # type: ignore[union-attr]
     for sequence in (-1, 2**63):
@@ -618,7 +618,7 @@ def test_key_with_a_wrong_sequence_or_type_is_refused() -> None:
             check_key(key)
 
 
-def test_aged_key_that_is_appended_again_is_remembered_again() -> None:
+def test_reappended_aged_key_is_remembered() -> None:
     table = new_table()
     kept_of(table, SCOPES[0], "k", 1)
     later = START_MS + round(WINDOW_S * 1000) + 1
@@ -627,7 +627,7 @@ def test_aged_key_that_is_appended_again_is_remembered_again() -> None:
     assert table.find(SCOPES[0], "k", now_ms=later) == Kept(2, 0, later << 18)
 
 
-def test_keys_of_dropped_vchannels_leave_the_window_at_an_opening() -> None:
+def test_keys_of_dropped_vchannels_leave_the_window() -> None:
     table = new_table(window_count=2)
     kept = kept_of(table, SCOPES[0], "k", 1)
     kept_of(table, SCOPES[1], "k", 2)

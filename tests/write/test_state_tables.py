@@ -213,7 +213,7 @@ def test_damaged_piece_of_each_table_is_named(at: int, fields: list[Any]) -> Non
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_tables_skip_pieces_of_others_and_refuse_unknown_ones(at: int) -> None:
+def test_tables_skip_other_pieces_and_refuse_unknown(at: int) -> None:
     table = tables()[at]
     foreign = [kind for kind in PieceKind if kind not in table.decoders and kind != PieceKind.HEADER]
     table.restore(b"".join([encode_header(), *(encode_piece(kind, [[1]]) for kind in foreign)]))

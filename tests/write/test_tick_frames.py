@@ -9,7 +9,7 @@ from wal.write.ticks import AFTER_DATA_S, IDLE_S, TickFrames
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20.0), st.booleans()), min_size=1, max_size=20), st.floats(0.0, 20.0))
-def test_tick_frame_is_due_soon_after_data_and_seldom_without(frames: list[tuple[float, bool]], later: float) -> None:
+def test_tick_frame_follows_data_soon(frames: list[tuple[float, bool]], later: float) -> None:
     now, data = 100.0, False
     table = TickFrames(now)
     for pause, data in frames:

@@ -164,7 +164,7 @@ def test_table_of_transactions_matches_a_model() -> None:
     run_state_machine_as_test(TxnMachine, settings=settings(stateful_step_count=40))
 
 
-def test_names_that_would_not_fit_a_frame_are_refused_at_begin() -> None:
+def test_names_too_long_for_a_frame_are_refused() -> None:
     long: RunName = ("n" * 200, 4)
     table = TxnTable(LIMITS)
     with pytest.raises(errors.InvalidArgumentError, match="600 bytes of one frame"):
@@ -172,7 +172,7 @@ def test_names_that_would_not_fit_a_frame_are_refused_at_begin() -> None:
     assert len(table) == 0
 
 
-def test_append_that_is_refused_refreshes_the_lease_and_keeps_the_bodies() -> None:
+def test_refused_append_renews_the_lease() -> None:
     table = TxnTable(LIMITS)
     table.begin(1, (("a", 1),), keepalive=10.0, now=0.0)
     table.append(1, [(("a", 1), Record(b"kept"))], counted=36, stored=36, barrier=0, now=1.0)
@@ -255,7 +255,7 @@ def test_number_of_remembered_reasons_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("bodies", "size", "stored", "named"), [(5, 0, 0, "txn_bodies_max=4"), (1, 401, 0, "txn_bytes_max=400"), (1, 1, 601, "600 bytes")]
 )
-def test_every_error_about_a_bound_names_it_with_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
+def test_errors_about_limits_name_a_remedy(bodies: int, size: int, stored: int, named: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=named) as caught:
         check_txn_size(bodies, size, stored, LIMITS)
     assert "smaller transactions" in str(caught.value)

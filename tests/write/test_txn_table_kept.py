@@ -12,7 +12,7 @@ NAME = ("orders", 1)
 OWNER = TxnOwner(b"1", 8, 150)
 
 
-def test_kept_bodies_renew_the_lease_and_take_no_room() -> None:
+def test_kept_bodies_renew_the_lease() -> None:
     table = TxnTable(TxnLimits(100, 3, 150, 10_000))
     for txn_id in (1, 2):
         table.begin(txn_id, (NAME,), keepalive=10.0, now=0.0, owner=OWNER)
@@ -41,7 +41,7 @@ def test_bodies_of_a_refused_commit_are_forgotten() -> None:
     assert (txn.bodies, txn.size, txn.stored, table.size) == ([body], 37, stored + 37, 0)
 
 
-def test_renewal_leaves_the_bodies_of_a_commit_that_is_under_way() -> None:
+def test_renewal_does_not_touch_a_running_commit() -> None:
     table = TxnTable(TxnLimits(100, 3, 150, 10_000))
     table.begin(1, (NAME,), keepalive=10.0, now=0.0, owner=OWNER)
     body = (NAME, Record(b"12345"))

@@ -126,7 +126,7 @@ async def test_wrong_keys(log: WALAccesser) -> None:
     assert await payloads(log, "orders") == []
 
 
-async def test_key_of_256_bytes_is_a_key_or_is_refused(log: WALAccesser) -> None:
+async def test_key_of_256_bytes_is_refused_or_kept(log: WALAccesser) -> None:
     """A long key is never shortened to one that another caller uses."""
     await log.raw_append(Message("orders", b"255"), idempotency_key="x" * 255)
     try:
@@ -181,7 +181,7 @@ async def test_commits_in_flight_share_their_result(log: WALAccesser) -> None:
     assert len(await payloads(log, "orders")) == 1
 
 
-async def test_plain_append_and_a_transaction_share_the_keys_of_a_vchannel(log: WALAccesser) -> None:
+async def test_appends_and_transactions_share_keys(log: WALAccesser) -> None:
     plain = await log.raw_append(Message("orders", b"1"), idempotency_key="k")
     async with log.txn("orders", idempotency_key="k") as txn:
         await txn.append(b"2")
@@ -394,7 +394,7 @@ async def test_close_drains_keyed_appends(data: str) -> None:
         assert len(await payloads(log, "orders")) == 50
 
 
-async def test_failed_write_frees_its_key_and_fails_who_shared_it(small_disk: Path) -> None:
+async def test_failed_write_frees_its_key(small_disk: Path) -> None:
     """The disk is full: both callers of one key get the error, and both can retry."""
     async with open_wal(str(small_disk / "data"), segment_bytes=4 << 20) as log:
         await log.raw_append(Message("orders", b"begin"))

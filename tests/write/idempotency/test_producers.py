@@ -300,7 +300,7 @@ async def test_later_ones_of_a_failed_sequence_fail(small_disk: Path) -> None:
         gc.collect()
 
 
-async def test_later_ones_of_one_that_was_not_sent_fail(log: WALAccesser) -> None:
+async def test_later_ones_of_an_unsent_one_fail(log: WALAccesser) -> None:
     """A transaction that expired before its commit: its sequence was not written, and can be sent again."""
     txn = await log.txn("orders", keepalive=0.5, idempotency_key=ProducerKey("p", 1))
     await txn.append(b"lost")

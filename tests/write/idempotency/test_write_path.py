@@ -77,7 +77,7 @@ async def outcomes(futures: list[asyncio.Future[AppendResult]]) -> list[AppendRe
 
 
 @pytest.mark.inside
-async def test_key_in_flight_shares_its_result_and_takes_room_until_then(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_in_flight_shares_result_and_room(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
@@ -96,7 +96,7 @@ async def test_key_in_flight_shares_its_result_and_takes_room_until_then(log: WA
 
 
 @pytest.mark.inside
-async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_frame_frees_shared_keys(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", "k")
@@ -113,7 +113,7 @@ async def test_refused_frame_fails_the_sharers_and_frees_the_keys(log: WALAccess
 
 @pytest.mark.inside
 @pytest.mark.not_on("pulsar", "counts on two frames in flight")
-async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sequences_after_a_failed_one_fail(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some appends wait in a later frame, some for the next frame, some for a barrier; appends without that producer continue."""
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
@@ -145,7 +145,7 @@ async def test_sequences_after_a_failed_one_fail_wherever_they_wait(log: WALAcce
 
 
 @pytest.mark.inside
-async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_sequence_fails_with_a_refused_frame(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal of the first frame makes room for another one, which must not hold what the refusal of the second one fails."""
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
@@ -166,7 +166,7 @@ async def test_sequence_that_waits_fails_with_the_second_of_two_refused_frames(l
 
 
 @pytest.mark.inside
-async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_frames_keep_sequences_in_order(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
     plain = [log.append_nowait(Message("orders", b"plain"))]
@@ -184,7 +184,7 @@ async def test_refused_frames_let_no_sequence_overtake_one_at_its_barrier(log: W
 
 
 @pytest.mark.inside
-async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frame_waiting_for_ticks_is_drafted_again(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = Gate(log, monkeypatch)
     first = nowait(log, b"1", key(1))
@@ -208,7 +208,7 @@ async def test_frame_that_waits_for_ticks_is_drafted_again_without_it(log: WALAc
 
 
 @pytest.mark.inside
-async def test_single_appends_are_withdrawn_out_of_what_waits_together(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_appends_are_withdrawn_from_a_group(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """One submission holds them all: those of the failed producer fail, the others keep their order, and later ones follow."""
     await made_on(log, "p0", "orders", "a", "b")
     gate = Gate(log, monkeypatch)
@@ -264,7 +264,7 @@ async def test_defect_in_a_batch_answers_every_caller_once(log: WALAccesser, mon
     assert [entry.claim for scope in scopes for entry in scope.keys.values()] == [None, None], "nothing is pending"
 
 
-async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_disk_fails_all_until_reopening(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
     log = await open_wal(data)
@@ -287,7 +287,7 @@ async def test_failed_disk_says_so_to_all_and_reopening_tells(data: str, monkeyp
 
 
 @pytest.mark.inside
-async def test_transaction_in_flight_shares_with_one_over_the_same_set(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_transactions_over_one_set_share_results(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await made_on(log, "p0", "a", "b")
     gate = Gate(log, monkeypatch)
     txns = [await log.txn(vchannels=names, idempotency_key="k") for names in (["a", "b"], ["b", "a"], ["a"])]
@@ -384,7 +384,7 @@ async def test_expired_one_leaves_its_key_free(location: str) -> None:
 
 @pytest.mark.inside
 @pytest.mark.not_on("pulsar", "runs by a virtual clock, in memory")
-async def test_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken(location: str) -> None:
+async def test_append_at_its_barrier_is_not_overtaken(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
@@ -411,7 +411,7 @@ async def test_append_that_waits_for_its_barrier_is_pending_and_is_not_overtaken
     await log.close()
 
 
-async def test_at_close_an_append_that_waits_for_its_barrier_was_not_sent(data: str) -> None:
+async def test_append_waiting_at_close_was_not_sent(data: str) -> None:
     log = await open_wal(data)
     tick = (await log.raw_append(Message("orders", b"0"))).time_tick
     later = timestamp.compose(timestamp.parse(tick)[0] + 30_000, 0)
@@ -484,7 +484,7 @@ async def test_drop_with_keys_in_flight(log: WALAccesser, monkeypatch: pytest.Mo
     assert not txn.result.duplicate
 
 
-async def test_keys_of_a_dropped_vchannel_stay_forgotten_after_reopening(data: str) -> None:
+async def test_keys_of_a_dropped_vchannel_stay_forgotten(data: str) -> None:
     async with open_wal(data) as log:
         await nowait(log, b"1", key(1))
         await nowait(log, b"1", "k")
@@ -498,7 +498,7 @@ async def test_keys_of_a_dropped_vchannel_stay_forgotten_after_reopening(data: s
 
 
 @pytest.mark.inside
-async def test_forgetting_has_its_place_in_the_order_of_the_calls(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forgetting_keeps_the_order_of_calls(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await nowait(log, b"5", key(5))
     gate = Gate(log, monkeypatch)
     sixth = nowait(log, b"6", key(6))
@@ -653,7 +653,7 @@ async def test_unknown_vchannel_makes_no_key(location: str) -> None:
         assert local(log).node.in_flight.size == 0
 
 
-async def test_keys_of_a_vchannel_whose_drop_could_not_be_saved(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_survive_an_unsaved_drop(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vchannel's record still exists, so the next opening finds it with the messages that were appended, and with their keys."""
     plain, sequence = "k", ProducerKey("p", 7)
     async with open_wal(data) as log:
@@ -707,7 +707,7 @@ async def test_duplicates_in_flight_take_room(location: str) -> None:
             await future
 
 
-async def test_room_of_those_that_shared_a_result_is_given_back(log: WALAccesser) -> None:
+async def test_shared_room_is_given_back(log: WALAccesser) -> None:
     for number in range(3):
         calls = [log.append_nowait(Message("orders", b"1"), idempotency_key=f"k{number}") for _ in range(100)]
         results = await asyncio.gather(*calls)
