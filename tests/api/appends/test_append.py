@@ -110,7 +110,7 @@ async def test_ids_ticks_and_delivery_have_one_order(log4: WALAccesser) -> None:
             assert (message.message_id, message.time_tick) == (result.message_id, result.time_tick)
 
 
-async def test_append_issued_after_another_returned_has_a_larger_tick(log4: WALAccesser) -> None:
+async def test_append_after_another_has_a_larger_tick(log4: WALAccesser) -> None:
     """This holds over pchannels too, and whatever other writers do."""
     await made_on(log4, "p0", "a")
     await made_on(log4, "p1", "b")
@@ -130,7 +130,7 @@ async def test_append_issued_after_another_returned_has_a_larger_tick(log4: WALA
     await asyncio.gather(*noise)
 
 
-async def test_appends_without_waiting_keep_the_order_of_the_calls(log: WALAccesser) -> None:
+async def test_append_nowait_keeps_the_order_of_calls(log: WALAccesser) -> None:
     """This holds within a pchannel, over its vchannels, and with raw_append tasks started in between."""
     futures = [log.append_nowait(Message(NAMES[number % 3], b"%d" % number)) for number in range(500)]
     assert all(isinstance(future, asyncio.Future) for future in futures)
@@ -155,7 +155,7 @@ async def test_calls_of_all_kinds_keep_their_order(log: WALAccesser) -> None:
     assert await payloads(log, ["a", "b"]) == [b"1", b"body", b"2", b"3"]
 
 
-async def test_no_room_in_flight_is_would_block_and_raw_append_waits(location: str) -> None:
+async def test_full_room_in_flight_blocks_or_waits(location: str) -> None:
     async with open_wal(location, in_flight_bytes_max=10_000) as log:
         futures: list[Any] = []
         with pytest.raises(WouldBlockError, match="in_flight_bytes_max=10000") as caught:
@@ -217,7 +217,7 @@ async def test_appends_in_flight_at_close_are_drained(location: str) -> None:
             assert len(await payloads(log, "bulk")) == 3000
 
 
-async def test_append_that_waits_for_room_at_close_fails_and_is_not_written(location: str) -> None:
+async def test_append_waiting_at_close_is_not_written(location: str) -> None:
     log = await open_wal(location, in_flight_bytes_max=2000)
     calls = [start(log.raw_append(Message("orders", b"%03d" % number + bytes(900)))) for number in range(40)]
     await turns(1)

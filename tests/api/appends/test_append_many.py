@@ -67,7 +67,7 @@ async def test_group_that_fails_does_not_fail_the_others(location: str) -> None:
         assert [await payloads(log, name) for name in ("large", "single", "ddl", "fits")] == [[], [b"2"], [], [b"5"] * 3]
 
 
-async def test_vchannel_that_may_not_be_created_is_the_error_of_its_group(location: str) -> None:
+async def test_forbidden_vchannel_fails_its_group(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("a")
         responses = await log.append_messages(Message("a", b"1"), Message("b", b"2"), Message("c", b"3"), Message("c", b"4"))
@@ -145,7 +145,7 @@ async def test_exclusive_message_in_a_bulk_is_exclusive(log: WALAccesser) -> Non
     assert await payloads(log, "orders") == [b"2", b"ddl", b"3"]
 
 
-async def test_bulk_that_fails_in_the_middle_says_what_is_durable(location: str) -> None:
+async def test_failed_bulk_reports_durable_messages(location: str) -> None:
     log = await open_wal(location, in_flight_bytes_max=200_000)
     bulk = start(log.append_bulk([Message("orders", b"%05d" % number + bytes(10_000)) for number in range(1000)]))
     while log.statistics().pchannels[0].frames < 3:

@@ -43,7 +43,7 @@ async def test_barrier_above_appends_of_another_pchannel(log4: WALAccesser) -> N
         assert second.time_tick > first.time_tick
 
 
-async def test_everything_up_to_the_barrier_is_read_before_it(log: WALAccesser) -> None:
+async def test_everything_up_to_the_barrier_comes_first(log: WALAccesser) -> None:
     """What the barrier covers is durable when the append returns, and no later event is at or below the barrier."""
     futures = [log.append_nowait(Message("orders", b"%d" % number)) for number in range(100)]
     await futures[0]
@@ -77,7 +77,7 @@ async def test_appends_with_one_barrier_keep_their_order(log: WALAccesser) -> No
 
 
 @pytest.mark.parametrize("how", ["append", "whole", "messages", "atomic", "txn"])
-async def test_close_while_it_waits_is_closed_error_and_nothing_is_written(location: str, how: str) -> None:
+async def test_close_during_a_barrier_writes_nothing(location: str, how: str) -> None:
     log = await open_wal(location)
     barrier = in_the_future(await log.allocate_time_tick(), 30_000)
     if how == "append":
@@ -107,7 +107,7 @@ async def test_close_while_it_waits_is_closed_error_and_nothing_is_written(locat
             assert await payloads(log, "orders") == []
 
 
-async def test_cancelled_while_it_waits_nothing_of_it_is_written(log: WALAccesser) -> None:
+async def test_cancelled_barrier_append_is_not_written(log: WALAccesser) -> None:
     barrier = in_the_future(await log.allocate_time_tick(), 150)
     waiting = start(log.raw_append(Message("orders", bytes(1000)), barrier_time_tick=barrier))
     atomic = start(log.append_messages_with_option(AppendOption(barrier), *[Message("orders", b"2")] * 2))

@@ -137,7 +137,7 @@ async def test_scanner_with_a_handler_refuses_bodies() -> None:
             await anext(scanner.bodies())
 
 
-async def test_copy_is_acknowledged_when_the_next_body_is_asked_for() -> None:
+async def test_copy_is_acknowledged_with_the_next_body() -> None:
     async with open_wal("memory:") as log:
         await log.raw_append(Message("orders", b"x"))
         await log.broadcast().append(BroadcastMessage(vchannels=["orders"], payload=b"all"))

@@ -114,7 +114,7 @@ async def test_unknown_outcome_after_cause_counts() -> None:
     assert not raised.value.__cause__.outcome_unknown  # type: ignore[attr-defined]
 
 
-async def test_piece_that_cannot_be_sent_waits_for_those_before_it() -> None:
+async def test_unsendable_piece_waits_for_earlier_ones() -> None:
     sender = Sender(3, fails_at=2)
     bulk = asyncio.ensure_future(bulk_results(MESSAGES[:3], sender.pieces()))
     while len(sender.sent) < 2:
@@ -130,7 +130,7 @@ async def test_piece_that_cannot_be_sent_waits_for_those_before_it() -> None:
 
 
 @pytest.mark.parametrize("failed", ["before the cancellation", "after it"])
-async def test_no_failure_is_reported_as_lost_when_the_caller_is_cancelled(failed: str) -> None:
+async def test_cancelled_caller_reports_no_lost_failure(failed: str) -> None:
     sender = Sender(3, waits_at=2)
     bulk = asyncio.ensure_future(bulk_results(MESSAGES[:3], sender.pieces()))
     await sender.waiting.wait()

@@ -99,7 +99,7 @@ async def test_writers_and_readers_agree(location: str, pchannels: int, soak: in
         assert log.statistics().bytes_in_flight == 0
 
 
-async def test_reader_that_resumes_at_every_message_beside_a_writer(log: WALAccesser) -> None:
+async def test_reader_resumes_at_every_message(log: WALAccesser) -> None:
     async def writer() -> None:
         for number in range(80):
             await log.raw_append(Message("orders", b"%d" % number))

@@ -159,7 +159,7 @@ def test_columns_of_different_lengths_are_no_shorter_state() -> None:
         table.restore(pieces[0] + struct.pack("<I", len(data)) + data)
 
 
-def test_keys_that_were_stored_one_by_one_are_still_read() -> None:
+def test_keys_stored_singly_are_read() -> None:
     rows = [[0, 1, 0], ["x", "y", "z"], [1, 2, 3], [0, 1, 2], [10, 11, 12], [0, 0, 5], [0, 0, 6]]
     scopes = [[("a", 1)], [("a", 1), ("b", 2)]]
     blob = encode_header() + encode_piece(PieceKind.KEYS, [scopes, *rows])

@@ -20,7 +20,7 @@ from wal.write import pipeline
 pytestmark = pytest.mark.inside
 
 
-async def test_call_after_a_failure_is_known_not_to_be_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_after_a_failure_was_not_written(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the frame that was in flight when the disk failed has an unknown outcome."""
     disk = FaultyDisk()
     monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
@@ -41,7 +41,7 @@ async def test_call_after_a_failure_is_known_not_to_be_written(data: str, monkey
         assert not {b"aside", b"later"} & set(await payloads(log, "orders"))
 
 
-async def test_calls_with_a_barrier_after_a_failure_do_not_wait(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_with_a_barrier_fail_at_once(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick is promised any more, so their barrier would never pass."""
     disk = FaultyDisk()
     monkeypatch.setattr(journal_backend, "Disk", lambda: disk)
@@ -67,7 +67,7 @@ async def test_calls_with_a_barrier_after_a_failure_do_not_wait(data: str, monke
 
 
 @pytest.mark.not_on("wal", "has the pchannel fail: a client waits for another server that takes what this one refuses")
-async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcome(log: WALAccesser) -> None:
+async def test_frames_under_a_fenced_oracle_are_unknown(log: WALAccesser) -> None:
     """The backend has the frames and may write them: an error that said otherwise would invite a duplicate."""
     await log.raw_append(Message("orders", b"0"))
     opened = local(log)
@@ -85,7 +85,7 @@ async def test_frames_in_flight_when_the_oracle_is_fenced_have_an_unknown_outcom
 
 
 @pytest.mark.not_on("wal", "has the pchannel fail: a client waits for another server that takes what this one refuses")
-async def test_calls_that_need_a_tick_of_an_oracle_that_was_taken_over_fail(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_on_a_taken_oracle_fail(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the oracle was taken over, neither the call that finds it so nor a later one waits for ticks that never come."""
     await log.raw_append(Message("orders", b"0"))
 

@@ -50,7 +50,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-async def test_new_log_on_a_full_disk_has_no_space(small_disk: Path) -> None:
+async def test_new_log_on_a_full_disk_fails(small_disk: Path) -> None:
     filler = fill(small_disk)
     for free in (0, 4096, 64 << 10, 1 << 20):  # full from the directory on, from the metadata on, and from the first segment on
         os.truncate(filler, filler.stat().st_size - free)
@@ -112,7 +112,7 @@ async def test_no_space_is_retryable_and_nothing_is_lost(small_disk: Path) -> No
         assert found == acknowledged, "what was acknowledged, and nothing of what was refused"
 
 
-async def test_writers_go_on_over_a_disk_that_fills_and_empties(small_disk: Path) -> None:
+async def test_writers_outlive_a_full_disk(small_disk: Path) -> None:
     """Several frames are in flight whenever the disk fills up: their numbers have no gap, and no refused message is in the log."""
     data = small_disk / "data"
     acknowledged: list[bytes] = []

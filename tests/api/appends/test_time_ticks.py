@@ -40,7 +40,7 @@ async def test_calls_that_wait_for_ticks_keep_their_order(log: WALAccesser, monk
     assert log.statistics().bytes_in_flight == 0
 
 
-async def test_calls_that_wait_for_ticks_fail_when_no_tick_can_be_saved(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_calls_fail_without_a_saved_tick(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.raw_append(Message("orders", b"0"))
     gate = SavingGate(local(log), monkeypatch)
     gate.failure = StorageError("the KV does not answer")

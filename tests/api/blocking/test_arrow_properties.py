@@ -40,7 +40,7 @@ def test_column_holds_the_maps_that_were_stored(maps: list[dict[str, str]], pars
 
 
 @given(st.lists(st.one_of(MAPS.map(stored), st.binary(max_size=12)), min_size=1, max_size=4), st.data())
-def test_damage_is_the_same_error_whichever_way_it_is_read(some: list[bytes], data: st.DataObject) -> None:
+def test_damage_is_one_error_for_every_read(some: list[bytes], data: st.DataObject) -> None:
     """Damaged maps give what `decode_properties` gives: the same maps, or a CorruptionError and no other error."""
     at = data.draw(st.integers(0, len(some) - 1))
     if some[at]:
@@ -61,7 +61,7 @@ def test_damage_is_the_same_error_whichever_way_it_is_read(some: list[bytes], da
 
 
 @pytest.mark.parametrize("parsed_min", [1, 1000])
-def test_key_that_is_stored_twice_has_its_last_value(parsed_min: int) -> None:
+def test_repeated_key_has_its_last_value(parsed_min: int) -> None:
     """Only damage makes such a map; all ways of reading it agree."""
     twice = b"\x83\xa1a\xa11\xa1b\xa12\xa1a\xa13"
     assert list(decode_properties(twice).items()) == [("a", "3"), ("b", "2")]
@@ -87,7 +87,7 @@ def test_many_maps_that_all_differ_are_parsed_together() -> None:
 
 @pytest.mark.parametrize("others", [[], [{}], [{"tenant": "t", "other": "2"}], [{"tenant": "t"}], [{"tenant": "t", "n": "1", "x": ""}]])
 @pytest.mark.parametrize("key", ["n", "n" * 300])
-def test_few_maps_are_repeated_in_the_order_of_the_rows(others: list[dict[str, str]], key: str) -> None:
+def test_repeated_maps_keep_the_order_of_rows(others: list[dict[str, str]], key: str) -> None:
     """Maps with the same keys share the memory of their keys, unless these are long; others are copied whole."""
     maps = [{"tenant": f"t{number % 3}", key: str(number % 7)} for number in range(100)] + others
     picked = [number for number in reversed(range(len(maps))) if number % 5]

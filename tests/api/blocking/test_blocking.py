@@ -239,7 +239,7 @@ def until(condition: Any) -> None:
         time.sleep(0.001)
 
 
-def test_handler_is_called_in_a_thread_and_may_use_the_log(location: str) -> None:
+def test_handler_in_a_thread_may_use_the_log(location: str) -> None:
     with bridge.blocking(location) as log:
         handled: list[int] = []
 

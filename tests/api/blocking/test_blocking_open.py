@@ -39,7 +39,7 @@ def test_closing_what_was_never_opened_does_nothing(data: str) -> None:
 
 
 @pytest.mark.parametrize("closed_by", ["opening", "log"])
-def test_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) -> None:
+def test_closed_log_can_be_opened_again(data: str, closed_by: str) -> None:
     opening = bridge.blocking(data)
     for number in range(3):
         log = opening.open()
@@ -49,7 +49,7 @@ def test_log_can_be_opened_again_after_it_was_closed(data: str, closed_by: str) 
         assert [message.payload for message in scanner] == [b"0", b"1", b"2"]
 
 
-def test_second_open_while_it_is_open_is_refused_and_disturbs_nothing(data: str) -> None:
+def test_second_open_is_refused_harmlessly(data: str) -> None:
     opening = bridge.blocking(data)
     log = opening.open()
     with pytest.raises(InvalidArgumentError, match=r"is open already.*close\(\)"):
@@ -60,7 +60,7 @@ def test_second_open_while_it_is_open_is_refused_and_disturbs_nothing(data: str)
     opening.close()
 
 
-def test_of_many_threads_that_open_one_gets_the_log(data: str) -> None:
+def test_many_opening_threads_have_one_winner(data: str) -> None:
     opening = bridge.blocking(data)
     barrier = threading.Barrier(8)
 
@@ -88,7 +88,7 @@ def test_opening_that_failed_can_be_tried_again(data: str) -> None:
             assert next(scanner).payload == b"one"
 
 
-def test_relative_directory_is_that_at_the_time_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directory_is_resolved_at_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     opening = bridge.blocking("data", kv="meta.sqlite3")
     opening.open()

@@ -68,7 +68,7 @@ def data_of(data: str) -> str:
     return data
 
 
-def test_writer_is_killed_while_it_is_read_at_full_rate(data: str) -> None:
+def test_writer_is_killed_under_a_fast_read(data: str) -> None:
     """Checks that the log holds the reader's messages in the same order, without a duplicate or a gap."""
     data_of(data)
     seen: list[int] = []
@@ -117,7 +117,7 @@ def test_interrupt_while_waiting_loses_nothing(data: str) -> None:
             assert numbers([next(messages)]) == [number]
 
 
-def test_signal_handler_closes_the_iteration_of_its_own_thread(data: str) -> None:
+def test_signal_handler_closes_its_own_iteration(data: str) -> None:
     data_of(data)
     messages = bridge.iterate(data, "orders")
     with signal_in_wait(messages.close):
@@ -178,7 +178,7 @@ def test_threads_share_an_iteration(data: str) -> None:
     assert all(part == sorted(part) for part in parts)
 
 
-def test_iteration_goes_on_in_a_forked_child_and_in_its_parent(data: str) -> None:
+def test_iteration_continues_in_a_forked_child(data: str) -> None:
     """An iteration that began before the fork continues in both processes, independently."""
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(3000)])
@@ -262,7 +262,7 @@ def test_iteration_that_truncation_overtakes(data: str) -> None:
             assert [message.message_id for message in messages] == [results[-1].message_id]
 
 
-def test_ids_of_bodies_stand_for_their_transactions_even_truncated_ones(data: str) -> None:
+def test_body_ids_stand_for_their_transactions(data: str) -> None:
     with bridge.blocking(data) as log:
         with log.txn("orders") as txn:
             for number in range(3):
@@ -281,7 +281,7 @@ def test_ids_of_bodies_stand_for_their_transactions_even_truncated_ones(data: st
             assert caught.value.earliest == second.message_id
 
 
-def test_cursor_is_saved_after_the_end_and_goes_on_in_another_process(data: str) -> None:
+def test_saved_cursor_continues_in_another_process(data: str) -> None:
     with bridge.blocking(data) as log:
         log.append_bulk([Message("orders", b"%d" % number) for number in range(10)])
     with bridge.iterate(data, "orders", follow=False, cursor="billing") as messages:
@@ -298,7 +298,7 @@ def test_cursor_is_saved_after_the_end_and_goes_on_in_another_process(data: str)
         assert numbers(scanner) == [10, 11]
 
 
-def test_another_thread_saves_the_cursor_while_the_read_waits(data: str) -> None:
+def test_other_thread_saves_during_a_wait(data: str) -> None:
     with Writer(data) as writer, bridge.iterate(data, "orders", cursor="c") as messages, ThreadPoolExecutor(1) as pool:
         writer.append(1)
         assert numbers([next(messages)]) == [1]

@@ -157,7 +157,7 @@ def test_cursor_is_saved_after_the_batches_given(data: str) -> None:
         log.delete_cursor("spark")
 
 
-def test_ids_and_times_of_rows_can_be_used_to_read(data: str) -> None:
+def test_ids_and_times_of_rows_are_usable(data: str) -> None:
     with wal.bridge.blocking(data) as log:
         results = log.append_bulk([wal.Message("orders", b"%d" % number) for number in range(3)])
     (batch,) = wal.bridge.record_batches(data, "orders", follow=False)
@@ -197,7 +197,7 @@ def test_without_pyarrow_the_error_says_what_to_install(data: str) -> None:
     assert "[arrow]'" in said
 
 
-def test_row_of_a_time_tick_is_what_the_scanner_gives(data: str) -> None:
+def test_row_of_a_time_tick_equals_the_scanners(data: str) -> None:
     with wal.bridge.blocking(data) as log:
         log.raw_append(wal.Message("orders", b"1"))
         with log.read("orders", follow=False, include_time_ticks=True) as scanner:
@@ -261,20 +261,20 @@ def test_read_is_a_stream_of_arrows_interface(data: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"), [(wal.Settings(), "give the setting kv"), (wal.Settings(kv="kv"), "one process has for itself")]
 )
-def test_log_on_pulsar_needs_metadata_that_several_processes_can_use(settings: wal.Settings, says: str) -> None:
+def test_log_on_pulsar_needs_shared_metadata(settings: wal.Settings, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         wal.bridge.record_batches("pulsar://127.0.0.1:6650/public/default", "orders", settings=settings)
 
 
 @pytest.mark.parametrize("read", [wal.bridge.record_batches, wal.bridge.iterate])
-def test_location_without_a_journal_is_an_error_of_the_call(data: str, read: Any) -> None:
+def test_location_without_a_journal_fails_the_call(data: str, read: Any) -> None:
     with pytest.raises(FormatError, match=f"^{data} holds no journal"):
         read(data, "orders", follow=False)
     with pytest.raises(InvalidArgumentError, match="no known form"):
         read("http://host/data", "orders", follow=False)
 
 
-def test_error_at_the_beginning_is_not_an_error_of_arrow(data: str) -> None:
+def test_early_error_is_not_an_arrow_error(data: str) -> None:
     with wal.bridge.blocking(data) as log:
         first, second, _ = [log.raw_append(wal.Message("orders", payload)) for payload in (b"gone", b"gone too", b"there")]
         log.truncate(up_to=second.message_id)

@@ -47,7 +47,7 @@ async def test_loop_acks_when_it_asks_for_the_next(log: WALAccesser) -> None:
     assert await missing(log) == {}
 
 
-async def test_leaving_the_loop_does_not_ack_the_last_copy(log: WALAccesser) -> None:
+async def test_leaving_the_loop_acks_nothing(log: WALAccesser) -> None:
     first, second = await broadcast(log), await broadcast(log)
     async with log.read("a", auto_ack=True) as scanner:
         async for message in scanner:
@@ -58,7 +58,7 @@ async def test_leaving_the_loop_does_not_ack_the_last_copy(log: WALAccesser) -> 
     assert await read_all(log, "a", resume=position, auto_ack=True) == [], "it said itself that it had seen it"
 
 
-async def test_consumer_that_fails_between_handling_and_ack_sees_it_again_by_its_cursor(data: str) -> None:
+async def test_consumer_failing_before_the_ack_repeats(data: str) -> None:
     handled = []
     async with open_wal(data) as log:
         first, second = await broadcast(log, b"first"), await broadcast(log, b"second")
@@ -89,7 +89,7 @@ async def test_save_that_is_refused_has_not_acked(log: WALAccesser) -> None:
         assert await missing(log) == {first: ("a",)}, "its drop was the ack"
 
 
-async def test_bulk_page_is_acked_when_the_next_is_asked_for(log: WALAccesser) -> None:
+async def test_bulk_page_is_acked_with_the_next(log: WALAccesser) -> None:
     ids = [await broadcast(log, b"%d" % number) for number in range(4)]
     async with log.read("a", follow=False, auto_ack=True) as scanner:
         pages = scanner.batches(2)

@@ -172,7 +172,7 @@ async def test_keys_are_held_until_every_vchannel_acked(wide: wal.WALAccesser) -
         await broadcast.ack(second.broadcast_id, "nobody")
 
 
-async def test_without_acks_a_broadcast_is_over_once_all_copies_are_durable(wide: wal.WALAccesser) -> None:
+async def test_broadcast_without_acks_ends_with_its_copies(wide: wal.WALAccesser) -> None:
     broadcast = wide.broadcast()
     for number in range(3):
         await broadcast.append(schema(payload=b"%d" % number, needs_ack=False))
@@ -238,7 +238,7 @@ async def test_stuck_broadcast_is_listed_and_can_be_aborted(location: str, monke
         await log.broadcast().append(schema(["a"]))
 
 
-async def test_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stuck_broadcast_continues_with_a_recreated_vchannel(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock()
     log = await open_virtual("memory:", clock, pchannels=2)
     broadcast_id = await dropped_before_its_copy(log, monkeypatch)
@@ -254,7 +254,7 @@ async def test_stuck_broadcast_goes_on_when_its_vchannel_is_created_again(monkey
 
 @pytest.mark.inside
 @pytest.mark.parametrize("recreated_on", ["p0", "p1", None], ids=["on its pchannel", "on another", "not at all"])
-async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_then(location: str, recreated_on: str | None) -> None:
+async def test_waiting_call_finds_current_vchannels(location: str, recreated_on: str | None) -> None:
     async with open_wal(location, pchannels=2) as log:
         for name in "ab":
             await log.create_vchannel(name, pchannel="p0")
@@ -271,7 +271,7 @@ async def test_call_that_waited_for_its_keys_finds_its_vchannels_where_they_are_
 
 
 @pytest.mark.inside
-async def test_call_that_waits_for_its_keys_in_vain_leaves_nothing(location: str) -> None:
+async def test_call_without_its_keys_leaves_nothing(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         for name in "ab":
             await log.create_vchannel(name)
@@ -331,7 +331,7 @@ async def test_dropping_a_vchannel_is_its_ack(wide: wal.WALAccesser) -> None:
 
 
 @pytest.mark.parametrize("pchannels", [1, 4])
-async def test_drop_just_before_a_crash_is_an_ack_after_it(data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_before_a_crash_counts_as_ack(data: str, pchannels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(data, pchannels=pchannels) as log:
         await log.broadcast().append(schema(NAMES[:3]))
         monkeypatch.setattr(local(log).coordinator.vchannels, "on_dropped", lambda name: None)  # the broadcaster never hears
@@ -342,7 +342,7 @@ async def test_drop_just_before_a_crash_is_an_ack_after_it(data: str, pchannels:
         assert task.missing_acks == (NAMES[0], NAMES[2])
 
 
-async def test_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) -> None:
+async def test_recreated_vchannel_needs_no_ack(location: str) -> None:
     async with open_wal(location) as log:
         first = await log.broadcast().append(schema(["a", "b"]))
         await log.drop_vchannel("b")
@@ -358,7 +358,7 @@ async def test_recreated_vchannel_has_no_copy_and_needs_no_ack(location: str) ->
 # -- bounds, and calls that are refused before anything is done
 
 
-async def test_message_that_no_vchannel_would_take_is_refused_at_once(location: str) -> None:
+async def test_undeliverable_message_is_refused_at_once(location: str) -> None:
     async with open_wal(location, message_bytes_max=10_000, create_vchannels=False) as log:
         broadcast = log.broadcast()
         await log.create_vchannel("there")
@@ -380,7 +380,7 @@ def test_key_is_text_that_can_be_stored() -> None:
         wal.ResourceKey("collection", "\ud800")
 
 
-async def test_disk_that_fails_under_a_broadcast_is_a_storage_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_disk_is_a_storage_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     made = JournalBackend.__init__
     with monkeypatch.context() as patched:
@@ -406,7 +406,7 @@ async def test_names_that_fit_no_frame(location: str) -> None:
         assert await log.vchannels() == []
 
 
-async def test_broadcast_with_invalid_or_too_many_names_creates_no_vchannel(location: str) -> None:
+async def test_invalid_names_create_no_vchannel(location: str) -> None:
     async with open_wal(location, vchannels_max=3) as log:
         with pytest.raises(errors.InvalidArgumentError, match="control characters"):
             await log.broadcast().append(schema(["a", "b\n"]))
@@ -428,7 +428,7 @@ async def test_settings_have_their_effect(location: str) -> None:
         await open_wal("memory:", broadcast_vchannels_max=300_000)
 
 
-async def test_log_that_is_only_read_broadcasts_and_acks_nothing(data: str) -> None:
+async def test_read_only_log_broadcasts_nothing(data: str) -> None:
     async with open_wal(data) as log:
         await log.broadcast().append(schema())
     async with open_wal(data, read_only=True) as log:
@@ -440,7 +440,7 @@ async def test_log_that_is_only_read_broadcasts_and_acks_nothing(data: str) -> N
         wal.bridge.iterate(data, NAMES[0], auto_ack=True)
 
 
-async def test_after_the_close_every_call_is_a_closed_error(location: str) -> None:
+async def test_calls_after_the_close_raise_closed_error(location: str) -> None:
     log = await open_wal(location)
     broadcast = log.broadcast()
     await broadcast.append(schema())
@@ -490,7 +490,7 @@ async def test_opening_recovers_broadcasts_before_the_first_use(tmp_path: Path) 
         assert local(log).broadcasts.statistics().tasks == 1
 
 
-async def test_bytes_that_a_broadcast_to_a_thousand_vchannels_writes(data: str) -> None:
+async def test_wide_broadcast_writes_few_bytes(data: str) -> None:
     """The broadcast writes at most 64 KiB to the log and 512 KiB to the metadata, though every ack is awaited separately."""
     names = [f"vchannel-{number:04d}" for number in range(1024)]
     async with open_wal(data) as log:

@@ -72,7 +72,7 @@ async def test_repeated_call_returns_the_copies_that_exist(bench: Bench) -> None
     assert await bench.operator.content("p0", header.broadcast_id) == CONTENT
 
 
-async def test_call_after_one_that_is_under_way_shares_its_copies(bench: Bench) -> None:
+async def test_later_call_shares_running_copies(bench: Bench) -> None:
     header = await bench.header()
     first, second = start(bench.append(header)), start(bench.append(header, ["b", "a"]))
     one, other = results(await first), results(await second)
@@ -124,7 +124,7 @@ async def test_outcome_of_a_dropped_vchannel_is_an_error(bench: Bench) -> None:
 
 
 @pytest.mark.not_on("wal", "has a call of the client and one of the writer's own broadcaster in one turn, and the client's comes later")
-async def test_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do(bench: Bench) -> None:
+async def test_dropped_vchannel_takes_no_copy_alone(bench: Bench) -> None:
     header = await bench.header()
     await bench.append(header, ["a"])
     drop = start(bench.log.drop_vchannel("b"))
@@ -136,7 +136,7 @@ async def test_vchannel_dropped_in_the_same_turn_takes_no_copy_and_the_others_do
     assert isinstance(error, ChannelNotExistError)
 
 
-async def test_aborts_are_appended_once_and_only_where_the_copy_is(bench: Bench) -> None:
+async def test_aborts_are_appended_once_beside_copies(bench: Bench) -> None:
     header = await bench.header()
     await bench.append(header, ["a", "b"])
     await bench.log.drop_vchannel("b")
@@ -150,7 +150,7 @@ async def test_aborts_are_appended_once_and_only_where_the_copy_is(bench: Bench)
     assert (found.vchannels, found.aborted) == (("a", "b"), ("a",))
 
 
-async def test_forgotten_broadcasts_are_reported_when_a_checkpoint_is_durable(bench: Bench) -> None:
+async def test_forgotten_broadcasts_follow_a_durable_checkpoint(bench: Bench) -> None:
     heard: list[tuple[str, set[int]]] = []
 
     def forgotten(name: str, ids: Collection[int]) -> None:
@@ -199,7 +199,7 @@ async def test_copy_without_room_is_a_retryable_error(data: str, monkeypatch: py
         assert await bench.count("a") == before + 1
 
 
-async def test_no_copy_is_in_the_log_after_a_failed_write(data: str) -> None:
+async def test_failed_write_leaves_no_copy(data: str) -> None:
     async with open_wal(data) as log:
         bench = Bench(log)
         header = await bench.header()
@@ -228,7 +228,7 @@ async def test_vchannels_are_durable_before_their_places_are_answered(data: str)
         assert bench.inside.coordinator.vchannels.saving == {}
 
 
-async def test_places_are_those_of_a_vchannel_that_was_recreated_meanwhile(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_positions_belong_to_the_recreated_vchannel(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location, pchannels=2) as log:
         bench = Bench(log)
         await log.create_vchannel("moved", pchannel="p0")
@@ -271,7 +271,7 @@ class Defect(Exception):
     """The exception that the test injects into the code as its defect."""
 
 
-async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_fails_waiting_calls_at_once(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         copies, in_flight = bench.inside.node.pchannels["p0"].copies, bench.inside.node.in_flight
@@ -300,7 +300,7 @@ async def test_defect_fails_waiting_calls_at_once_and_gives_back_room_once(locat
         assert await payloads(log, "a") == [b"payload", b"plain"]
 
 
-async def test_defect_in_a_call_that_waited_for_a_frame_leaves_no_call_waiting(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_defect_leaves_no_waiting_call(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_wal(location) as log:
         bench = Bench(log)
         copies = bench.inside.node.pchannels["p0"].copies

@@ -42,7 +42,7 @@ def damage(place: Path, payload: bytes) -> None:
     path.write_bytes(data)
 
 
-async def test_each_broadcast_of_a_frame_is_read_by_itself(tmp_path: Path) -> None:
+async def test_broadcasts_of_a_frame_are_read_separately(tmp_path: Path) -> None:
     place = tmp_path / "data"
     await written(place)
     async with open_wal(str(place)) as log:
@@ -55,7 +55,7 @@ async def test_each_broadcast_of_a_frame_is_read_by_itself(tmp_path: Path) -> No
         assert [message.payload[:5] for message in both if message.payload != b"first"] == [b"aaaaa", b"ccccc"]
 
 
-async def test_damage_of_a_broadcast_is_an_error_for_its_readers_only(tmp_path: Path) -> None:
+async def test_damaged_broadcast_fails_its_readers_only(tmp_path: Path) -> None:
     place = tmp_path / "data"
     await written(place)
     async with open_wal(str(place)) as log:

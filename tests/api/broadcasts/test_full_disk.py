@@ -66,7 +66,7 @@ async def test_broadcast_without_room_is_refused(disk: Path, vchannels: tuple[st
         assert kept.message_id is not None
 
 
-async def test_broadcast_with_room_on_one_pchannel_is_completed_when_there_is_room(disk: Path) -> None:
+async def test_partial_broadcast_is_completed_with_room(disk: Path) -> None:
     async with open_wal(disk / "data", pchannels=2, **SETTINGS) as log:
         await made_on(log, "p0", "a0")
         await made_on(log, "p1", "b0")

@@ -40,7 +40,7 @@ async def checkpointed(log: WALAccesser) -> None:
         await checkpointer.make_room()
 
 
-async def test_copies_hold_the_log_until_the_broadcast_is_over(location: str) -> None:
+async def test_copies_hold_the_log_until_the_end(location: str) -> None:
     async with open_wal(location) as log:
         before = await log.raw_append(Message("a", b"before"))
         result = await broadcast(log)
@@ -64,7 +64,7 @@ async def test_copies_hold_the_log_until_the_broadcast_is_over(location: str) ->
         assert [holder for holder in report.holders if holder.kind == "broadcast"] == []
 
 
-async def test_broadcasts_without_acks_and_aborted_ones_do_not_hold_the_log(location: str) -> None:
+async def test_finished_broadcasts_do_not_hold_the_log(location: str) -> None:
     async with open_wal(location) as log:
         await broadcast(log, needs_ack=False)
         aborted = await broadcast(log)
@@ -89,7 +89,7 @@ async def test_retention_by_size_stops_at_a_copy(data: str) -> None:
         assert await payloads(log, "a") == []
 
 
-async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, tmp_path: Path) -> None:
+async def test_checkpoint_keeps_copies_of_a_truncated_log(data: str, tmp_path: Path) -> None:
     """This holds after a crash as well, which is simulated by a copy of the files."""
     key = ResourceKey("collection", "orders")
     crashed = str(tmp_path / "crashed")
@@ -130,7 +130,7 @@ async def test_checkpoint_and_a_truncated_log_still_know_the_copies(data: str, t
             assert len(pchannel(log).copies.table) == 0
 
 
-async def test_broadcast_that_ended_before_a_crash_does_not_come_back(data: str, tmp_path: Path) -> None:
+async def test_finished_broadcast_stays_finished_after_a_crash(data: str, tmp_path: Path) -> None:
     """The done marks record that the broadcasts are finished, no checkpoint does."""
     crashed = tmp_path / "crashed"
     async with open_wal(data) as log:

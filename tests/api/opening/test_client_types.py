@@ -64,7 +64,7 @@ def test_broadcast_cannot_have_a_reserved_type(subtests: pytest.Subtests) -> Non
             BroadcastMessage(vchannels=["a"], payload=b"forged", message_type=kind)
 
 
-def test_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) -> None:
+def test_blocking_caller_cannot_forge_an_abort(location: str) -> None:
     with blocking(location) as log:
         for append in (log.raw_append, log.append_nowait, log.append_messages):
             with pytest.raises(InvalidArgumentError, match="only the broadcaster writes one"):
@@ -75,7 +75,7 @@ def test_blocking_caller_cannot_forge_the_abort_of_a_broadcast(location: str) ->
             assert list(scanner) == []
 
 
-async def test_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_type(log: WALAccesser) -> None:
+async def test_abort_is_read_and_filtered_by_type(log: WALAccesser) -> None:
     """The type is reserved for the broadcaster, but readers still get it and may name it."""
     broadcast = log.broadcast()
     held = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"change"))
@@ -85,5 +85,5 @@ async def test_abort_that_the_broadcaster_writes_is_read_and_filtered_by_its_typ
     assert await payloads(log, "a") == [b"change", b"not needed"]
 
 
-def test_types_that_clients_do_not_write_are_those_of_the_table() -> None:
+def test_reserved_types_match_the_table() -> None:
     assert [kind for kind in MessageType if not type_properties(kind).appendable] == RESERVED

@@ -44,7 +44,7 @@ CODES = {
 }
 
 
-def test_each_class_is_a_wal_error_with_its_number(subtests: pytest.Subtests) -> None:
+def test_error_classes_have_their_numbers(subtests: pytest.Subtests) -> None:
     for name in CODES:
         with subtests.test(name):
             arguments = {"ResourceAcquiredError": {"keys": ("k",), "holder": 7}}
@@ -59,7 +59,7 @@ def test_each_class_is_a_wal_error_with_its_number(subtests: pytest.Subtests) ->
             assert (type(twin), str(twin), vars(twin)) == (kind, "text", vars(error))
 
 
-def test_error_of_a_bulk_is_also_of_the_class_of_its_cause(subtests: pytest.Subtests) -> None:
+def test_bulk_error_has_its_causes_class(subtests: pytest.Subtests) -> None:
     cases: list[WALError] = [
         errors.StorageError("the disk is gone", outcome_unknown=True),
         errors.NoSpaceError("full"),

@@ -164,7 +164,7 @@ async def test_concurrent_releases_all_wait(location: str) -> None:
     assert all(append.result().time_tick for append in done)
 
 
-async def test_call_that_waits_for_the_opening_while_it_is_released(location: str) -> None:
+async def test_waiting_call_survives_a_release_error(location: str) -> None:
     init(location)
     append = start(WAL().raw_append(Message("orders", b"1")))
     read = start(WAL().read("orders").__anext__())
@@ -175,7 +175,7 @@ async def test_call_that_waits_for_the_opening_while_it_is_released(location: st
             await waiting
 
 
-async def test_failed_opening_is_raised_by_the_first_call_and_released_quietly(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_failed_opening_raises_at_the_first_call(tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("other")
     (place / "letters.txt").write_text("not a journal")
     init(place)
@@ -196,7 +196,7 @@ async def test_failed_opening_is_raised_by_the_first_call_and_released_quietly(t
         await open_wal(place)
 
 
-async def test_release_from_another_loop_is_refused_and_can_be_repeated_here(location: str) -> None:
+async def test_release_from_another_loop_is_refused(location: str) -> None:
     init(location)
     await WAL().raw_append(Message("orders", b"1"))
 

@@ -72,7 +72,7 @@ def test_links_and_parents_are_resolved_by_the_system(here: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [str, "journal:{}".format, Path])
-async def test_tilde_is_the_home_and_never_a_directory_of_that_name(here: Path, form: Callable[[str], str | Path]) -> None:
+async def test_tilde_is_always_the_home(here: Path, form: Callable[[str], str | Path]) -> None:
     async with open_wal(form("~/data"), kv="~/meta.sqlite3") as log:
         await log.raw_append(Message("a", b"one"))
         assert await payloads(log, "a") == [b"one"]
@@ -82,7 +82,7 @@ async def test_tilde_is_the_home_and_never_a_directory_of_that_name(here: Path, 
     assert os.listdir(here) == []
 
 
-def test_tilde_is_the_home_wherever_a_file_is_named(here: Path) -> None:
+def test_tilde_is_the_home_for_files(here: Path) -> None:
     home = here.parent / "home"
     assert parse_location("~").path == home
     assert parse_location("./~/data").path == here / "~" / "data"  # a directory of that name can still be given
@@ -113,7 +113,7 @@ def test_tilde_of_an_unknown_user_is_refused(here: Path, text: str) -> None:
     assert os.listdir(here) == []
 
 
-def test_relative_location_in_a_directory_that_is_gone_is_refused(here: Path) -> None:
+def test_relative_location_without_a_directory_is_refused(here: Path) -> None:
     here.rmdir()
     with pytest.raises(InvalidArgumentError, match="absolute path"):
         open_wal("data")

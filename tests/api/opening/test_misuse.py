@@ -48,13 +48,13 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-async def test_error_of_a_read_of_no_vchannel_says_what_to_give(log: WALAccesser, vchannel: Any, error: type[Exception], says: str) -> None:
+async def test_read_without_vchannels_is_explained(log: WALAccesser, vchannel: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         log.read(vchannel)
 
 
 @pytest.mark.parametrize(("vchannel", "error", "says"), WRONG)
-def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(data: str, vchannel: Any, error: type[Exception], says: str) -> None:
+def test_blocking_read_without_vchannels_is_explained(data: str, vchannel: Any, error: type[Exception], says: str) -> None:
     with bridge.blocking(data) as log:
         log.raw_append(Message("orders", b""))
         with pytest.raises(error, match=says):
@@ -64,7 +64,7 @@ def test_error_of_a_blocking_read_of_no_vchannel_says_what_to_give(data: str, vc
             read(data, vchannel)
 
 
-async def test_error_of_a_transaction_over_no_vchannels_says_what_to_give(log: WALAccesser) -> None:
+async def test_transaction_without_vchannels_is_explained(log: WALAccesser) -> None:
     with pytest.raises(TypeError, match=r"takes several names.*not 3"):
         log.txn(vchannels=3)  # type: ignore[call-overload]
 

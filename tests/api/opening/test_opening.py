@@ -34,7 +34,7 @@ def everything_in(directory: Path) -> list[str]:
 # -- create=False
 
 
-async def test_without_create_a_missing_log_is_an_error_and_nothing_is_created(tmp_path: Path) -> None:
+async def test_missing_log_is_not_created(tmp_path: Path) -> None:
     for location, options in (("none", {}), ("none/deeper", {}), ("none", {"kv": str(tmp_path / "kv")})):
         with pytest.raises(FormatError, match=r"holds no journal.*without create=False"):
             await open_wal(tmp_path / location, create=False, **options)  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ async def test_without_create_a_missing_log_is_an_error_and_nothing_is_created(t
     assert everything_in(tmp_path) == ["empty"]
 
 
-async def test_without_create_a_half_created_log_is_left_as_it_is(data: str) -> None:
+async def test_half_created_log_stays_without_create(data: str) -> None:
     """A writer that was killed while it created the log leaves its FORMAT, and a folder."""
     (Path(data) / "pchannels" / "p0").mkdir(parents=True)
     (Path(data) / "FORMAT").write_text("wal-journal 1\n")
@@ -55,7 +55,7 @@ async def test_without_create_a_half_created_log_is_left_as_it_is(data: str) -> 
     assert everything_in(Path(data)) == before
 
 
-async def test_without_create_a_log_is_opened_as_it_is(data: str) -> None:
+async def test_existing_log_opens_without_create(data: str) -> None:
     async with open_wal(data) as log:
         await log.raw_append(Message("a", b"one"))
     async with open_wal(data, create=False) as log:
@@ -68,7 +68,7 @@ async def test_without_create_a_log_is_opened_as_it_is(data: str) -> None:
     await wal.release()
 
 
-async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(data: str, tmp_path: Path) -> None:
+async def test_unknown_metadata_stay_without_create(data: str, tmp_path: Path) -> None:
     """A journal opened with the wrong location of its metadata would otherwise get new metadata."""
     async with open_wal(data, kv=str(tmp_path / "right")):
         pass
@@ -83,7 +83,7 @@ async def test_without_create_metadata_that_know_of_no_log_are_left_as_they_are(
         await open_wal(data, create=False, kv=str(tmp_path / "empty.kv"))
 
 
-async def test_lost_metadata_are_to_be_restored_with_and_without_create(data: str) -> None:
+async def test_lost_metadata_need_a_restore(data: str) -> None:
     async with open_wal(data) as log:
         await log.append("a", b"one")
     (Path(data) / "meta.sqlite3").unlink()
@@ -95,7 +95,7 @@ async def test_lost_metadata_are_to_be_restored_with_and_without_create(data: st
         assert await payloads(log, "a") == [b"one"]
 
 
-async def test_without_create_pulsar_is_not_even_asked_where_the_metadata_know_of_no_log(tmp_path: Path) -> None:
+async def test_pulsar_is_not_called_without_metadata(tmp_path: Path) -> None:
     """No server runs at this address: an opening that connected to it would raise another error."""
     location = "pulsar://127.0.0.1:1/tenant/namespace"
     with pytest.raises(FormatError, match=f"{tmp_path}/kv, the metadata of the log at {location}, is not there"):
@@ -139,7 +139,7 @@ async def test_reader_waits_for_the_first_writer(data: str, before: str) -> None
         assert await writer.hear() == "made"
 
 
-async def test_wait_that_ends_in_vain_says_what_was_waited_for(data: str) -> None:
+async def test_wait_timeout_is_explained(data: str) -> None:
     began = time.monotonic()
     with pytest.raises(FormatError, match=rf"{data} holds no journal.*after waiting 0\.2 s"):
         await open_wal(data, read_only=True, wait_s=0.2)
@@ -189,7 +189,7 @@ async def test_blocking_reader_waits_for_the_first_writer(data: str, call: str) 
 
 
 @pytest.mark.parametrize("call", ["iterate", "record_batches", "blocking"])
-def test_blocking_wait_that_ends_in_vain_says_what_was_waited_for(data: str, call: str) -> None:
+def test_blocking_wait_timeout_is_explained(data: str, call: str) -> None:
     with pytest.raises(FormatError, match=r"holds no journal.*after waiting 0\.1 s"):
         _first(call, data, wait_s=0.1)
 

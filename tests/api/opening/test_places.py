@@ -67,7 +67,7 @@ async def test_memory_of_two_openings_is_apart() -> None:
         assert await read_all(other, "orders") == []
 
 
-def test_forked_child_is_refused_and_the_parent_goes_on(location: str) -> None:
+def test_forked_child_is_refused(location: str) -> None:
     forked = """
         import asyncio, os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -126,7 +126,7 @@ def test_forked_child_is_refused_and_the_parent_goes_on(location: str) -> None:
     assert run_python(forked, elsewhere(location)).strip() == "0 [b'1', b'2']"
 
 
-def test_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> None:
+def test_child_does_not_lock_the_journal(data: str) -> None:
     code = """
         import asyncio, os, signal, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -152,7 +152,7 @@ def test_child_that_lives_on_does_not_keep_the_journal_locked(data: str) -> None
     assert run_python(code, data).strip() == "opened again"
 
 
-async def test_second_process_is_told_which_process_has_the_log(data: str) -> None:
+async def test_second_process_gets_the_holder(data: str) -> None:
     code = """
         import asyncio, sys
         from wal import open_wal
@@ -178,7 +178,7 @@ async def test_second_process_is_told_which_process_has_the_log(data: str) -> No
     assert (await asyncio.to_thread(run_python, code, data)).strip() == "opened"
 
 
-async def test_killed_process_leaves_no_lock_and_nothing_acknowledged_is_lost(data: str) -> None:
+async def test_killed_process_leaves_no_lock(data: str) -> None:
     code = """
         import asyncio, os, signal, sys
         from wal import Message, open_wal
@@ -236,7 +236,7 @@ async def test_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     assert file.read_text() == "a file"
 
 
-async def test_opening_creates_the_directories_and_files_that_the_docs_describe(tmp_path: Path) -> None:
+async def test_opening_creates_the_documented_files(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "er" / "data"
     async with open_wal(place) as log:
         await log.raw_append(Message("orders", b"1"))

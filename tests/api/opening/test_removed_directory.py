@@ -80,7 +80,7 @@ async def test_appends_that_follow_each_other_end(data: str, removal: Removal) -
     await close(log)
 
 
-async def test_closing_a_log_whose_directory_has_gone_is_an_error(data: str) -> None:
+async def test_closing_without_the_directory_is_an_error(data: str) -> None:
     log = await open_wal(data)
     await numbered(log, 3)
     await asyncio.to_thread(remove_all, Path(data))
@@ -135,7 +135,7 @@ async def second(line: Line, data: str) -> None:
         line.tell((await rest(log), [info.name for info in await log.cursors()]))
 
 
-async def test_second_process_opens_the_path_and_the_first_stops(data: str) -> None:
+async def test_second_process_opens_the_path(data: str) -> None:
     """The lock was removed with the directory, so the second process can open the log; the first one acknowledges nothing more."""
     log = await open_wal(data, segment_bytes=1 << 20, retention_bytes=2 << 20)
     await numbered(log, 200)
@@ -156,7 +156,7 @@ async def test_second_process_opens_the_path_and_the_first_stops(data: str) -> N
         await other.end()
 
 
-async def test_calls_on_a_log_whose_directory_was_replaced_touch_nothing_there(data: str) -> None:
+async def test_calls_on_a_replaced_directory_change_nothing(data: str) -> None:
     """Makes every call that changes files before the log notices: each fails, or changes the directory that belongs to the log."""
     log = await open_wal(data, segment_bytes=1 << 20, time_tick_interval_s=60.0)
     results = await numbered(log, 200)

@@ -62,7 +62,7 @@ async def test_read_that_begins_afterwards_is_told(data: str, removal: Removal) 
 
 
 @pytest.mark.parametrize("removal", few(READER_REMOVALS))
-async def test_reader_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
+async def test_active_reader_reports_a_removed_directory(data: str, removal: Removal) -> None:
     """A missing file is not reported as damage, and all messages that the reader has fetched or can still find are right."""
     await written(data, MANY, 100_000)
     async with open_wal(data, read_only=True) as log, log.read("orders") as scanner:
@@ -75,7 +75,7 @@ async def test_reader_in_the_midst_of_the_log_is_told(data: str, removal: Remova
 
 
 @pytest.mark.parametrize("removal", few(READER_REMOVALS[:5]))
-async def test_calls_of_a_reader_without_a_read_are_told(data: str, removal: Removal) -> None:
+async def test_idle_reader_reports_a_removed_directory(data: str, removal: Removal) -> None:
     await written(data)
     async with open_wal(data, read_only=True) as log, log.read("orders", cursor="billing") as scanner:
         await anext(scanner)
@@ -101,7 +101,7 @@ async def test_mount_over_the_directory_of_a_reader(data: str) -> None:
             assert list(Path(data).iterdir()) == []
 
 
-async def test_readers_and_the_writer_in_one_process_are_told(data: str) -> None:
+async def test_readers_beside_the_writer_report_a_removal(data: str) -> None:
     log = await open_wal(data)
     await numbered(log, 3)
     async with open_wal(data, read_only=True) as observing, observing.read("orders") as scanner:
@@ -137,7 +137,7 @@ def test_reads_of_the_bridge_are_told(data: str, removal: Removal, reading: Any)
 
 
 @pytest.mark.parametrize("removal", few(READER_REMOVALS))
-def test_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> None:
+def test_bridge_reports_a_removed_directory(data: str, removal: Removal) -> None:
     asyncio.run(written(data, MANY, 100_000))
     with iterate(data, "orders", timeout_s=5 * NOTICED_S) as messages:
         next(messages)
@@ -147,7 +147,7 @@ def test_bridge_in_the_midst_of_the_log_is_told(data: str, removal: Removal) -> 
                 assert next(messages).payload == b"%d" % number + bytes(100_000)
 
 
-async def test_log_that_was_removed_and_written_again_is_told_from_the_first(data: str) -> None:
+async def test_rewritten_log_differs_from_the_first(data: str) -> None:
     """The path holds a valid log again, but another one: readers of the first get nothing of it."""
     await written(data)
     position: ReadPosition | None
@@ -199,7 +199,7 @@ def test_relative_location_of_the_bridge(data: str, tmp_path: Path, monkeypatch:
         assert os.listdir() == []
 
 
-async def test_log_that_was_empty_and_created_again_is_no_removal(data: str) -> None:
+async def test_recreated_empty_log_is_not_a_removal(data: str) -> None:
     """The writer itself replaces the files of a log that never held anything: readers get the usual error, to open it again."""
     async with open_wal(data):
         pass

@@ -45,7 +45,7 @@ def test_secret_is_immutable_and_copyable() -> None:
         Secret(b"hunter2")  # type: ignore[arg-type]
 
 
-def test_text_without_a_secret_is_shown_as_it_is(subtests: pytest.Subtests) -> None:
+def test_text_without_a_secret_stays(subtests: pytest.Subtests) -> None:
     cases = [
         "",
         "data/",

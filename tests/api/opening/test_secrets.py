@@ -144,7 +144,7 @@ async def test_location_with_one_is_refused_without_showing_it(url: str) -> None
 
 
 @pytest.mark.parametrize("url", URLS, ids=map(str, range(len(URLS))))
-async def test_metadata_that_cannot_be_opened_do_not_show_one(url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_error_hides_the_password(url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def shortened(url: str) -> str:
         """Returns the URL with a short timeout, if its scheme takes one."""
         return f"{url}?timeout_s=0.3" if url.startswith("etcd://") and "?" not in url else url
@@ -173,7 +173,7 @@ async def test_file_of_a_password_is_not_shown(file: str, data_dir: Path, tmp_pa
     check_error(caught.value)
 
 
-async def test_etcd_that_is_asked_with_one_does_not_show_it(etcd_address: str, data_dir: Path) -> None:
+async def test_etcd_error_hides_the_password(etcd_address: str, data_dir: Path) -> None:
     """This etcd has no users: a log opens, and none of its output contains the password."""
     kv = f"etcd://root:{HIDDEN}@{etcd_address}/wal-test-{secrets.token_hex(6)}"
     async with open_wal(data_dir, kv=kv, pulsar_token=HIDDEN) as log:
@@ -193,7 +193,7 @@ async def test_etcd_that_is_asked_with_one_does_not_show_it(etcd_address: str, d
 @pytest.mark.parametrize(
     "admin", ["http://root:{}@127.0.0.1:1", "http://{}@127.0.0.1:1", "http://127.0.0.1:1?token={}", "{}", "http://127.0.0.1:{}", None]
 )
-async def test_pulsar_that_does_not_answer_does_not_show_one(admin: str | None, data_dir: Path) -> None:
+async def test_pulsar_error_hides_the_token(admin: str | None, data_dir: Path) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}" if admin is None else admin.format(HIDDEN)
 

@@ -167,7 +167,7 @@ async def test_settings_and_keywords_over_them() -> None:
             assert txn.context.keepalive == 3.0
 
 
-async def test_frames_that_a_backend_does_not_take_are_refused_at_opening(location: str) -> None:
+async def test_oversized_frames_are_refused_at_opening(location: str) -> None:
     with pytest.raises(InvalidArgumentError, match="txn_bytes_max"):
         await open_wal(location, txn_bytes_max=1 << 40)
 

@@ -76,7 +76,7 @@ def test_close_releases_a_log_whose_loop_has_ended(data: str, settings: dict[str
     assert asyncio.run(count(data)) == 1
 
 
-def test_close_after_the_loop_has_ended_is_idempotent_and_the_log_stays_closed(data: str) -> None:
+def test_close_after_the_loop_is_idempotent(data: str) -> None:
     log = asyncio.run(opened(data))
 
     async def close_twice() -> None:
@@ -89,14 +89,14 @@ def test_close_after_the_loop_has_ended_is_idempotent_and_the_log_stays_closed(d
     assert asyncio.run(count(data)) == 1
 
 
-def test_call_on_a_log_whose_loop_has_ended_says_to_close_it(data: str) -> None:
+def test_call_without_a_loop_asks_for_close(data: str) -> None:
     log = asyncio.run(opened(data))
     with pytest.raises(InvalidArgumentError, match=r"event loop that has ended.*close\(\)"):
         asyncio.run(log.raw_append(Message("orders", b"two")))
     asyncio.run(log.close())
 
 
-def test_close_in_another_loop_is_refused_while_the_own_loop_is_open(data: str) -> None:
+def test_close_in_another_loop_is_refused(data: str) -> None:
     loop = asyncio.new_event_loop()
     try:
         log = loop.run_until_complete(opened(data))
@@ -107,7 +107,7 @@ def test_close_in_another_loop_is_refused_while_the_own_loop_is_open(data: str) 
         loop.close()
 
 
-def test_close_releases_a_log_whose_tasks_were_never_cancelled(data: str) -> None:
+def test_close_releases_uncancelled_tasks(data: str) -> None:
     loop = asyncio.new_event_loop()
     log = loop.run_until_complete(opened(data))
     loop.run_until_complete(asyncio.sleep(0))
@@ -118,7 +118,7 @@ def test_close_releases_a_log_whose_tasks_were_never_cancelled(data: str) -> Non
     assert asyncio.run(count(data)) == 1
 
 
-def test_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None:
+def test_append_at_the_loops_end_is_whole(data: str) -> None:
     async def leave() -> WALAccesser:
         log = await opened(data)
         for _ in range(1000):
@@ -131,7 +131,7 @@ def test_append_in_flight_when_the_loop_ended_is_there_or_not(data: str) -> None
     assert 1 <= asyncio.run(count(data)) <= 1001
 
 
-def test_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data: str) -> None:
+def test_log_without_close_is_not_clean(data: str) -> None:
     log = asyncio.run(opened(data))
     asyncio.run(log.close())
 
@@ -143,7 +143,7 @@ def test_log_that_was_only_released_is_not_taken_for_one_that_was_closed(data: s
     assert asyncio.run(was_clean())
 
 
-def test_log_that_was_being_opened_when_the_loop_ended(data: str) -> None:
+def test_log_opening_at_the_loops_end(data: str) -> None:
     async def begin(turns: int) -> None:
         wal.init(data)
         for _ in range(turns):
@@ -156,7 +156,7 @@ def test_log_that_was_being_opened_when_the_loop_ended(data: str) -> None:
     assert asyncio.run(count(data)) == 0
 
 
-def test_log_that_was_being_closed_when_the_loop_ended(data: str) -> None:
+def test_log_closing_at_the_loops_end(data: str) -> None:
     async def begin_to_close(turns: int) -> WALAccesser:
         log = await opened(data)
         start(log.close())
@@ -202,7 +202,7 @@ def test_read_only_log_whose_loop_has_ended(data: str) -> None:
 # -- garbage-collected without close()
 
 
-def test_log_that_is_collected_after_its_loop_has_ended(data: str) -> None:
+def test_collected_log_after_its_loop_warns(data: str) -> None:
     log = asyncio.run(opened(data))
     with leaks(HOW) as warned:
         del log
@@ -223,7 +223,7 @@ def test_log_that_ends_with_its_function(data: str) -> None:
         assert asyncio.run(count(data)) == expected
 
 
-async def test_log_that_is_collected_while_its_loop_runs_is_closed(data: str) -> None:
+async def test_collected_log_is_closed_by_its_loop(data: str) -> None:
     log = await opened(data)
     last = log.append_nowait(Message("orders", b"two"))
     with leaks(HOW):
@@ -235,7 +235,7 @@ async def test_log_that_is_collected_while_its_loop_runs_is_closed(data: str) ->
     assert await count(data) == 2
 
 
-async def test_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
+async def test_memory_and_read_only_logs_warn_too(data: str) -> None:
     await count(data)
     for location, read_only in (("memory:", False), (data, True)):
         log = await open_wal(location, read_only=read_only)
@@ -244,7 +244,7 @@ async def test_log_in_memory_and_a_read_only_log_warn_too(data: str) -> None:
             gc.collect()
 
 
-async def test_log_that_was_never_opened_or_is_closed_gives_no_warning(data: str) -> None:
+async def test_unopened_and_closed_logs_do_not_warn(data: str) -> None:
     open_wal(data)
     async with open_wal(data):
         with pytest.raises(LockedError):
@@ -271,7 +271,7 @@ async def test_scanner_or_a_transaction_keeps_the_log_open(data: str) -> None:
     assert await count(data) == 2
 
 
-async def test_error_says_that_it_is_this_process_and_what_to_do(data: str) -> None:
+async def test_error_names_this_process_and_a_remedy(data: str) -> None:
     async with open_wal(data):
         with pytest.raises(LockedError, match=r"this process.*close\(\)") as refused:
             await open_wal(data)
@@ -291,7 +291,7 @@ async def test_scanner_that_is_collected_gives_up_its_place(log: WALAccesser) ->
     await log.raw_append(Message("orders", b"two"))
 
 
-async def test_scanner_that_ended_or_never_began_warns_of_nothing(log: WALAccesser) -> None:
+async def test_ended_scanner_does_not_warn(log: WALAccesser) -> None:
     await log.raw_append(Message("orders", b"one"))
     log.read("orders")
     assert [message.payload async for message in log.read("orders", deliver_policy=All(), follow=False)] == [b"one"]
@@ -300,7 +300,7 @@ async def test_scanner_that_ended_or_never_began_warns_of_nothing(log: WALAccess
     gc.collect()
 
 
-async def test_scanner_with_a_handler_goes_on_without_being_held(log: WALAccesser) -> None:
+async def test_unreferenced_scanner_with_a_handler_continues(log: WALAccesser) -> None:
     seen: asyncio.Queue[bytes] = asyncio.Queue()
     await log.read("orders", handler=lambda message: seen.put_nowait(message.payload)).__aenter__()
     gc.collect()

@@ -45,7 +45,7 @@ async def test_whole_transaction_in_one_call(log: WALAccesser) -> None:
     assert local(log).node.in_flight.size == 0
 
 
-async def test_without_bodies_it_is_delivered_as_a_committed_one_is(log: WALAccesser) -> None:
+async def test_empty_append_txn_is_delivered(log: WALAccesser) -> None:
     result = await log.append_txn("orders", [])
     async with log.txn("orders") as txn:
         await txn.append_many([])
@@ -195,7 +195,7 @@ async def test_retry_writes_nothing(log: WALAccesser) -> None:
 
 
 @pytest.mark.inside
-async def test_calls_in_flight_share_their_result_and_its_failure(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_in_flight_share_result_and_failure(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     await log.create_vchannel("orders")
     for refused in (True, False):
         gate = Gate(log, monkeypatch)

@@ -72,7 +72,7 @@ async def test_transaction_without_bodies_is_delivered(log: WALAccesser) -> None
     assert (message.message_id, message.bodies()) == (txn.result.message_id, ())
 
 
-async def test_async_with_commits_at_the_end_and_rolls_back_on_an_exception(log: WALAccesser) -> None:
+async def test_async_with_commits_or_rolls_back(log: WALAccesser) -> None:
     async with log.txn("orders") as committed:
         await committed.append(b"1")
     with pytest.raises(ZeroDivisionError):
@@ -155,7 +155,7 @@ async def test_open_transactions_and_close(location: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [MessageType.CREATE_COLLECTION, MessageType.SCHEMA_CHANGE, MessageType.MANUAL_FLUSH])
-async def test_exclusive_message_fails_the_transactions_of_its_vchannel_only(log: WALAccesser, kind: MessageType) -> None:
+async def test_exclusive_message_fails_its_vchannels_transactions(log: WALAccesser, kind: MessageType) -> None:
     failed, wide, other = await log.txn("a"), await log.txn(vchannels=["b", "a"]), await log.txn("b")
     for txn in (failed, wide, other):
         await txn.append(Message("b" if txn is other else "a", b"1"))
@@ -179,7 +179,7 @@ async def test_ordinary_message_leaves_transactions_alone(log: WALAccesser) -> N
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_exclusive_message_after_its_barrier_fails_the_transactions_that_are_open_then(log: WALAccesser) -> None:
+async def test_late_exclusive_message_fails_open_transactions(log: WALAccesser) -> None:
     before = await log.txn("a")
     await before.append(b"1")
     barrier = await log.allocate_time_tick() + (100 << 18)
@@ -235,7 +235,7 @@ async def test_wide_transaction_ends_with_any_of_its_vchannels(log: WALAccesser)
         await log.drop_vchannel("a")
 
 
-async def test_different_pchannels_are_an_error_that_names_the_broadcaster(log4: WALAccesser) -> None:
+async def test_different_pchannels_need_a_broadcast(log4: WALAccesser) -> None:
     await made_on(log4, "p0", "a")
     await made_on(log4, "p1", "b")
     for opening in (log4.txn(vchannels=["a", "b"]), log4.txn(vchannels=["b", "a"])):
@@ -295,7 +295,7 @@ async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> N
         assert len(set(ids)) == 6
 
 
-async def test_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_message(log: WALAccesser) -> None:
+async def test_waiting_commit_spans_no_exclusive_message(log: WALAccesser) -> None:
     """The bodies were appended before the exclusive message, so the commit must not come after it."""
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn("a")
@@ -308,7 +308,7 @@ async def test_commit_that_waits_for_its_barrier_does_not_span_an_exclusive_mess
     assert await payloads(log, "a") == [b"ddl"]
 
 
-async def test_wide_commit_that_waits_for_its_barrier_ends_with_any_of_its_vchannels(log: WALAccesser) -> None:
+async def test_waiting_wide_commit_ends_with_its_vchannel(log: WALAccesser) -> None:
     await made_on(log, "p0", "a", "b")
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn(vchannels=["a", "b"])

@@ -168,7 +168,7 @@ async def test_open_transactions_together_would_block_and_stay_open(location: st
         assert written(log).pchannels[0].open_transaction_bytes == 0
 
 
-async def test_bound_of_more_bodies_than_a_range_of_ticks_is_refused(location: str) -> None:
+async def test_bodies_beyond_a_range_of_ticks_are_refused(location: str) -> None:
     """The opening refuses the setting; otherwise a commit would fail the whole pchannel."""
     with pytest.raises(InvalidArgumentError, match="txn_bodies_max"):
         async with open_wal(location, txn_bodies_max=262_144, txn_bytes_max=64 << 20):

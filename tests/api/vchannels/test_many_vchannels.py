@@ -44,7 +44,7 @@ async def test_broadcast_to_new_vchannels_reaches_all_of_them(place: tuple[str, 
             assert fresh.incarnation > max(incarnations.values())
 
 
-async def test_appends_in_one_turn_make_and_drops_in_one_turn_remove(place: tuple[str, dict[str, Any]]) -> None:
+async def test_turns_create_and_remove_vchannels_at_once(place: tuple[str, dict[str, Any]]) -> None:
     location, metadata = place
     names = [f"v{number}" for number in range(300)]
     async with open_wal(location, pchannels=2, **metadata) as log:
@@ -56,7 +56,7 @@ async def test_appends_in_one_turn_make_and_drops_in_one_turn_remove(place: tupl
             assert [info.name for info in await log.vchannels()] == names[:1]
 
 
-async def test_broadcasts_whose_records_fill_a_request_of_etcd_are_saved_one_after_the_other(place: tuple[str, dict[str, Any]]) -> None:
+async def test_large_broadcast_records_are_saved_separately(place: tuple[str, dict[str, Any]]) -> None:
     location, metadata = place
     async with open_wal(location, pchannels=2, **metadata) as log:
         for name in ("a", "b"):
@@ -66,7 +66,7 @@ async def test_broadcasts_whose_records_fill_a_request_of_etcd_are_saved_one_aft
         assert len({one.broadcast_id for one in sent}) == 5
 
 
-async def test_broadcast_whose_record_is_larger_than_a_request_of_etcd_is_refused_alone(tmp_path: Path, etcd_address: str) -> None:
+async def test_broadcast_beyond_an_etcd_request_is_refused(tmp_path: Path, etcd_address: str) -> None:
     kv = f"etcd://{etcd_address}/wal-test-{secrets.token_hex(6)}"
     async with open_wal(tmp_path / "data", pchannels=2, kv=kv) as log:
         wide = [f"{number:0>200}" for number in range(6_000)]

@@ -96,7 +96,7 @@ def test_blocking_read_warns_at_its_last_message(data: str, warnings: pytest.Log
             assert len(warnings.messages) == 1
 
 
-async def test_error_of_an_unknown_vchannel_lists_the_existing_ones(location: str) -> None:
+async def test_unknown_vchannel_error_lists_existing_ones(location: str) -> None:
     async with open_wal(location, create_vchannels=False) as log:
         await log.create_vchannel("orders")
         with pytest.raises(ChannelNotExistError, match=r"'oders' does not exist.*there are 'orders'"):
@@ -111,7 +111,7 @@ def test_of_many_vchannels_the_nearest_are_listed() -> None:
     assert existing_vchannels("ORDERS", {"x", "orders"}) == "there are 'orders', 'x'"
 
 
-def test_listing_takes_no_time_that_a_loop_would_notice() -> None:
+def test_listing_does_not_block_the_loop() -> None:
     long = {"tenant/" + "ab" * 120 + f"{number:06}"[:8]: None for number in range(65_536)}
 
     def taken() -> float:

@@ -31,7 +31,7 @@ async def test_make_list_drop(log4: WALAccesser) -> None:
     assert [one.name for one in await log4.vchannels()] == ["a"]
 
 
-async def test_creating_an_existing_vchannel_and_dropping_a_missing_one_are_errors(log: WALAccesser) -> None:
+async def test_duplicate_creation_and_missing_drop_are_errors(log: WALAccesser) -> None:
     await log.create_vchannel("a")
     await log.raw_append(Message("b", b"1"))
     for name in ("a", "b"):
@@ -154,7 +154,7 @@ async def test_vchannel_is_dropped_and_recreated_many_times(location: str) -> No
     await log.close()
 
 
-async def test_reader_that_begins_between_two_incarnations_reads_the_next(log: WALAccesser) -> None:
+async def test_reader_between_incarnations_reads_the_next(log: WALAccesser) -> None:
     await log.raw_append(Message("a", b"old"))
     await log.drop_vchannel("a")
     async with log.read("a") as scanner:
@@ -162,7 +162,7 @@ async def test_reader_that_begins_between_two_incarnations_reads_the_next(log: W
         assert (await anext(scanner)).payload == b"new"
 
 
-async def test_appends_around_a_drop_belong_to_the_old_incarnation_or_the_new(log: WALAccesser) -> None:
+async def test_appends_around_a_drop_have_one_incarnation(log: WALAccesser) -> None:
     """The appends and the drop take effect in the order of the calls; none is lost and none hangs."""
     for _ in range(10):
         await log.create_vchannel("a")
