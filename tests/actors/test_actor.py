@@ -41,7 +41,7 @@ async def test_batches_are_drained_whole_after_the_control_lane() -> None:
         assert seen == [("a", "control", "c1"), ("a", "control", "c2"), ("a", [1, 2, 3])]
 
 
-async def test_ask_is_answered_and_a_cancelled_caller_affects_nobody_else() -> None:
+async def test_cancelled_ask_affects_no_other() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
         impatient: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: ("ask", reply)))
@@ -91,7 +91,7 @@ async def test_failure_poisons_asks_inbox_and_later_calls(caplog: pytest.LogCapt
         assert "never retrieved" not in caplog.text  # the error for the asker that was cancelled
 
 
-async def test_cancelled_future_that_an_actor_awaits_is_a_failure_like_any_other() -> None:
+async def test_cancelled_future_is_an_ordinary_failure() -> None:
     async with ActorSystem("system") as system:
         ref, _, held = await spawn_held(system)
         neighbour = system.spawn(RecordingActor("n", []), name="n")
@@ -119,7 +119,7 @@ async def test_failure_in_started_is_raised_by_wait_started() -> None:
         assert seen[-1] == ("f", "started")
 
 
-async def test_over_the_bound_tell_raises_and_tell_wait_waits_in_turn() -> None:
+async def test_full_inbox_raises_or_waits_in_turn() -> None:
     async with ActorSystem("system") as system:
         ref, seen, held = await spawn_held(system, inbox_max=2)
         ref.tell(1)
@@ -152,7 +152,7 @@ async def test_cancelled_callers_leave_nothing_in_memory() -> None:
         held.set_result(None)
 
 
-async def test_stop_drains_both_lanes_and_what_the_actor_tells_itself() -> None:
+async def test_stop_drains_both_lanes() -> None:
     async with ActorSystem("system") as system:
         ref, seen, held = await spawn_held(system)
         ref.tell(lambda: ref.tell("last"))
@@ -175,7 +175,7 @@ async def test_stop_drains_both_lanes_and_what_the_actor_tells_itself() -> None:
         system.spawn(RecordingActor("a", []), name="a")  # the name is free again
 
 
-async def test_ask_that_is_never_answered_ends_with_the_actor() -> None:
+async def test_unanswered_ask_ends_with_the_actor() -> None:
     async with ActorSystem("system") as system:
         ref = system.spawn(RecordingActor("a", []), name="a")
         asking: asyncio.Future[Any] = asyncio.ensure_future(ref.ask(lambda reply: "forgotten"))
@@ -209,7 +209,7 @@ async def test_hanging_actor_is_cut_off_after_its_time() -> None:
         assert clock.timers == 0
 
 
-async def test_actor_cannot_wait_for_its_own_end_but_can_begin_it() -> None:
+async def test_actor_cannot_await_its_own_end() -> None:
     class Leaver(RecordingActor):
         async def receive(self, batch: list[Any]) -> None:
             with pytest.raises(RuntimeError, match="stop_nowait"):

@@ -14,7 +14,7 @@ def test_time_stands_still_until_it_is_moved() -> None:
     assert (clock.monotonic(), clock.wall()) == (7.5, 102.5)
 
 
-def test_ten_steps_of_a_tenth_make_exactly_one_second() -> None:
+def test_ten_tenths_make_one_second() -> None:
     clock = VirtualClock()
     fired: list[float] = []
     clock.call_later(1.0, fired.append, 1)
@@ -25,7 +25,7 @@ def test_ten_steps_of_a_tenth_make_exactly_one_second() -> None:
     assert fired == [1]
 
 
-def test_timers_run_in_order_each_at_its_own_time_with_those_armed_on_the_way() -> None:
+def test_timers_run_in_the_order_of_their_times() -> None:
     clock = VirtualClock(start_monotonic=0.0)
     seen: list[tuple[str, float]] = []
 
@@ -81,7 +81,7 @@ def test_stepping_the_wall_clock_touches_no_timer() -> None:
     assert fired == [1]
 
 
-def test_time_only_moves_forward_and_only_one_caller_moves_it() -> None:
+def test_time_advances_by_one_caller() -> None:
     clock = VirtualClock()
     with pytest.raises(ValueError, match="-1"):
         clock.advance(-1)
@@ -91,7 +91,7 @@ def test_time_only_moves_forward_and_only_one_caller_moves_it() -> None:
     clock.advance(1.0)  # usable after an error
 
 
-def test_exception_of_a_timer_ends_the_advance_at_its_time() -> None:
+def test_raising_timer_ends_the_advance() -> None:
     clock = VirtualClock(start_monotonic=0.0)
     clock.call_later(1.0, lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):

@@ -25,7 +25,7 @@ async def drain(group: Group) -> None:
     await until(lambda: not group.pending)
 
 
-async def test_messages_are_handled_in_the_order_of_the_calls_as_batches() -> None:
+async def test_messages_keep_the_order_of_calls_in_batches() -> None:
     group, (a, b), seen = make()
     group.tell(a, 1)
     group.tell(a, 2)
@@ -47,7 +47,7 @@ async def test_control_goes_before_data_that_was_told_earlier() -> None:
     assert seen == [("b", "control", "first"), ("a", "control", "second"), ("a", [1])]
 
 
-async def test_message_told_during_a_turn_waits_for_the_next() -> None:
+async def test_message_sent_in_a_turn_waits() -> None:
     ends: list[list[Any]] = []
     group, (a, b), seen = make(on_turn_end=lambda: ends.append(list(seen)))  # type: ignore[has-type]
     group.tell(a, lambda: (group.tell(b, "later"), group.tell_control(a, "later")))  # type: ignore[func-returns-value]
@@ -58,7 +58,7 @@ async def test_message_told_during_a_turn_waits_for_the_next() -> None:
     assert len(ends) == 2
 
 
-async def test_on_turn_end_is_called_once_a_turn_and_not_for_nothing() -> None:
+async def test_on_turn_end_is_called_once_a_turn() -> None:
     calls: list[int] = []
     group, (a, b), seen = make(on_turn_end=lambda: calls.append(len(seen)))  # type: ignore[has-type]
     group.tell(a, 1)
@@ -75,7 +75,7 @@ async def test_on_turn_end_is_called_once_a_turn_and_not_for_nothing() -> None:
     assert seen[-1] == ("a", "control", "c")
 
 
-async def test_pause_holds_data_but_not_control_and_keeps_the_order() -> None:
+async def test_pause_delays_data_and_keeps_order() -> None:
     group, (a, b), seen = make()
     group.tell(a, 1)
     group.tell(b, group.pause)
@@ -109,7 +109,7 @@ async def test_pauses_are_counted() -> None:
         group.resume()
 
 
-async def test_member_that_raises_is_poisoned_alone_with_all_that_waited_for_it() -> None:
+async def test_raising_member_is_poisoned_alone() -> None:
     group, (a, b, c), seen = make(3)
     bang = Bang("broken")
     for message in (1, bang, 2):
@@ -143,7 +143,7 @@ async def test_member_that_raises_on_control_is_poisoned_too() -> None:
     assert seen == [("a", "control", bang), ("a", "poisoned", bang, [bang, "c1", 1]), ("b", "control", "c2"), ("b", [2])]
 
 
-async def test_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loop() -> None:
+async def test_cancelled_future_poisons_only_its_member() -> None:
     group, (a, b), seen = make()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.cancel()
@@ -156,7 +156,7 @@ async def test_cancelled_future_that_a_member_reads_poisons_it_and_not_the_loop(
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.parametrize("lane", ["tell", "tell_control"])
-def test_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name: str, lane: str) -> None:
+def test_exit_leaves_the_turn_unchanged(loop_name: str, lane: str) -> None:
     loop = LOOPS[loop_name]()
 
     def leave() -> None:
@@ -189,7 +189,7 @@ def test_exit_leaves_the_loop_and_the_rest_of_the_turn_where_it_was(loop_name: s
         loop.close()
 
 
-async def test_hook_that_raises_is_logged_and_affects_no_other_member(caplog: pytest.LogCaptureFixture) -> None:
+async def test_raising_hook_is_logged_alone(caplog: pytest.LogCaptureFixture) -> None:
     class Clumsy(RecordingMember):
         def poisoned(self, cause: BaseException, unhandled: list[Any]) -> None:
             raise RuntimeError("cannot even die")
@@ -211,7 +211,7 @@ async def test_hook_that_raises_is_logged_and_affects_no_other_member(caplog: py
     assert seen[-1] == ("a", "stopped")
 
 
-async def test_member_without_receive_fails_when_it_is_told_something() -> None:
+async def test_member_without_receive_fails_at_a_message() -> None:
     group = Group("group")
     member = Member()
     group.join(member, name="bare")
@@ -237,7 +237,7 @@ async def test_inbox_is_bounded() -> None:
     await drain(group)
 
 
-async def test_leave_returns_the_waiting_messages_and_frees_the_name() -> None:
+async def test_leave_returns_messages_and_frees_the_name() -> None:
     group, (a, b), seen = make()
     group.tell(a, 1)
     group.tell(b, 2)
@@ -257,7 +257,7 @@ async def test_leave_returns_the_waiting_messages_and_frees_the_name() -> None:
     assert seen[-1] == ("a", [5])
 
 
-async def test_member_can_make_another_leave_in_the_turn_that_holds_messages_for_it() -> None:
+async def test_member_can_make_another_leave() -> None:
     group, (a, b), seen = make()
     left: list[Any] = []
     group.tell(b, 1)
@@ -291,7 +291,7 @@ async def test_joining_is_checked() -> None:
         group.join(a, name="a")
 
 
-async def test_on_turn_end_that_raises_fails_the_whole_group() -> None:
+async def test_raising_on_turn_end_fails_the_group() -> None:
     bang = Bang("no way out")
 
     def end() -> None:
@@ -308,7 +308,7 @@ async def test_on_turn_end_that_raises_fails_the_whole_group() -> None:
     assert group.statistics().failure == "Bang: no way out"
 
 
-async def test_stop_also_drains_messages_between_members_and_dismisses_in_reverse_order() -> None:
+async def test_stop_drains_members_in_reverse_order() -> None:
     group, (a, b), seen = make()
     group.tell(a, lambda: group.tell(b, lambda: group.tell(a, "last")))
     group.stop_nowait()
@@ -323,7 +323,7 @@ async def test_stop_also_drains_messages_between_members_and_dismisses_in_revers
         group.tell_control(a, 1)
 
 
-async def test_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened() -> None:
+async def test_outside_message_cannot_join_a_draining_run() -> None:
     group, (a, _), seen = make()
     group.tell(a, lambda: group.tell(a, "inside"))
     group.stop_nowait()
@@ -334,7 +334,7 @@ async def test_tell_from_outside_cannot_join_a_run_that_a_draining_turn_opened()
     assert ("a", ["inside"]) in seen
 
 
-async def test_group_that_stays_paused_is_cut_off_and_hands_back_waiting_messages() -> None:
+async def test_paused_group_returns_waiting_messages_at_its_end() -> None:
     clock = VirtualClock()
     group, (_, b), seen = make(clock=clock, stop_timeout_s=3.0)
     group.pause()

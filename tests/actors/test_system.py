@@ -9,7 +9,7 @@ from actors import ActorStoppedError, ActorSystem, VirtualClock
 from tests.actors.recording import Bang, RecordingActor, RecordingMember, until
 
 
-async def test_start_and_stop_may_be_called_from_different_tasks() -> None:
+async def test_start_and_stop_allow_different_tasks() -> None:
     system = ActorSystem("system")
     loop = asyncio.get_running_loop()
     await loop.create_task(system.start())
@@ -29,7 +29,7 @@ async def test_start_and_stop_may_be_called_from_different_tasks() -> None:
         system.spawn(RecordingActor("b", seen), name="b")
 
 
-async def test_system_that_was_never_started_stops_and_stays_stopped() -> None:
+async def test_unstarted_system_stays_stopped() -> None:
     system = ActorSystem("system")
     with pytest.raises(ActorStoppedError, match="start\\(\\) first"):
         system.group("g")
@@ -38,7 +38,7 @@ async def test_system_that_was_never_started_stops_and_stays_stopped() -> None:
         await system.start()
 
 
-async def test_everything_is_stopped_in_reverse_order_each_drained_before_the_next() -> None:
+async def test_system_stops_in_reverse_order() -> None:
     seen: list[Any] = []
     async with ActorSystem("system") as system:
         sink = system.spawn(RecordingActor("sink", seen), name="sink")
@@ -99,7 +99,7 @@ async def test_stop_under_load_drains_all_that_was_accepted() -> None:
             assert of_writer == [message for message in accepted[label] if message[0] == number]
 
 
-async def test_hanging_actor_does_not_keep_the_others_from_stopping() -> None:
+async def test_hanging_actor_does_not_delay_others() -> None:
     clock = VirtualClock()
     system = ActorSystem("system", clock=clock, stop_timeout_s=2.0)
     await system.start()
@@ -175,7 +175,7 @@ async def test_end_of_the_loop_cuts_off_all_actors() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_system_cancelled_before_its_first_step_can_be_stopped() -> None:
+async def test_system_cancelled_at_once_can_be_stopped() -> None:
     system = ActorSystem("system")
     starting = asyncio.ensure_future(system.start())
     await asyncio.sleep(0)
@@ -217,7 +217,7 @@ async def test_actor_is_spawned_once_and_is_an_actor() -> None:
         ActorSystem("system", stall_s=-1)
 
 
-async def test_actor_cannot_wait_for_the_end_of_its_system() -> None:
+async def test_actor_cannot_await_its_systems_end() -> None:
     class Ender(RecordingActor):
         async def receive(self, batch: list[Any]) -> None:
             with pytest.raises(RuntimeError, match="stop_nowait"):

@@ -18,7 +18,7 @@ def message(*vchannels: str, keys: tuple[ResourceKey, ...] = (KEY,), needs_ack: 
     return BroadcastMessage(vchannels=vchannels, payload=b"change", resource_keys=keys, needs_ack=needs_ack)
 
 
-async def test_every_vchannel_gets_its_copy_and_the_keys_are_free_after_the_last_ack() -> None:
+async def test_broadcast_reaches_all_and_frees_its_keys() -> None:
     world = World()
     async with Life(world) as life:
         names = [f"v{number}" for number in range(8)]
@@ -41,7 +41,7 @@ async def test_every_vchannel_gets_its_copy_and_the_keys_are_free_after_the_last
         assert again.broadcast_id > result.broadcast_id
 
 
-async def test_without_acks_the_keys_are_free_when_append_returns() -> None:
+async def test_broadcast_without_acks_frees_keys_at_return() -> None:
     async with Life(World()) as life:
         for names in (("a",), ("a", "b", "c", "d"), ("b",)):
             await life.broadcast.append(message(*names, needs_ack=False))

@@ -315,7 +315,7 @@ async def all_of(location: Location, rounds: Sequence[Callable[[], Coroutine[Any
             group.create_task(one(begin))
 
 
-async def test_uncut_run_closes_and_the_next_one_takes_it_up(location: Location) -> None:
+async def test_uncut_run_is_continued_by_the_next(location: Location) -> None:
     async with location.world(PLACES) as world:
         script = await first_life(location, world, None, None)
         checks = Checks(world, script)
@@ -339,7 +339,7 @@ async def test_cut_at_every_point_of_the_recovery(location: Location, soak: int)
     await all_of(location, [partial(one_round, location, at, again=again) for at in ats for again in range(1, 16)])
 
 
-async def test_cuts_when_saves_and_appends_become_durable_in_other_orders(location: Location, soak: int) -> None:
+async def test_crash_points_with_reordered_durability(location: Location, soak: int) -> None:
     """Concurrent saves and appends become durable in any order."""
 
     async def one(seed: int) -> None:

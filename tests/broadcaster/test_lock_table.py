@@ -124,7 +124,7 @@ def test_exclusive_wins_and_keys_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("waiters", [1, 3])
-def test_requests_that_do_not_wait_cannot_overtake_a_waiter_for_ever(waiters: int) -> None:
+def test_waiting_broadcast_is_never_overtaken_forever(waiters: int) -> None:
     table = LockTable()
     shared, exclusive = (ResourceKey("d", "a", shared=True),), (ResourceKey("d", "a"),)
     assert table.try_lock(1, shared) is None

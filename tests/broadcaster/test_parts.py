@@ -144,9 +144,7 @@ CHANGE = st.tuples(st.dictionaries(st.sampled_from("abcd"), st.text(max_size=2),
 
 
 @given(st.lists(CHANGE, max_size=12), st.integers(4, 8), st.integers(1, 20))
-def test_batches_have_the_effect_of_their_changes_one_by_one(
-    changes: list[tuple[dict[str, str], list[str]]], operations_max: int, bytes_max: int
-) -> None:
+def test_batches_equal_single_changes(changes: list[tuple[dict[str, str], list[str]]], operations_max: int, bytes_max: int) -> None:
     waiting = TaskChanges(operations_max=operations_max, bytes_max=bytes_max)
     told: list[int] = []
     states: list[dict[str, str]] = [{}]
@@ -184,7 +182,7 @@ def test_change_can_be_refused_where_it_goes_alone() -> None:
     assert refused == ["c"]
 
 
-async def test_background_jobs_hand_each_outcome_over_once_and_end_when_cancelled() -> None:
+async def test_background_jobs_return_each_outcome_once() -> None:
     woken: list[int] = []
     jobs = BackgroundJobs(lambda: woken.append(1))
     seen: list[Any] = []

@@ -79,7 +79,7 @@ def test_damage_names_the_key(subtests: pytest.Subtests) -> None:
             records.read_records([key], [value])
 
 
-def test_broadcast_without_its_record_is_finished_from_its_copies() -> None:
+def test_broadcast_without_its_record_is_finished() -> None:
     """An older copy of the KV was restored."""
     ((task, content),) = records.rebuild(
         records.read_records([], []), [CopiesInLog("p0", HEADER, ("a", "ü")), CopiesInLog("p1", HEADER, ("b",))]

@@ -86,7 +86,7 @@ async def cut_at(script: Script, at: int) -> tuple[World, Life, bool]:
 
 
 @pytest.mark.parametrize("script", [spanning, dropped, aborted])
-async def test_finished_broadcast_is_over_from_the_first_call_on(script: Script) -> None:
+async def test_finished_broadcast_is_known_from_the_start(script: Script) -> None:
     unfinished = (BroadcastState.PENDING, BroadcastState.WAIT_ACK, BroadcastState.ABORTING)
     ends = 0
     for at in range(1, CUTS):
@@ -139,7 +139,7 @@ async def test_done_mark_is_saved_after_the_opening() -> None:
         await until(lambda: not any(life.state.values()))  # the logs list its copies only until then
 
 
-async def test_record_of_a_copy_that_has_fewer_pchannels_ends_with_the_broadcast() -> None:
+async def test_record_of_a_smaller_copy_ends() -> None:
     """The record of a broadcast to several pchannels may name one, in a log that was copied onto it: it is removed all the same."""
     world = World(vchannels={"a0": "p0", "a1": "p0"})
     async with Life(world) as life:

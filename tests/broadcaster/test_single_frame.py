@@ -50,7 +50,7 @@ async def close_begun(life: Life) -> None:
         await asyncio.sleep(0)
 
 
-async def test_single_frame_broadcast_saves_no_record_and_leaves_none() -> None:
+async def test_single_frame_broadcast_saves_no_record() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         for _ in range(100):
@@ -126,7 +126,7 @@ async def test_failed_frame_is_retried_like_any_other(error: WALError) -> None:
 
 
 @pytest.mark.parametrize("needs_ack", [False, True])
-async def test_log_without_room_refuses_it_and_no_record_is_left(needs_ack: bool) -> None:
+async def test_full_log_refuses_and_leaves_no_record(needs_ack: bool) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life, asyncio.timeout(60):
         life.refuse = lambda pchannel, vchannels: NoSpaceError("full")
@@ -177,7 +177,7 @@ async def test_close_waits_for_it_and_begins_no_other() -> None:
     assert len(world.in_logs().copies) == 2
 
 
-async def test_broadcast_whose_vchannels_are_being_created_is_listed_and_can_be_aborted() -> None:
+async def test_broadcast_creating_vchannels_can_be_aborted() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         made, places = asyncio.Event(), life.places
@@ -205,7 +205,7 @@ async def test_broadcast_whose_vchannels_are_being_created_is_listed_and_can_be_
     assert world.in_logs().copies == {(result.broadcast_id, name): 1 for name in ("a0", "new")}
 
 
-async def test_close_does_not_begin_a_broadcast_whose_vchannels_are_being_created() -> None:
+async def test_close_begins_no_broadcast() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -228,7 +228,7 @@ async def test_close_does_not_begin_a_broadcast_whose_vchannels_are_being_create
     assert not world.in_logs().copies
 
 
-async def test_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> None:
+async def test_drop_acks_only_a_durable_copy() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p1"] = asyncio.Event()
@@ -251,7 +251,7 @@ async def test_drop_counts_as_the_ack_of_a_durable_copy_and_of_no_other() -> Non
         assert await life.broadcast.tasks() == []
 
 
-async def test_defect_in_a_turn_fails_the_broadcaster_and_every_caller() -> None:
+async def test_defect_fails_every_caller() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         first = await under_way(life)
         waiting = asyncio.create_task(life.broadcast.append(message("a0"), wait=True))
@@ -276,7 +276,7 @@ def result(at: int) -> AppendResult:
     return AppendResult(message_id, 1000 + at, message_id)
 
 
-def test_placed_copies_equal_the_results_that_they_stand_for() -> None:
+def test_placed_copies_equal_their_results() -> None:
     placed = PlacedCopies(Origin("p0", 7, 99), first=3, tick=1003, count=4)
     wanted = [result(at) for at in range(3, 7)]
     assert len(placed) == 4
@@ -290,7 +290,7 @@ def test_placed_copies_equal_the_results_that_they_stand_for() -> None:
         placed[4]
 
 
-def test_result_is_equal_whether_its_dict_was_made_or_not() -> None:
+def test_result_is_equal_with_or_without_a_dict() -> None:
     names = ("a", "b", "c")
     placed = PlacedCopies(Origin("p0", 7, 99), first=0, tick=1000, count=2)
     refused = [UnknownOutcomeError("no"), result(0)]

@@ -239,12 +239,12 @@ def test_task_matches_a_model() -> None:
     run_state_machine_as_test(TaskMachine)
 
 
-def test_every_state_has_its_edges_and_the_ends_are_ends() -> None:
+def test_every_state_has_its_edges() -> None:
     assert set(EDGES) == set(BroadcastState)
     assert {state for state, to in EDGES.items() if not to} == {BroadcastState.DONE, BroadcastState.ABORTED, BroadcastState.WITHDRAWN}
 
 
-def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_success() -> None:
+def test_backoff_doubles_and_restarts_after_success() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]}, recovered=True)
     delays = []
     for _ in range(14):
@@ -261,7 +261,7 @@ def test_backoff_doubles_up_to_its_bound_and_restarts_after_a_success() -> None:
     assert task.state is BroadcastState.WAIT_ACK
 
 
-def test_task_is_no_longer_stuck_when_its_vchannel_is_created_again() -> None:
+def test_task_recovers_with_a_recreated_vchannel() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")), {"p": ["a", "b"]})
     (step,) = task.steps()
     assert task.took(step, {"b": ChannelNotExistError("b")}) == BACKOFF_MAX_S
@@ -307,7 +307,7 @@ def test_task_without_places_is_withdrawn() -> None:
     assert task.state is BroadcastState.WITHDRAWN
 
 
-def test_task_that_is_aborted_before_it_has_places_is_over_when_that_is_saved() -> None:
+def test_task_aborted_early_ends_after_its_save() -> None:
     task = Task(BroadcastHeader(5, ("a", "b")))
     assert task.abort("no")
     assert task.steps() == []

@@ -42,7 +42,7 @@ async def in_state(life: Life, state: BroadcastState) -> BroadcastTask:
             await asyncio.sleep(0)
 
 
-async def test_pchannel_without_room_is_retried_while_the_others_go_on() -> None:
+async def test_full_pchannel_is_retried_beside_others() -> None:
     """The caller learns at once that the broadcast will be completed, so that it does not retry it."""
     clock = VirtualClock()
     world = World(vchannels=PLACES)
@@ -81,7 +81,7 @@ async def test_pchannel_without_room_is_retried_while_the_others_go_on() -> None
 
 
 @pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
-async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str) -> None:
+async def test_broadcast_without_room_leaves_nothing(slow: str) -> None:
     """Any pchannel may answer last; one that has answered is not retried before the others have answered."""
     world = World(vchannels=PLACES)
     clock = VirtualClock()
@@ -111,7 +111,7 @@ async def test_broadcast_that_no_pchannel_has_room_for_leaves_nothing(slow: str)
     assert {name for _, name in world.in_logs().copies} == {"a0"}
 
 
-async def test_broadcast_to_a_dropped_vchannel_is_stuck_until_it_is_aborted() -> None:
+async def test_broadcast_to_a_dropped_vchannel_is_stuck() -> None:
     world = World(vchannels=PLACES)
     async with Life(world, clock=VirtualClock()) as life, asyncio.timeout(60):  # no time passes: an abort waits for no backoff
         life.refused.add("a1")
@@ -159,7 +159,7 @@ async def test_drop_counts_once_the_pchannels_can_answer(monkeypatch: pytest.Mon
         assert await life.broadcast.tasks() == []
 
 
-async def test_stuck_broadcast_goes_on_when_the_vchannel_exists_again() -> None:
+async def test_stuck_broadcast_continues_with_its_vchannel() -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -206,7 +206,7 @@ async def test_broadcast_that_no_vchannel_can_take_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("aborted", [False, True])
-async def test_frame_whose_answer_is_lost_is_not_appended_twice(aborted: bool) -> None:
+async def test_unanswered_frame_is_not_appended_twice(aborted: bool) -> None:
     clock = VirtualClock()
     world = World(vchannels=PLACES)
     async with Life(world, clock=clock) as life:
@@ -257,7 +257,7 @@ async def test_abort_waits_for_the_frame_under_way() -> None:
             await life.broadcast.abort(done.broadcast_id, "late")
 
 
-async def test_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> None:
+async def test_abort_does_not_wait_for_a_backoff() -> None:
     clock = VirtualClock()
     async with Life(World(vchannels=PLACES), clock=clock) as life:
         life.gates["p0"] = asyncio.Event()
@@ -275,7 +275,7 @@ async def test_abort_does_not_wait_for_the_backoff_of_a_refused_vchannel() -> No
             await append
 
 
-async def test_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None:
+async def test_waiting_call_begins_without_a_fresh_id() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         first = await life.broadcast.append(message("a0"))
@@ -291,7 +291,7 @@ async def test_call_that_waited_for_its_keys_begins_without_a_fresh_id() -> None
             await life.broadcast.append(message("b0", key=None))
 
 
-async def test_thousands_of_waiting_calls_are_refused_one_after_the_other() -> None:
+async def test_waiting_calls_are_refused_one_by_one() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         first = await life.broadcast.append(message("a0"))
         waiting = [asyncio.create_task(life.broadcast.append(message("a0"), wait=True)) for _ in range(2000)]
@@ -313,7 +313,7 @@ def without_ids(life: Life, error: errors.WALError | None = None) -> None:
 
 
 @pytest.mark.parametrize("vchannels", [("a0", "a1"), ("a0", "b0")], ids=["one pchannel", "two pchannels"])
-async def test_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
+async def test_failed_write_has_an_unknown_outcome(vchannels: tuple[str, ...]) -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.refuse = lambda pchannel, names: errors.StorageError("the sync failed", outcome_unknown=True) if pchannel == "p0" else None
@@ -323,7 +323,7 @@ async def test_write_that_fails_under_way_has_an_unknown_outcome(vchannels: tupl
         assert (await the_task(life)).state is BroadcastState.STUCK
 
 
-async def test_acks_of_unknown_broadcasts_and_repeated_acks_do_nothing() -> None:
+async def test_unknown_and_repeated_acks_do_nothing() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         await life.broadcast.ack(123, "a0")
         result = await life.broadcast.append(message("a0", "b0"))
@@ -339,7 +339,7 @@ async def test_acks_of_unknown_broadcasts_and_repeated_acks_do_nothing() -> None
         await life.broadcast.ack(free.broadcast_id, "a0")
 
 
-async def test_ack_may_come_before_the_last_copy_is_durable() -> None:
+async def test_ack_may_precede_the_last_durable_copy() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         life.gates["p1"] = asyncio.Event()
         append = asyncio.create_task(life.broadcast.append(message("a0", "b0")))
@@ -377,7 +377,7 @@ async def test_acks_of_one_turn_are_one_save() -> None:
         assert (await the_task(life)).missing_acks == (names[-1],)
 
 
-async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
+async def test_blocking_until_holders_are_acked() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         broadcast = life.broadcast
         await broadcast.block_until_resource_key_ack_once(KEY)
@@ -405,7 +405,7 @@ async def test_blocking_until_the_holders_of_a_key_are_acked() -> None:
         assert left.cancelled()
 
 
-async def test_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_began() -> None:
+async def test_cancelled_call_does_not_end_a_broadcast() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         life.gates["p0"] = asyncio.Event()
@@ -428,7 +428,7 @@ async def test_cancelled_call_stops_waiting_but_does_not_end_a_broadcast_that_be
         assert not any(vchannel == "a1" for _, vchannel in world.in_logs().copies)
 
 
-async def test_call_that_is_cancelled_before_its_turn_never_waits_for_keys() -> None:
+async def test_cancelled_call_never_waits_for_keys() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         held = await life.broadcast.append(message("a0"))
         for steps in range(8):
@@ -445,7 +445,7 @@ async def test_call_that_is_cancelled_before_its_turn_never_waits_for_keys() -> 
         await life.broadcast.append(message("a1"))
 
 
-async def test_calls_over_a_bound_are_refused_before_anything_is_done() -> None:
+async def test_calls_over_a_limit_are_refused_early() -> None:
     limits = BroadcasterLimits(tasks_max=2, vchannels_max=3, bytes_max=600, done_marks_max=4)
     world = World(vchannels=PLACES)
     async with Life(world, limits=limits) as life:
@@ -550,7 +550,7 @@ async def test_save_is_retried_while_the_metadata_is_unavailable() -> None:
         assert (await the_task(life)).last_error is None
 
 
-async def test_save_that_fails_for_good_ends_the_broadcaster_and_no_broadcast() -> None:
+async def test_failed_save_ends_the_broadcaster_alone() -> None:
     world = World(vchannels=PLACES)
     async with Life(world) as life:
         whole = await life.broadcast.append(message("a0", "b0", key=None))
@@ -588,7 +588,7 @@ async def test_broadcaster_that_another_process_fenced_hands_calls_on() -> None:
                 await call
 
 
-async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() -> None:
+async def test_close_waits_for_frames_and_answers_calls() -> None:
     world = World(vchannels=PLACES)
     life = Life(world)
     await life.open()
@@ -631,7 +631,7 @@ async def test_close_waits_for_frames_under_way_and_answers_the_other_calls() ->
         assert not any(vchannel == "b1" for _, vchannel in world.in_logs().copies)
 
 
-async def test_wrong_types_are_type_errors_and_wrong_values_say_what_to_do() -> None:
+async def test_wrong_arguments_are_explained() -> None:
     async with Life(World(vchannels=PLACES)) as life:
         broadcast = life.broadcast
         for wrong in (
@@ -678,7 +678,7 @@ async def test_two_holders_of_a_key_are_damage() -> None:
     assert not world.in_logs().copies
 
 
-async def test_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() -> None:
+async def test_task_reports_age_and_keys_after_restart() -> None:
     world = World(vchannels=PLACES)
     clock = VirtualClock(start_wall=1_700_000_000.0)
     async with Life(world, clock=clock) as life:
@@ -690,6 +690,6 @@ async def test_task_says_how_old_it_is_and_what_it_holds_also_after_a_restart() 
         assert task.age_s == pytest.approx(90.0)
 
 
-async def test_too_many_vchannels_for_one_save_are_refused_as_a_limit() -> None:
+async def test_too_many_vchannels_for_a_save_are_refused() -> None:
     with pytest.raises(errors.InvalidArgumentError, match="at most 65536"):
         BroadcasterLimits(vchannels_max=65_537)
