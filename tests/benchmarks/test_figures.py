@@ -52,7 +52,7 @@ def _document() -> dict[str, Any]:
     }
 
 
-def test_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
+def test_plot_shows_every_series_with_its_points() -> None:
     names = ["wal", "SQLite", "loop floor", "raw floor"]
     root = ElementTree.fromstring(figures.chart(_document()))
     assert root.tag == f"{SVG}svg"
@@ -63,7 +63,7 @@ def test_plot_is_well_formed_and_shows_every_series_with_its_points() -> None:
     assert [len(points) for points in lines] == [3] * len(names)
 
 
-def test_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:
+def test_doubled_rates_are_equally_spaced() -> None:
     root = ElementTree.fromstring(plot("t", {"a": [(1, 10), (2, 20), (4, 40)], "b": [(1, 5)]}, x_label="x", y_label="y"))
     line, point = (list(one.get("points", "").split()) for one in root.iter(f"{SVG}polyline"))
     (x1, y1), (x2, y2), (x4, y4) = ([float(part) for part in pair.split(",")] for pair in line)
@@ -73,7 +73,7 @@ def test_higher_rate_stands_higher_and_each_doubling_is_as_wide() -> None:
     assert float(point[0].split(",")[1]) > y1
 
 
-def test_names_are_escaped_and_do_not_cover_each_other() -> None:
+def test_names_are_escaped_without_overlap() -> None:
     root = ElementTree.fromstring(plot("<t> & u", {"a<b": [(1, 10)], "c": [(1, 10)]}, x_label="x", y_label="y"))
     heights = {text.text: float(text.get("y", "")) for text in root.iter(f"{SVG}text")}
     assert abs(heights["a<b"] - heights["c"]) >= 14
@@ -84,7 +84,7 @@ def test_plot_of_nothing_is_refused() -> None:
         plot("t", {"a": []}, x_label="x", y_label="y")
 
 
-def test_block_has_the_machine_the_rates_the_ratios_and_the_targets() -> None:
+def test_block_has_machine_rates_ratios_and_targets() -> None:
     block = figures.block(_document())
     assert "full plan on 2026-11-22, 5 rounds of 0.8 s a cell, on 2 processors, Linux 6.18," in block
     assert "| wal | 4,000 | - | 64,000 | - | - | 4,096,000 |" in block

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks import flow_graph
 
 
-async def test_graph_and_the_bare_chain_do_the_same_work() -> None:
+async def test_graph_and_bare_chain_do_equal_work() -> None:
     expected = 50 * sum(value + flow_graph.NODES - 2 for value in range(10))
     assert await flow_graph.in_actors(50, 10) == expected
     assert await flow_graph.in_graph(50, 10) == expected

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.sqlite_group import SqliteGroup
 
 
-async def test_key_is_stored_once_and_its_callers_get_the_stored_row(tmp_path: Path) -> None:
+async def test_key_is_stored_once_for_all_callers(tmp_path: Path) -> None:
     group = SqliteGroup(tmp_path / "log.sqlite3", keys=True)
     try:
         first = await group.append_keyed("orders", b"a", "1")

@@ -78,7 +78,7 @@ TURNS = st.lists(st.lists(CALLS, min_size=1, max_size=6), min_size=1, max_size=6
 
 
 @given(TURNS, st.none() | st.integers(0, 12))
-def test_after_every_commit_each_call_has_happened_or_not(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
+def test_calls_are_whole_after_every_commit(turns: list[list[tuple[str, Any]]], failing: int | None) -> None:
     def tell(directory: VChannelDirectory, what: str, which: Any, taken: set[str]) -> list[Call]:
         """Changes the directory in memory as a log does for this call, and returns the changes to save. `taken` has the names of this
         turn."""
@@ -147,7 +147,7 @@ async def test_channels_and_other_changes_share_operations() -> None:
     assert [batch.operations for batch in kv.batches] == [8, 7], "the counter goes with the first operation"
 
 
-async def test_more_channels_than_an_operation_takes_are_refused_whole() -> None:
+async def test_too_many_channels_are_refused_whole() -> None:
     kv = CrashingKV()
     directory = VChannelDirectory(kv)
     await directory.load()
@@ -179,7 +179,7 @@ async def test_largest_call_is_one_operation_of_every_kv() -> None:
     assert channels_named(saved, [info.name for info in call.infos]) == list(call.infos)
 
 
-async def test_calls_of_one_turn_together_fit_in_operations_of_every_kv() -> None:
+async def test_calls_of_a_turn_fit_into_operations() -> None:
     kv = CrashingKV(OPERATIONS_MAX)
     directory = VChannelDirectory(kv)
     await directory.load()

@@ -59,7 +59,7 @@ async def turn(kv: SmallKV, directory: VChannelDirectory, make: list[str], drop:
     return outcomes
 
 
-async def test_turn_is_as_few_operations_as_the_bound_allows() -> None:
+async def test_turn_needs_the_fewest_operations() -> None:
     kv = SmallKV()
     directory = await loaded(kv)
     names = [f"v{number}" for number in range(10)]

@@ -84,7 +84,7 @@ async def test_failed_write_of_a_map_is_retried(tmp_path: Path, caplog: pytest.L
     await keeper.close()
 
 
-async def test_drop_of_which_readers_cannot_be_told_says_so(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drop_hidden_from_readers_is_reported(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is appended to the next incarnation either, until no map shows the former one."""
     monkeypatch.setattr(map_keeper, "RETRY_S", 60.0)
     async with open_wal(data_dir) as log:
@@ -124,7 +124,7 @@ async def test_vchannel_on_unexpected_pchannel_is_shown_first(data_dir: Path) ->
                 assert (await shown(data_dir, "p1")).records[made.name] == made.incarnation
 
 
-async def test_counter_counts_as_saved_only_as_far_as_it_is() -> None:
+async def test_counter_counts_saved_changes_only() -> None:
     """A vchannel created during a save must move the saved counter too, or a later incarnation would get its number."""
 
     class SlowKV(MemoryKV):

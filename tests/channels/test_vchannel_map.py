@@ -114,7 +114,7 @@ def test_views_over_several_maps(tmp_path: Path) -> None:
         maps.look(places)
 
 
-def test_change_shows_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
+def test_change_is_noticed_whatever_stat_returns(tmp_path: Path) -> None:
     """The map is replaced in place, so the file may keep its inode, and its time where clocks are coarse: the look finds the change."""
     folder = tmp_path / "p0"
     folder.mkdir()

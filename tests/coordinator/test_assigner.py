@@ -140,7 +140,7 @@ async def running(assigner: Assigner) -> AsyncIterator[Assigner]:
         await assigner._membership.close()
 
 
-async def test_new_pchannels_are_added_within_the_bound_of_the_kv() -> None:
+async def test_new_pchannels_respect_the_limit_of_the_kv() -> None:
     async with MemoryKV() as kv:
         kv.operations_max = OPERATIONS_MAX
         assigner = await leading(kv)
@@ -187,7 +187,7 @@ async def test_report_about_a_silent_owner_is_believed() -> None:
         assert assigner.assignments.records["p0"].state is AssignmentState.UNAVAILABLE
 
 
-async def test_report_that_meets_another_record_ends_the_leading_and_not_the_call() -> None:
+async def test_report_against_another_record_ends_the_leading() -> None:
     async with MemoryKV() as kv:
         assigner = await leading(kv)
         running = asyncio.ensure_future(assigner.run())
@@ -209,7 +209,7 @@ async def test_limits_of_nodes_that_are_gone_are_removed() -> None:
         assert keys == [ticks_key(7), ticks_key(8)]
 
 
-async def test_node_that_was_started_again_is_gone_before_its_lease() -> None:
+async def test_restarted_node_is_gone_before_its_lease() -> None:
     async with MemoryKV() as kv:
         await live(kv, 7, 8)
         calls = Calls()
@@ -262,7 +262,7 @@ async def test_next_leader_waits_for_an_evicted_node() -> None:
         assert clock() - began_s >= LIFETIME_S
 
 
-async def test_node_that_died_before_the_leader_began_is_not_asked() -> None:
+async def test_dead_node_is_not_called_at_first() -> None:
     async with MemoryKV() as kv:
         calls = Calls()
         calls.silent.add(7)
@@ -275,7 +275,7 @@ async def test_node_that_died_before_the_leader_began_is_not_asked() -> None:
             assert nodes.place("p0") == (NodeStart(8, "here:8"), PChannelInfo(name="p0", term=3))
 
 
-async def test_node_whose_lease_etcd_revoked_is_waited_for_while_it_answers() -> None:
+async def test_node_with_a_revoked_lease_is_awaited() -> None:
     async with MemoryKV() as kv:
         await live(kv, 7, 8)
         calls = Calls()

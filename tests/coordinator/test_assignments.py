@@ -73,7 +73,7 @@ def test_assignment_to_its_own_node_changes_nothing() -> None:
     assert table.assign({"p0": A}) is None
 
 
-def test_repeated_attempt_on_the_same_node_has_a_new_term() -> None:
+def test_repeated_attempt_has_a_new_term() -> None:
     table = new_table("p0")
     committed(table, table.assign({"p0": A}))
     committed(table, table.assign({"p0": A}))
@@ -101,7 +101,7 @@ def test_unknown_pchannel_is_refused() -> None:
         new_table("p0").assign({"p9": A})
 
 
-async def test_change_of_a_leader_that_was_overtaken_is_not_saved() -> None:
+async def test_change_of_an_overtaken_leader_is_not_saved() -> None:
     async with MemoryKV() as kv:
         table = Assignments({}, leader=1)
         added = table.add({"p0": 0, "p1": 0})

@@ -16,7 +16,7 @@ from wal.settings import Settings
 from wal.storage.kv import MemoryKV
 
 
-async def test_calls_of_a_leader_that_ended_are_handed_on() -> None:
+async def test_calls_of_an_ended_leader_are_forwarded() -> None:
     class Nodes:
         """Nodes that do at once what they are asked for."""
 

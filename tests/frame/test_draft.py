@@ -65,7 +65,7 @@ def test_callers_list_is_not_kept() -> None:
         max_size=6,
     )
 )
-def test_transaction_over_one_vchannel_has_the_rows_of_the_general_form(operations: list[tuple[RunName, bool, list[bytes], bool]]) -> None:
+def test_single_vchannel_transaction_has_general_rows(operations: list[tuple[RunName, bool, list[bytes], bool]]) -> None:
     def row_by_row(draft: FrameDraft, name: tuple[str, int], records: list[Record], key: bytes) -> int:
         """Adds a transaction one row after the other, as the format says it."""
         draft.has_flags = True

@@ -69,7 +69,7 @@ def test_any_other_frame_is_checked_as_a_whole(plan: list[Call]) -> None:
 
 
 @given(st.one_of(plans, wide_plans()))
-def test_few_names_are_found_as_by_looking_at_every_run(plan: list[Call]) -> None:
+def test_few_names_are_found_like_many(plan: list[Call]) -> None:
     """In frames of every kind of run, and of a vchannel with several."""
     runs = view_of(b"".join(encode(build(plan)[0]).buffers), lazy=False).runs
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ def test_few_names_are_found_as_by_looking_at_every_run(plan: list[Call]) -> Non
 
 
 @given(wide_plans(), st.randoms(use_true_random=False))
-def test_damage_under_a_right_crc_is_refused_or_what_the_whole_tables_say(plan: list[Call], dice: random.Random) -> None:
+def test_damage_under_a_right_crc_is_consistent(plan: list[Call], dice: random.Random) -> None:
     data = break_cleverly(b"".join(encode(build(plan)[0]).buffers), dice)
     for names in WANTED:
         try:
@@ -141,7 +141,7 @@ def test_unknown_flag_is_a_newer_format() -> None:
         view_of(changed(("flags", 0, 8)), lazy=True).runs.find({"a"})
 
 
-def test_name_that_is_no_text_is_refused_when_it_is_read() -> None:
+def test_undecodable_name_is_refused_when_read() -> None:
     place, _ = columns_of(changed())["names"]
     data = bytearray(changed())
     data[place] = 0xFF

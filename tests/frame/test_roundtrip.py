@@ -32,7 +32,7 @@ def test_decode_finds_what_the_model_says(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_find_gives_the_runs_of_the_names_and_those_for_every_reader(plan: list[Call]) -> None:
+def test_find_returns_named_and_common_runs(plan: list[Call]) -> None:
     view = view_of(b"".join(encode(build(plan)[0]).buffers))
     everyone = [run for run in view.runs if run.kind == RunKind.PCHANNEL]
     for wanted in (set(), {"a"}, {"a", "orders", "zwölf"}, {"nobody"}, {""}):
@@ -57,7 +57,7 @@ def test_exts_are_those_of_the_vchannels_records(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_no_field_straddles_a_block_and_blocks_are_large_enough(plan: list[Call]) -> None:
+def test_blocks_are_large_and_hold_whole_fields(plan: list[Call]) -> None:
     draft, model = build(plan)
     frame = encode(draft)
     blocks = frame.buffers[1:]
@@ -114,7 +114,7 @@ def test_only_the_blocks_of_the_run_are_fetched(plan: list[Call]) -> None:
 
 
 @given(plans)
-def test_frame_is_decoded_at_an_offset_of_a_larger_buffer(plan: list[Call]) -> None:
+def test_frame_is_decoded_at_an_offset(plan: list[Call]) -> None:
     draft, model = build(plan)
     data = b"".join(encode(draft).buffers)
     buffer = b"before" + data + b"after"
@@ -153,9 +153,7 @@ def test_runs_are_a_sequence() -> None:
         max_size=6,
     ),
 )
-def test_broadcasts_to_the_same_vchannels_have_the_same_bytes_whether_they_share_their_names_or_not(
-    names: list[RunName], records: list[tuple[int, int, bytes]]
-) -> None:
+def test_broadcast_bytes_do_not_depend_on_shared_names(names: list[RunName], records: list[tuple[int, int, bytes]]) -> None:
     frames = []
     for given_names in (CopyNames(names), names):
         draft = FrameDraft()
@@ -172,7 +170,7 @@ _SIZES = st.sampled_from([0, 1, 100, BLOCK_BYTES_MIN - 1, BLOCK_BYTES_MIN, BLOCK
 
 
 @given(_SIZES, _SIZES, _SIZES, st.sampled_from([2, 3]))
-def test_frame_of_one_message_has_the_bytes_that_any_draft_has(payload: int, properties: int, ext: int, message_type: int) -> None:
+def test_frame_of_one_message_has_general_bytes(payload: int, properties: int, ext: int, message_type: int) -> None:
     record = Record(bytes(payload), message_type, 0, b"p" * properties, b"e" * ext)
     draft = FrameDraft()
     draft.append(("orders", 7), [record])

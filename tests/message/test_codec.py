@@ -210,7 +210,7 @@ def test_malformed_delivered_message_is_refused_by_its_key(subtests: pytest.Subt
             assert len(str(caught.value)) < 500
 
 
-def test_malformed_message_to_append_is_refused_by_its_key(subtests: pytest.Subtests) -> None:
+def test_malformed_message_is_refused_by_its_key(subtests: pytest.Subtests) -> None:
     cases: list[tuple[Mapping[str, str | None], str]] = [
         ({"_v": None}, "_v"),
         ({"_t": None}, "_t"),
@@ -249,7 +249,7 @@ def test_any_wire_message_is_understood_or_refused(changed: dict[str, str], payl
             assert decode(to_wire(message)).payload == payload
 
 
-def test_stored_property_with_a_reserved_key_is_not_sent() -> None:
+def test_stored_reserved_property_is_not_sent() -> None:
     message = ImmutableMessage(Origin("p", 1, 0), 0, 1, "v", b"", 2, encode_properties({"_tt": "zzz"}))
     with pytest.raises(InvalidArgumentError, match=r"^property '_tt' "):
         to_wire(message)

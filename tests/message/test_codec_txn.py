@@ -144,7 +144,7 @@ BROKEN: dict[str, Callable[..., list[WirePart]]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_parts_that_are_not_one_whole_transaction_are_refused(case: str) -> None:
+def test_parts_of_several_transactions_are_refused(case: str) -> None:
     assert txn_from_wire(parts_of()).message_id.index == 5
     with pytest.raises(InvalidArgumentError):
         txn_from_wire(BROKEN[case](*parts_of()))

@@ -73,7 +73,7 @@ def test_transaction() -> None:
 
 
 @pytest.mark.parametrize("has_event", [True, False])
-def test_time_tick_has_the_id_of_the_event_before_it(has_event: bool) -> None:
+def test_time_tick_has_the_previous_events_id(has_event: bool) -> None:
     tick = TimeTickMessage(ORIGIN, 3, TICK, "", b"", int(MessageType.TIME_TICK), has_event=has_event)
     assert tick.message_id == tick.last_confirmed == (MessageID("p_0", 0xABC, 8192, 3) if has_event else None)
     assert tick.message_type is MessageType.TIME_TICK

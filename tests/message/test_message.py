@@ -102,7 +102,7 @@ def test_same_object_can_be_used_again() -> None:
 
 
 @given(st.binary(max_size=50), properties)
-def test_estimate_size_counts_bytes_of_payload_keys_and_values(payload: bytes, given_properties: dict[str, str]) -> None:
+def test_estimate_size_counts_payload_keys_and_values(payload: bytes, given_properties: dict[str, str]) -> None:
     message = Message("v", payload, properties=given_properties)
     assert message.estimate_size() == len(payload) + sum(len(key.encode()) + len(value.encode()) for key, value in given_properties.items())
 

@@ -39,7 +39,7 @@ def of_one_log(draw: st.DrawFn) -> tuple[MessageID, MessageID]:
 
 
 @given(of_one_log())
-def test_order_is_that_of_position_and_index_and_of_the_bytes(pair: tuple[MessageID, MessageID]) -> None:
+def test_order_follows_position_index_and_bytes(pair: tuple[MessageID, MessageID]) -> None:
     one, other = pair
     for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
         expected = compare((one.position, one.index), (other.position, other.index))

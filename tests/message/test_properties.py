@@ -61,7 +61,7 @@ def test_headers_round_trip(header: BroadcastHeader) -> None:
 
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=20), st.data())
-def test_headers_round_trip_without_the_names_of_their_copies(names: list[str], data: st.DataObject) -> None:
+def test_headers_round_trip_without_copy_names(names: list[str], data: st.DataObject) -> None:
     header = BroadcastHeader(7, tuple(names), (ResourceKey("d", "k"),), False)
     there = data.draw(st.sets(st.sampled_from(names)) if names else st.just(set()))
     copies = [name for name in names if name in there]

@@ -49,6 +49,6 @@ def test_attributes(message_type: MessageType) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 39, 903, 1000, 1 << 40])
-def test_number_that_is_no_type_is_refused_like_unknown(number: int) -> None:
+def test_unknown_number_is_refused_like_unknown(number: int) -> None:
     assert type_properties(number) == TypeProperties(system=True)
     assert type_properties(int(MessageType.INSERT)) is type_properties(MessageType.INSERT)

@@ -70,7 +70,7 @@ async def test_ended_vchannel_ignores_its_late_record(kv: KVBase, view: Director
     assert await view.look_up("a") == VChannelInfo("a", "p0", 2)
 
 
-async def test_vchannel_that_was_ended_here_exists_again_in_a_restored_copy(kv: KVBase, view: DirectoryView) -> None:
+async def test_ended_vchannel_exists_in_a_restored_copy(kv: KVBase, view: DirectoryView) -> None:
     copy = await kv.load_with_prefix("")
     await kv.multi_save({PREFIX + "b": record(2), NEXT_KEY: "3"})
     await view.catch_up()

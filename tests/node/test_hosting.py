@@ -114,7 +114,7 @@ async def test_reader_ends_when_its_pchannel_leaves() -> None:
                 await waiting
 
 
-async def test_next_owner_replays_nothing_of_a_pchannel_that_was_handed_over(location: str) -> None:
+async def test_next_owner_of_a_moved_pchannel_replays_nothing(location: str) -> None:
     async with opened(location) as log:
         written = [await append_keyed(log, number) for number in range(50)]
         closed = term(log)
@@ -126,7 +126,7 @@ async def test_next_owner_replays_nothing_of_a_pchannel_that_was_handed_over(loc
         assert await payloads(log, MOVED) == [b"%d" % number for number in range(50)]
 
 
-async def test_closing_node_leaves_the_checkpoint_of_another_writer_alone(location: str) -> None:
+async def test_closing_node_spares_another_writers_checkpoint(location: str) -> None:
     async with opened(location) as log:
         await append(log, MOVED, b"one")
         closed = term(log)
@@ -139,7 +139,7 @@ async def test_closing_node_leaves_the_checkpoint_of_another_writer_alone(locati
         assert await load_checkpoint(log.coordinator.kv, "p0") == other
 
 
-async def test_checkpoint_that_comes_after_the_next_owner_has_begun_is_whole(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_checkpoint_of_an_earlier_owner_is_whole(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node was evicted: its closing checkpoint replaces the one from which the next owner recovers at the moment."""
     async with opened(location) as log:
         hosting = log.node.hosting
@@ -198,7 +198,7 @@ async def test_opening_waits_for_the_closing_before_it() -> None:
         assert await payloads(log, MOVED) == [b"one", b"two"]
 
 
-async def test_open_in_a_higher_term_replaces_the_lower_one() -> None:
+async def test_higher_term_replaces_the_lower_one() -> None:
     async with opened() as log:
         await append(log, MOVED, b"one")
         before = log.node.pchannels["p0"]
@@ -208,7 +208,7 @@ async def test_open_in_a_higher_term_replaces_the_lower_one() -> None:
         assert await payloads(log, MOVED) == [b"one", b"two"]
 
 
-async def test_vchannel_of_a_pchannel_that_is_away_is_not_created(location: str) -> None:
+async def test_vchannel_of_a_missing_pchannel_is_not_created(location: str) -> None:
     async with opened(location) as log:
         await log.node.hosting.close_one("p0", term(log))
         with pytest.raises(ChannelNotExistError, match="p0"):

@@ -88,7 +88,7 @@ def test_missing_package_is_named_with_working_command(package: str, extra: str,
     assert install_hint(extra) == f"pip install '{ROOT}[{extra}]'"
 
 
-def test_version_is_above_the_last_release_until_the_next_one() -> None:
+def test_version_is_above_the_last_release() -> None:
     newest, *_ = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     releases = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if newest == "Unreleased":

@@ -51,13 +51,13 @@ def of(names: tuple[str, ...], modules: set[str]) -> set[str]:
     return {module for module in modules for name in names if module == name or module.startswith(f"{name}.")}
 
 
-def test_importing_the_package_loads_no_room_and_no_dependency() -> None:
+def test_importing_the_package_loads_nothing_else() -> None:
     modules = loaded("import wal")
     assert {module for module in modules if module.startswith("wal")} == {"wal", "wal._version", "wal.runtime", "wal.runtime.installation"}
     assert of(("actors", "broadcaster", "asyncio", "anyio", "msgspec", "google_crc32c", *RARELY_NEEDED, *ENGINE), modules) == set()
 
 
-def test_names_of_the_first_screen_load_what_opens_nothing() -> None:
+def test_names_of_the_first_screen_load_little() -> None:
     DEPENDENCIES = "import asyncio, anyio, msgspec, google_crc32c"
     modules = loaded("from wal import Message, open_wal")
     assert of((*RARELY_NEEDED, *ENGINE), modules) == set()
@@ -74,11 +74,11 @@ def test_message_to_broadcast_loads_no_log() -> None:
 
 
 @pytest.mark.parametrize("code", [IN_MEMORY, "import wal.bridge"], ids=["a log in memory", "the bridge"])
-def test_log_on_files_loads_nothing_of_pulsar_etcd_or_protobuf(code: str) -> None:
+def test_log_on_files_loads_no_other_backend(code: str) -> None:
     assert of(RARELY_NEEDED, loaded(code)) == set()
 
 
-def test_every_public_name_is_there_and_says_where_it_lives() -> None:
+def test_public_names_exist_in_their_modules() -> None:
     names = json.dumps(sorted(wal.__all__))
     loaded(f"import wal\nfor name in {names}:\n    assert getattr(wal, name) is not None, name\nassert set({names}) <= set(dir(wal))")
     loaded("import wal\nassert wal.errors.WALError and wal.timestamp.compose and wal.bridge.iterate")
@@ -88,7 +88,7 @@ def test_every_public_name_is_there_and_says_where_it_lives() -> None:
         wal.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_type_checkers_are_told_the_same_names_as_the_interpreter() -> None:
+def test_type_checkers_get_the_same_names() -> None:
     tree = ast.parse((ROOT / "wal" / "__init__.py").read_text())
     (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "typing.TYPE_CHECKING"]
     told = {name.name: node.module for node in checked.body if isinstance(node, ast.ImportFrom) for name in node.names}

@@ -17,7 +17,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return made
 
 
-def test_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Environment) -> None:
+def test_first_screen_runs_without_spark_and_protobuf(environment: Environment) -> None:
     first_screen = """
         import asyncio
         from wal import Message, bridge, open_wal
@@ -38,7 +38,7 @@ def test_first_screen_and_arrow_run_without_spark_and_protobuf(environment: Envi
     assert not any(name in installed for name in ("pyspark", "protobuf", "grpcio"))
 
 
-def test_hint_of_an_installed_package_is_a_command_that_works(environment: Environment) -> None:
+def test_hint_for_an_installed_package_works(environment: Environment) -> None:
     refused = environment.run("import wal.message.codec")
     hint = f"pip install '{ROOT}[wire]'"
     assert hint in refused.stderr.splitlines()[-1]

@@ -27,9 +27,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.mark.parametrize("name", ["broadcaster", "actors"])
-def test_distribution_that_was_installed_over_ours_is_named_and_the_remedy_works(
-    environment: Environment, tmp_path: Path, name: str
-) -> None:
+def test_distribution_installed_over_ours_is_named(environment: Environment, tmp_path: Path, name: str) -> None:
     project = """
         [build-system]
         requires = ["hatchling>=1.27"]

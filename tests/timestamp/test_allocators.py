@@ -104,7 +104,7 @@ async def test_ticks_expire(source: Source, clock: FakeClock) -> None:
         assert await allocator.alloc_one() == tick + 1000
 
 
-async def test_slow_answer_serves_only_the_calls_it_was_made_for(source: Source, clock: FakeClock) -> None:
+async def test_slow_answer_serves_its_own_calls(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, expire_s=0.05, clock=clock) as allocator:
         source.gate.clear()
         asked = asyncio.ensure_future(allocator.alloc(1))
@@ -132,7 +132,7 @@ async def test_sync_asks_after_it_was_called(source: Source, clock: FakeClock) -
         assert (await before)[0] < barrier < (await after)[0]
 
 
-async def test_requests_are_served_in_the_order_in_which_they_came(source: Source, clock: FakeClock) -> None:
+async def test_requests_keep_their_order(source: Source, clock: FakeClock) -> None:
     async with TimestampAllocator(source, clock=clock) as allocator:
         await allocator.alloc(1)  # 999 are left
         source.gate.clear()
@@ -184,7 +184,7 @@ async def test_cancelled_waiter_harms_no_other(source: Source, clock: FakeClock)
 
 
 @pytest.mark.parametrize("answer", [range(5, 6), range(1000, 3000), range(2000, 1000, -1), range(1, 3000, 3)])
-async def test_source_that_goes_back_or_gives_less_is_an_error(answer: range, clock: FakeClock) -> None:
+async def test_decreasing_source_is_an_error(answer: range, clock: FakeClock) -> None:
     answers = [range(5000, 6000), answer, range(7000, 8000)]
 
     async def source(count: int) -> range:
@@ -251,7 +251,7 @@ async def test_bad_counts(source: Source, clock: FakeClock, count: int, error: t
 # -- ids
 
 
-async def test_ids_are_contiguous_in_a_call_and_given_once() -> None:
+async def test_ids_are_contiguous_in_a_call() -> None:
     kv = FailingKV(MemoryKV())
     async with IdAllocator(kv, key="ids") as ids:
         assert await ids.alloc(3) == range(1, 4)

@@ -67,7 +67,7 @@ async def test_forward_step_waits_for_the_save(kv: FailingKV, clock: FakeClock) 
         assert kv.commits == 2  # it reaches far enough
 
 
-async def test_step_back_uses_the_logic_and_runs_ahead_by_the_step_only(kv: FailingKV, clock: FakeClock) -> None:
+async def test_step_back_runs_ahead_by_the_step(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         first = await oracle.allocate()
         clock.step(-60)
@@ -102,7 +102,7 @@ async def test_clean_close_gives_the_window_back(kv: FailingKV, clock: FakeClock
     assert parse(last)[0] - START_MS <= 99
 
 
-async def test_while_saving_fails_ticks_end_at_the_limit_and_recover_later(kv: FailingKV, clock: FakeClock) -> None:
+async def test_failed_saves_end_ticks_until_recovery(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         limit = oracle.limit
         kv.on_commit = Fault.REFUSED
@@ -301,7 +301,7 @@ async def test_cancelled_caller_harms_nobody(kv: FailingKV, clock: FakeClock) ->
         assert kv.commits == 2
 
 
-async def test_caller_between_a_save_and_its_callbacks_starts_another(kv: FailingKV, clock: FakeClock) -> None:
+async def test_caller_between_save_and_callbacks_saves_again(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
 
         async def woken_right_after_the_save() -> int:
@@ -321,7 +321,7 @@ async def test_caller_between_a_save_and_its_callbacks_starts_another(kv: Failin
         await extending
 
 
-async def test_close_waits_for_the_save_under_way_and_ends_the_waiting(kv: FailingKV, clock: FakeClock) -> None:
+async def test_close_waits_for_the_running_save(kv: FailingKV, clock: FakeClock) -> None:
     oracle = TimestampOracle(kv, clock=clock)
     await oracle.start()
     tick = await oracle.allocate()
@@ -367,7 +367,7 @@ async def test_foreign_value_is_an_error(kv: FailingKV, clock: FakeClock, text: 
     await oracle.close()
 
 
-async def test_wall_clock_beyond_the_form_is_an_error_not_a_hang(kv: FailingKV, clock: FakeClock) -> None:
+async def test_wall_clock_out_of_range_is_an_error(kv: FailingKV, clock: FakeClock) -> None:
     async with TimestampOracle(kv, clock=clock) as oracle:
         clock.step(2.0**46)
         with pytest.raises(InvalidArgumentError, match="wall clock"):

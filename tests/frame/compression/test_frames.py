@@ -41,7 +41,7 @@ def test_contents_are_those_of_a_plain_frame(plan: list[Call]) -> None:
     assert bytes(whole) == b"".join(plain.buffers[1:])
 
 
-def test_block_that_does_not_shrink_is_stored_as_it_is() -> None:
+def test_incompressible_block_is_stored_as_it_is() -> None:
     view = view_of(path_of("compressed").read_bytes())
     sizes = [end - start for start, end in zip((0, *view.runs.block_ends), view.runs.block_ends, strict=False)]
     stored = [end - start for start, end in zip((0, *view.runs.stored_ends), view.runs.stored_ends, strict=False)]

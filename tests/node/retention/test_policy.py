@@ -87,7 +87,7 @@ def cursor(name: str, start: tuple[int, int], *, pchannel: str = "p0", life: int
 VIEW = LogView({"p0": LogRange(77, (10, 0), 1000), "p1": LogRange(77, (0, 0), 0)}, {"orders": 2}.get, 3)
 
 
-def test_live_cursors_pin_their_own_log_and_damaged_ones_all() -> None:
+def test_live_cursors_pin_their_log() -> None:
     cursors: list[Cursor | DamagedCursor] = [
         cursor("live", (20, 1), life=2),
         cursor("dropped", (20, 1), life=1),

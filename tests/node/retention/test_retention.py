@@ -88,7 +88,7 @@ async def test_by_size(data: str) -> None:
         assert after == found[-len(after) :], "and it stays so"
 
 
-async def test_earliest_of_a_truncated_error_can_be_read_from(location: str) -> None:
+async def test_earliest_of_a_truncated_error_is_readable(location: str) -> None:
     async with open_wal(location, segment_bytes=MIB) as log:
         results = await fill(log, 4)
         for last in (3, 20, 40):
@@ -143,7 +143,7 @@ async def test_nothing_is_dropped_unless_asked(data: str) -> None:
         assert await numbers(log) == list(range(192))
 
 
-async def test_bound_of_zero_keeps_only_what_must_be_kept(data: str) -> None:
+async def test_limit_of_zero_keeps_the_minimum(data: str) -> None:
     async with open_wal(data, segment_bytes=MIB, retention_bytes=0) as log:
         results = await fill(log, 8)
 
@@ -188,7 +188,7 @@ async def test_cursor_holds_it(data: str, pchannels: int) -> None:
         assert (await numbers(log))[-1] == 287
 
 
-async def test_cursor_of_a_process_that_is_gone_holds_it_too(data: str) -> None:
+async def test_cursor_of_a_dead_process_holds(data: str) -> None:
     async def save_and_stay(line: Line, data: str) -> None:
         async with open_wal(data, read_only=True) as log, log.read("orders", cursor="elsewhere") as scanner:
             for _ in range(3):

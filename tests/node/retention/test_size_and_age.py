@@ -334,9 +334,7 @@ async def test_failed_retention_turn_is_tried_again(
     await log.close()
 
 
-async def test_full_disk_can_be_cut_although_nothing_can_be_stored(
-    data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_full_disk_can_be_truncated(data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor became stale, and there is no room to record that: it no longer holds the log all the same."""
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, **bounds)

@@ -131,7 +131,7 @@ async def test_truncation_survives_reopening(data: str) -> None:
 
 @pytest.mark.on_pulsar
 @pytest.mark.parametrize("last", [2999, 2100])
-async def test_reader_that_a_truncation_overtakes_is_told_the_earliest_event(location: str, last: int) -> None:
+async def test_overtaken_reader_gets_the_earliest_event(location: str, last: int) -> None:
     """The reader was catching up, and its next event is truncated: the error has the id of an event that exists, or None."""
     async with open_wal(location, segment_bytes=1 << 20) as log:
         results = []

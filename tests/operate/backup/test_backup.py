@@ -141,7 +141,7 @@ async def rows_of(log: WALAccesser, name: str) -> Rows:
         return [(message.time_tick, body.payload) async for message, body in scanner.bodies()]
 
 
-async def test_restore_between_backups_is_the_log_at_the_tick(tmp_path: Path, soak: int) -> None:
+async def test_restore_between_backups_equals_the_log_then(tmp_path: Path, soak: int) -> None:
     """At the tick of any event, also inside a frame: messages, transactions, keys, cursors, vchannels and broadcasts are those up to it."""
 
     async def keyed_tick(log: WALAccesser, number: int, at: int) -> int:
@@ -278,7 +278,7 @@ async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, 
     assert copies == [[b"ack", b"ack", b"cut"]] * 2
 
 
-async def test_restore_between_backups_keeps_a_moving_cursor_with_its_output(tmp_path: Path) -> None:
+async def test_restore_keeps_a_moving_cursor_with_its_output(tmp_path: Path) -> None:
     data, target = tmp_path / "data", tmp_path / "target"
     async with open_wal(data) as log:
         results = await log.append_bulk([Message("v0", b"%d" % number) for number in range(8)])
@@ -331,7 +331,7 @@ async def test_follow_copies_what_is_new(tmp_path: Path) -> None:
     await check_restored(tmp_path / "data", tmp_path / "target", tmp_path / "restored")
 
 
-async def test_segment_has_few_chunks_however_many_backups_it_grew_through(tmp_path: Path) -> None:
+async def test_segment_in_many_backups_has_few_chunks(tmp_path: Path) -> None:
     data, target, at = str(tmp_path / "data"), str(tmp_path / "target"), 0
     async with open_wal(data) as log:
         async for _ in follow(data, target, interval_s=0, keep=2):
@@ -410,7 +410,7 @@ async def test_store_that_ignores_conditions_is_refused(tmp_path: Path, monkeypa
     assert [request for request in requests if request[0] != "GET"] == [("PUT", "*"), ("PUT", "*"), ("POST", "")]
 
 
-def test_object_that_vanishes_from_a_listing_is_left_out(tmp_path: Path) -> None:
+def test_object_missing_from_a_listing_is_ignored(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.create(f"{PREFIX}1.json", b"")
     (tmp_path / PREFIX / "probe").symlink_to("missing")  # it is listed, and its times cannot be read, as those of a removed file
@@ -496,7 +496,7 @@ async def test_checkpoint_may_be_replaced_while_segments_are_copied(tmp_path: Pa
     await check_restored(data, target, tmp_path / "restored")
 
 
-async def test_chunk_that_does_not_become_smaller_is_put_as_it_is(tmp_path: Path) -> None:
+async def test_incompressible_chunk_is_stored_uncompressed(tmp_path: Path) -> None:
     async with open_wal(tmp_path / "data") as log:
         await log.append_bulk([Message("v0", os.urandom(200_000)) for _ in range(5)])
         noise = await backup(str(tmp_path / "data"), str(tmp_path / "target"))
@@ -626,7 +626,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-async def test_without_room_nothing_changes_and_another_attempt_goes_on(tmp_path: Path, small_disk: Path) -> None:
+async def test_full_disk_changes_nothing_and_a_retry_continues(tmp_path: Path, small_disk: Path) -> None:
     data, target = str(tmp_path / "data"), str(small_disk / "target")
     async with open_wal(data) as log:
         await fill(log)

@@ -377,7 +377,7 @@ def test_missing_log_is_named_with_a_remedy(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "none").exists()
 
 
-async def test_log_on_pulsar_that_a_process_writes_is_refused(
+async def test_pulsar_log_with_a_writer_is_refused(
     pulsar_host: str,
     pulsar_admin_host: str,
     pulsar_token: str,
@@ -401,7 +401,7 @@ async def test_log_on_pulsar_that_a_process_writes_is_refused(
     assert await asyncio.to_thread(main, ["append", location, "orders", *flags]) == 0
 
 
-async def test_unfinished_broadcast_of_a_log_on_pulsar_is_listed_from_etcd(
+async def test_unfinished_broadcast_on_pulsar_is_listed_from_etcd(
     pulsar_host: str,
     pulsar_admin_host: str,
     pulsar_token: str,

@@ -131,7 +131,7 @@ def test_wrong_units_name_the_right_ones(subtests: pytest.Subtests) -> None:
             settings_from(parsed(flag, text))
 
 
-def test_client_s_token_is_refused_with_the_server_s_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_token_is_refused_with_the_servers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wal.toml"
     file.write_text('token = "open"')
     with pytest.raises(InvalidArgumentError, match=r"token is what a client shows: .* in the table \[server\]"):
@@ -164,7 +164,7 @@ async def run(*arguments: str) -> tuple[int | None, str]:
     return done.code, done.err
 
 
-async def test_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> None:
+async def test_locked_log_exits_with_1(data_dir: Path) -> None:
     async with open_wal(data_dir) as log:
         await log.raw_append(Message("orders", b"x"))
         code, said = await run("standalone", str(data_dir), "--listen", "127.0.0.1:0")
@@ -173,7 +173,7 @@ async def test_log_that_is_open_elsewhere_ends_it_with_1(data_dir: Path) -> None
     assert "Traceback" not in said
 
 
-async def test_port_that_is_taken_ends_it_with_1_before_a_log_is_created(data_dir: Path) -> None:
+async def test_taken_port_exits_with_1_without_a_log(data_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, said = await run("standalone", str(data_dir / "new"), "--listen", address)
@@ -238,7 +238,7 @@ async def test_missing_package_is_named_before_a_file_exists(package: str, extra
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_wrong_tls_files_are_named_before_a_log_exists(tmp_path: Path, certificates: Path) -> None:
+async def test_wrong_tls_files_are_reported_before_creation(tmp_path: Path, certificates: Path) -> None:
     good, key = str(certificates / "server.pem"), str(certificates / "server.key")
     noise = tmp_path / "noise.pem"
     noise.write_text("no certificate")
@@ -294,7 +294,7 @@ def test_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture
     assert "WAL_SERVER_TOKEN" in text
 
 
-async def test_signal_stops_it_and_leaves_a_log_that_was_closed(data_dir: Path) -> None:
+async def test_signal_closes_the_log_cleanly(data_dir: Path) -> None:
     async def states(server: Child, token: Secret) -> None:
         async with connected(server.address, token=token) as connection:
             answer = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")

@@ -29,7 +29,7 @@ async def test_every_node_gets_its_share(cluster: Cluster) -> None:
             assert (await anext(scanner)).message_id == result.message_id
 
 
-async def test_new_vchannel_goes_to_the_pchannel_with_the_fewest(cluster: Cluster) -> None:
+async def test_new_vchannel_goes_to_the_emptiest_pchannel(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=2)
     async with open_wal(cluster.root) as log:
         await log.create_vchannel("first", pchannel="p3")
@@ -92,7 +92,7 @@ async def test_killed_leader_costs_appends_nothing(cluster: Cluster) -> None:
         assert not work.written.errors, work.written.errors
 
 
-async def test_producer_of_milvus_creates_its_vchannel_where_it_writes(cluster: Cluster, contract: Contract) -> None:
+async def test_milvus_producer_creates_its_vchannel_on_its_pchannel(cluster: Cluster, contract: Contract) -> None:
     """Its protocol has no other call for that. It creates what another one created meanwhile no second time."""
     await cluster.start(coordinators=2, nodes=1)
     info = PChannelInfo(name="p2", term=next(each["term"] for each in (await cluster.settled())["pchannels"] if each["pchannel"] == "p2"))

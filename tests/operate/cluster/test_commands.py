@@ -16,7 +16,7 @@ from wal.operate.cli.main import main
 from wal.operate.copying import copy
 
 
-async def test_log_of_a_cluster_is_looked_at_and_copied(
+async def test_cluster_log_is_inspected_and_copied(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -57,9 +57,7 @@ async def test_log_of_a_cluster_is_looked_at_and_copied(
         assert (await log.raw_append(Message("v1", b"again"), idempotency_key="key-5")).duplicate
 
 
-async def test_copy_follows_a_cluster_over_a_killed_node_until_all_have_ended(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_following_copy_of_a_cluster_outlives_a_kill(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await cluster.start(coordinators=1, nodes=2)
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)

@@ -38,7 +38,7 @@ async def test_node_whose_clock_is_off_gets_nothing(cluster: Cluster) -> None:
     assert {each["address"] for each in (await cluster.status())["pchannels"]} == {cluster.nodes[0].address}
 
 
-async def test_node_of_an_older_format_is_told_to_update(cluster: Cluster) -> None:
+async def test_node_of_an_older_format_must_update(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     old = cluster.node(1, before="import wal.channels.cluster\nwal.channels.cluster.FORMAT = 0")
     with pytest.raises(RuntimeError, match="writes format 3, and this version knows 0: update it first"):

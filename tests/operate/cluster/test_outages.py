@@ -37,7 +37,7 @@ async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd:
 
 @pytest.mark.soak("etcd is away for two seconds, again and again; test_etcd_that_restarts_moves_nothing has one outage by default")
 @pytest.mark.parametrize("way", ["killed", "frozen"])
-async def test_etcd_that_is_away_for_two_seconds_moves_nothing(way: str, cluster_over: Cluster, own_etcd: EtcdServer, soak: int) -> None:
+async def test_short_outage_of_etcd_moves_nothing(way: str, cluster_over: Cluster, own_etcd: EtcdServer, soak: int) -> None:
     """Nobody gets an error. Sessions live as long as they do by default."""
     cluster = cluster_over
     cluster.ttl_s = TTL_S
@@ -113,7 +113,7 @@ async def test_drained_node_stays_empty_under_the_next_leader(cluster: Cluster) 
         assert not work.written.errors
 
 
-async def test_log_of_a_cluster_is_opened_by_no_embedded_writer(cluster: Cluster) -> None:
+async def test_cluster_log_refuses_embedded_writers(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     settings = {"kv": cluster.root, "pulsar_admin_url": cluster.environment["WAL_PULSAR_ADMIN_URL"]}
     if "WAL_PULSAR_TOKEN" in cluster.environment:
@@ -151,7 +151,7 @@ async def test_second_cluster_at_a_root_is_refused(cluster: Cluster) -> None:
         await asyncio.to_thread(contradicting.start)
 
 
-async def test_coordinator_without_a_log_is_told_to_name_one(cluster: Cluster) -> None:
+async def test_coordinator_without_a_log_needs_its_flag(cluster: Cluster) -> None:
     lonely = cluster.coordinator(0, 1, log=False)
     with pytest.raises(RuntimeError, match="--log pulsar://"):
         await asyncio.to_thread(lonely.start)

@@ -191,9 +191,7 @@ async def test_follow_cuts_over_when_the_writer_closes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("promised", [True, False])
-async def test_copy_of_a_log_in_use_has_all_that_was_acknowledged_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, promised: bool
-) -> None:
+async def test_copy_in_use_has_earlier_acknowledged_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, promised: bool) -> None:
     """Also beside a pchannel that rests: the copy waits for its promise, and is refused if none comes."""
     if not promised:
         monkeypatch.setattr(source_of_copies, "PROMISE_S", 0.1)
@@ -213,7 +211,7 @@ async def test_copy_of_a_log_in_use_has_all_that_was_acknowledged_before(
 
 
 @pytest.mark.parametrize("pchannels", [None, 1, 5])
-async def test_broadcasts_of_a_log_in_use_are_copied_whole_and_once(tmp_path: Path, pchannels: int | None) -> None:
+async def test_running_broadcasts_are_copied_whole_and_once(tmp_path: Path, pchannels: int | None) -> None:
     """Each broadcast that had ended when the copy began is there, and of each that is there every vchannel has one copy."""
 
     async def eventually_none_is_left(log: WALAccesser) -> None:

@@ -50,7 +50,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes((byte ^ 0x10,)))
 
 
-async def test_lost_messages_are_named_and_the_rest_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_lost_messages_are_named_and_others_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rows_of(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

@@ -129,7 +129,7 @@ async def test_body_above_the_limit_is_answered(client: httpx.AsyncClient, conne
             assert (answer.status_code, text in answer.text) == (status, True), answer.text
 
 
-async def test_client_that_waits_to_continue_sends_no_large_body(client: httpx.AsyncClient) -> None:
+async def test_waiting_client_sends_no_large_body(client: httpx.AsyncClient) -> None:
     reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
     lines = [f"{name}: {value}" for name, value in JSON.items()]
     lines += [f"Host: {client.base_url.netloc.decode()}", "Content-Length: 3000000", "Expect: 100-continue", "", ""]
