@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -38,10 +38,19 @@ NAMES: Final = [row for row in ROWS if not row[2].isdigit()]
 NUMBERS: Final = [row for row in ROWS if row[2].isdigit()]
 
 
-def python_name(milvus: str, *, number: bool = False) -> str:
+def message_types() -> dict[str, int]:
+    """Returns Milvus' name and the number of each MsgType, from the rows of consecutive numbers."""
+    types: dict[str, int] = {}
+    for numbers, names in rows_of("| numbers |"):
+        first, _, last = numbers.partition(" to ")
+        listed = re.findall(r"`(\w+)`", names)
+        assert len(listed) == int(last or first) - int(first) + 1, numbers
+        types |= {name: int(first) + at for at, name in enumerate(listed)}
+    return types
+
+
+def python_name(milvus: str) -> str:
     """Returns the Python cell that the page's rules give to this cell of Milvus' names, where the page leaves it empty."""
-    if number:
-        return f"`MsgType.{snake(milvus.strip('`').removeprefix('MsgType_')).upper()}`"
     owners, colon, members = milvus.partition("`: `")
     return owners + colon + re.sub(r"\w+", lambda name: snake(name[0]), members)
 
@@ -107,7 +116,7 @@ def test_seeds_are_read_whole() -> None:
 
 
 def test_each_name_of_the_seeds_has_a_row() -> None:
-    missing = names_of_seeds(SEEDS) - {name for row in ROWS for name in names_in(row[0])}
+    missing = names_of_seeds(SEEDS) - {name for row in ROWS for name in names_in(row[0])} - {*message_types(), "MsgType"}
     assert sorted(missing) == []
 
 
@@ -135,16 +144,13 @@ def test_each_python_name_is_in_its_file(subtests: pytest.Subtests) -> None:
 
 
 def test_each_number_is_that_of_the_seeds() -> None:
-    declared = dict(re.findall(r"(\w+)\s+MsgType\s+= (\d+)", SEEDS))
-    assert {seed.strip("`"): number for seed, _, number in NUMBERS} == declared
-    enums: dict[str, Any] = {"MsgType": MsgType, "EarlierMsgType": EarlierMsgType}
-    stated = []
-    for milvus, stated_name, number in NUMBERS:
-        python = stated_name or python_name(milvus, number=True)
-        enum, _, member = python.strip("`").partition(".")
-        assert enums[enum][member] == int(number), python
-        stated.append(enums[enum][member])
-    assert stated == [*MsgType, *EarlierMsgType]
+    declared = {name: int(number) for name, number in re.findall(r"(\w+)\s+MsgType\s+= (\d+)", SEEDS)}
+    types, earlier = message_types(), {milvus.strip("`"): (python, int(number)) for milvus, python, number in NUMBERS}
+    assert types | {name: number for name, (_, number) in earlier.items()} == declared
+    assert {snake(name.removeprefix("MsgType_")).upper(): number for name, number in types.items()} == {one.name: one for one in MsgType}
+    assert {python.strip("`").removeprefix("EarlierMsgType."): number for python, number in earlier.values()} == {
+        one.name: one for one in EarlierMsgType
+    }
 
 
 @pytest.mark.parametrize("stream", [MsgStream, TtMsgStream])
