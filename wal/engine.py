@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wal.read.cursors.service import Cursors
     from wal.read.options import Selection
     from wal.read.pchannel import ReadablePChannel
+    from wal.requests.cursors import CursorClaim
     from wal.requests.request import Answer, Request
     from wal.requests.txns import AppendTxn, BeginTxn
     from wal.settings import Settings
@@ -177,14 +178,6 @@ class WritableEngine(ReadableEngine, Protocol):
         other vchannels and none for these, ChannelNotExistError if a vchannel does not exist and must not be created, UnavailableError if
         the home cannot be named now.
         """
-
-
-class CursorClaim(msgspec.Struct, frozen=True):
-    """What a consumer got with a cursor: its number `fence`, the saved cursor (None: nothing is saved), and the state saved with it."""
-
-    fence: int
-    position: Cursor | None
-    state: bytes
 
 
 class CursorHome(Protocol):

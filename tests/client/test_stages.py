@@ -14,7 +14,7 @@ from wal import All, Log, Message, open_wal
 from wal.client.nodes import Nodes
 from wal.errors import SessionLostError, UnknownOutcomeError
 from wal.read.cursors.cursor import CursorKey
-from wal.rpc.methods import CLAIM_CURSOR
+from wal.requests.cursors import ClaimCursor
 
 
 async def test_stages_outlive_their_server(server: Child, data_dir: object) -> None:
@@ -109,19 +109,19 @@ async def test_commit_of_known_key_saves_although_its_transaction_is_over(log: L
 
 async def test_claim_that_is_cancelled_leaves_no_lease(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller ends while the answer is on its way: the next consumer waits for nothing."""
-    real = Nodes.repeat
+    real = Nodes.submit
     await log.append("in", b"0")
     home = await (await log._lifecycle.ready()).cursor_home(CursorKey.of("committing", ("in",)))
 
-    async def repeat(self: Nodes, pchannel: str, method: Any, request: Any, what: str) -> Any:
-        answer = await real(self, pchannel, method, request, what)
-        if method is CLAIM_CURSOR:
+    async def submit(self: Nodes, request: Any, pchannel: str) -> Any:
+        answer = await real(self, request, pchannel)
+        if isinstance(request, ClaimCursor):
             claiming.cancel()
             await asyncio.sleep(0)
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(Nodes, "repeat", repeat)
+        patch.setattr(Nodes, "submit", submit)
         claiming = asyncio.ensure_future(home.claim())
         with pytest.raises(asyncio.CancelledError):
             await claiming

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from broadcaster.message import BroadcastMessage
 from tests.rpc.test_contract import SCALARS
-from tests.rpc.test_converters import events, frames, ids, names, resource_keys
+from tests.rpc.test_converters import events, frames, ids, names, resource_keys, texts, times, u64
 from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
-from wal.message import MessageType, type_properties
+from wal.message import FORM_PULSAR, MessageType, type_properties
 from wal.node.submit import _HANDLERS
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
+from wal.requests.cursors import HOLDER_BYTES_MAX, LEASE_MS, DeleteCursors
 from wal.requests.pchannels import LatestTick, ListProducers, PChannelRetention, Truncate
 from wal.requests.request import Request, Where
 from wal.rpc.api import requests_pb2 as proto
@@ -28,6 +30,28 @@ from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, requ
 from wal.serve import copies_service
 from wal.serve.submit import _encoded
 
+valid_names = st.text("abcäöü-", min_size=1, max_size=8)
+name_sets = st.lists(valid_names, min_size=1, max_size=3).map(lambda several: tuple(sorted(set(several))))
+cursor_keys = st.builds(CursorKey, valid_names, name_sets)
+
+
+@st.composite
+def cursors(draw: st.DrawFn) -> Cursor:
+    key, event = draw(cursor_keys), draw(st.none() | events)
+    incarnations = tuple(draw(st.none() | st.integers(0, 2**32 - 1)) for _ in key.vchannels)
+    log, ticks, seconds = (draw(names), draw(u64), draw(events), event), draw(u64), (draw(times), draw(times))
+    return Cursor(key, incarnations, *log, ticks, seconds[0], FORM_PULSAR, draw(texts), seconds[1], draw(st.booleans()))
+
+
+TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: cursors()}
+"""The types that have checks of their own."""
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "vchannel": valid_names,
+    "name": valid_names,
+    "lease_ms": st.integers(*LEASE_MS),
+    "holder": st.binary(min_size=1, max_size=HOLDER_BYTES_MAX),
+}
+"""The fields of requests that are checked."""
 KINDS = st.sampled_from(REQUESTS)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
 POSITIONS: dict[str, st.SearchStrategy[Any]] = {
@@ -53,6 +77,10 @@ def values(hint: Any, field: Any) -> st.SearchStrategy[Any]:
 
 def single(hint: Any, field: Any) -> st.SearchStrategy[Any]:
     message = field.message_type
+    if get_origin(hint) in (Union, UnionType):  # an item of a list
+        return st.none() | values(next(one for one in get_args(hint) if one is not NoneType), message.fields[0])
+    if hint in TYPES:
+        return TYPES[hint]
     if message is not None:
         return POSITIONS[message.full_name] if message.full_name in POSITIONS else structs(hint, message)
     if hint is datetime:
@@ -93,7 +121,11 @@ def message_of(envelope: Any, kind: type[Request[Any]]) -> Any:
 def drawn(data: st.DataObject, kind: type[Request[Any]]) -> Any:
     """Returns a request of this type whose checks hold."""
     hints, message = get_type_hints(kind), message_of(proto.SubmitRequest, kind)
-    fields = {name: data.draw(values(hints[name], message.fields_by_name[name])) for name in kind.__struct_fields__}
+    strategies = {name: values(hints[name], message.fields_by_name[name]) for name in kind.__struct_fields__}
+    strategies |= {name: strategy for name, strategy in FIELDS.items() if name in strategies}
+    if kind is DeleteCursors:
+        strategies["vchannels"] = st.none() | name_sets
+    fields = {name: data.draw(strategy) for name, strategy in strategies.items()}
     try:
         return kind(**fields)
     except InvalidArgumentError:

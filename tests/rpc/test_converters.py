@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, FORM_PULSAR, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
 from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, ReadPosition, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
-from wal.rpc import converters as cursor_state
+from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.rpc import converters as positions
 from wal.rpc import converters as reports
-from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
+from wal.rpc.api import streaming_pb2
 from wal.serve.milvus import filters_from_proto, policy_from_proto
 from wal.storage.base import LogSnapshot
 
@@ -94,36 +92,6 @@ def test_selection_that_is_none_is_refused(subtests: pytest.Subtests) -> None:
     for call, words in cases:
         with subtests.test(repr(call)), pytest.raises(InvalidArgumentError, match=words):
             call()
-
-
-# -- cursors
-
-cursor_keys = st.builds(CursorKey.of, names, st.lists(names, min_size=1, max_size=3))
-
-
-@st.composite
-def cursors(draw: st.DrawFn) -> Cursor:
-    key = draw(cursor_keys)
-    incarnations = tuple(draw(st.none() | u32) for _ in key.vchannels)
-    event = draw(st.none() | events)
-    return Cursor(key, incarnations, draw(names), draw(u64), draw(events), event, draw(u64), draw(times), FORM_PULSAR, draw(texts))
-
-
-@given(cursors())
-def test_cursors(cursor: Cursor) -> None:
-    assert cursor_state.cursor_from_proto(through(cursor_state.cursor_to_proto(cursor))) == cursor
-
-
-@given(st.builds(CursorInfo, names, st.tuples(names, names), st.none() | st.builds(ReadPosition, ids, u64), u64, st.booleans()))
-def test_cursor_infos(info: CursorInfo) -> None:
-    assert cursor_state.info_from_proto(through(cursor_state.info_to_proto(info))) == info
-
-
-def test_cursor_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="a name and at least one vchannel"):
-        cursor_state.key_from_proto(pchannel_calls_pb2.CursorKey(name="billing"))
-    with pytest.raises(InvalidArgumentError, match="has 0 incarnations: one for each of its 1"):
-        cursor_state.cursor_from_proto(pchannel_calls_pb2.Cursor(key={"name": "billing", "vchannels": ["orders"]}))
 
 
 # -- reports

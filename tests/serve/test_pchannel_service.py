@@ -13,33 +13,19 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedErro
 from wal.message import AppendResult, Message, MessageID
 from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCursor
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.request import Request
 from wal.requests.vchannels import CreateVChannel
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.converters import cursor_from_proto, cursor_to_proto, info_from_proto, key_to_proto
-from wal.rpc.methods import (
-    COUNT_BYTES,
-    DELETE_CURSORS,
-    FIND_EVENT_BELOW,
-    FIND_TICK,
-    GET_MOMENT,
-    LIST_CURSORS,
-    LOAD_CURSOR,
-    SAVE_CURSOR,
-    WEIGH_FRAMES,
-)
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 from wal.write.pchannel import PChannel
 
 KEY = CursorKey("reader", ("a",))
 CALLS: list[tuple[Method[Any, Any], Any]] = [
-    (LOAD_CURSOR, proto.LoadCursorRequest),
-    (SAVE_CURSOR, proto.SaveCursorRequest),
-    (LIST_CURSORS, proto.PChannelRequest),
-    (DELETE_CURSORS, proto.DeleteCursorsRequest),
     (GET_MOMENT, proto.PChannelRequest),
     (WEIGH_FRAMES, proto.WeighFramesRequest),
     (FIND_TICK, proto.FindTickRequest),
@@ -193,14 +179,12 @@ def cursor(served: Serving, at: AppendResult, **changes: Any) -> Cursor:
 
 
 async def save(served: Serving, connection: Connection, given: Cursor, **options: Any) -> bool:
-    request = proto.SaveCursorRequest(pchannel=info(served), cursor=cursor_to_proto(given), **options)
-    return bool((await ask(connection, SAVE_CURSOR, request)).saved)
+    return await connection.submit(SaveCursor(given, **options), only(served).channel)
 
 
 async def load(served: Serving, connection: Connection) -> Cursor | None:
-    request = proto.LoadCursorRequest(pchannel=info(served), key=key_to_proto(KEY))
-    answer = await ask(connection, LOAD_CURSOR, request)
-    return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
+    channel = only(served).channel
+    return await connection.submit(LoadCursor(KEY, channel), channel)
 
 
 @pytest.mark.parametrize("where", ["memory", "journal"])
@@ -212,25 +196,24 @@ async def test_cursor_from_its_first_save_to_its_end(where: str, data_dir: Any) 
         saved = await load(served, connection)
         assert saved is not None
         assert saved.saved_at > 1e9
-        assert msgspec.structs.replace(saved, saved_at=0.0) == cursor(served, results[1])
+        assert msgspec.structs.replace(saved, saved_at=0.0, moved_at=0.0, moving=False) == cursor(served, results[1])
         kept = await served.log.cursors.load(KEY, pchannel=only(served).channel)
-        assert kept is not None
-        assert saved == msgspec.structs.replace(kept, moved_at=0.0)
+        assert saved == kept
 
         assert not await save(served, connection, cursor(served, results[0]), forward_only=True)
         assert await save(served, connection, cursor(served, results[2]), forward_only=True)
-        listed = await ask(connection, LIST_CURSORS, request_for(served))
-        assert list(map(info_from_proto, listed.cursors)) == await served.log.cursors.infos()
-        assert listed.cursors[0].event.id == bytes(results[2].message_id)
+        channel = only(served).channel
+        listed = await connection.submit(ListCursors(), channel)
+        assert list(listed) == await served.log.cursors.infos()
+        assert listed[0].position is not None
+        assert listed[0].position.message_id == results[2].message_id
 
-        request = proto.DeleteCursorsRequest(pchannel=info(served), name=KEY.name, vchannels={"names": ["b"]})
-        await ask(connection, DELETE_CURSORS, request)
+        await connection.submit(DeleteCursors(KEY.name, ("b",)), channel)
         assert await load(served, connection) is not None
-        request.vchannels.names[:] = ["a"]
-        await ask(connection, DELETE_CURSORS, request)
+        await connection.submit(DeleteCursors(KEY.name, ("a",)), channel)
         assert await load(served, connection) is None
         await save(served, connection, cursor(served, results[2]))
-        await ask(connection, DELETE_CURSORS, proto.DeleteCursorsRequest(pchannel=info(served), name=KEY.name))
+        await connection.submit(DeleteCursors(KEY.name), channel)
         assert await load(served, connection) is None
 
 
@@ -242,13 +225,12 @@ async def test_cursor_belongs_to_the_list_of_its_pchannel() -> None:
         incarnation = served.log.node.routes.incarnation("a")
         position = (at.message_id.position, at.message_id.index)
         made = Cursor(KEY, (incarnation,), one.channel, one.log.incarnation, position, None, 0, 0.0)
-        here = PChannelInfo(name=one.channel)
-        await ask(connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=here, cursor=cursor_to_proto(made)))
-        assert len((await ask(connection, LIST_CURSORS, proto.PChannelRequest(pchannel=here))).cursors) == 1
-        elsewhere = PChannelInfo(name=other.channel)
-        assert not (await ask(connection, LIST_CURSORS, proto.PChannelRequest(pchannel=elsewhere))).cursors
-        with pytest.raises(InvalidArgumentError, match="save a position that was read from this log"):
-            await ask(connection, SAVE_CURSOR, proto.SaveCursorRequest(pchannel=elsewhere, cursor=cursor_to_proto(made)))
+        await connection.submit(SaveCursor(made), one.channel)
+        (listed,) = await connection.submit(ListCursors(), one.channel)
+        assert listed.name == made.key.name
+        assert await connection.submit(ListCursors(), other.channel) == ()
+        with pytest.raises(InvalidArgumentError, match=f"is of pchannel {one.channel}, and the request is for {other.channel}"):
+            await connection.submit(SaveCursor(made), other.channel)
 
 
 async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connection: Connection) -> None:
@@ -263,13 +245,13 @@ async def test_truncated_or_stale_cursor_is_told_as_such(served: Serving, connec
     ("changes", "words"),
     [
         ({"incarnation": 5}, "save a position that was read from this log"),
-        ({"pchannel": "p-2"}, "save a position that was read from this log"),
+        ({"pchannel": "p-2"}, "is of pchannel p-2, and the request is for"),
         ({"form": 2}, "save a position that was read from this log"),
         ({"start": (1 << 40, 0)}, "above its durable end"),
         ({"event": (1 << 100, 0)}, "above its durable end"),
         ({"incarnations": (77,)}, "an incarnation of a vchannel that does not exist yet"),
         ({"incarnations": (1, 2)}, "has 2 incarnations: one for each of its 1"),
-        ({"key": CursorKey("", ("a",))}, "needs a name"),
+        ({"key": CursorKey("", ("a",))}, "cursor is empty"),
         ({"key": CursorKey("_own", ("a",))}, "begins with '_'"),
         ({"key": CursorKey("x" * 256, ("a",))}, "256 bytes long: at most 255"),
         ({"key": CursorKey("reader", ("\0",))}, "control characters"),
@@ -282,11 +264,11 @@ async def test_bad_cursor_is_refused(served: Serving, connection: Connection, ch
     assert await served.log.cursors.infos() == []
 
 
-async def test_cursor_without_vchannels_or_name_is_refused(served: Serving, connection: Connection) -> None:
-    with pytest.raises(InvalidArgumentError, match="needs a name and at least one vchannel"):
-        await ask(connection, LOAD_CURSOR, proto.LoadCursorRequest(pchannel=info(served)))
+def test_cursor_without_vchannels_or_name_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="cursor is empty"):
-        await ask(connection, DELETE_CURSORS, proto.DeleteCursorsRequest(pchannel=info(served)))
-    request = proto.DeleteCursorsRequest(pchannel=info(served), name="x", vchannels={})
-    with pytest.raises(InvalidArgumentError, match="has no vchannels"):
-        await ask(connection, DELETE_CURSORS, request)
+        DeleteCursors("")
+    for make in (lambda: LoadCursor(CursorKey("x", ()), "p0"), lambda: DeleteCursors("x", ())):
+        with pytest.raises(InvalidArgumentError, match="has no vchannels"):
+            make()
+    with pytest.raises(InvalidArgumentError, match="name them sorted, each once"):
+        LoadCursor(CursorKey("x", ("b", "a")), "p0")

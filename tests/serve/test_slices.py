@@ -24,11 +24,11 @@ from wal.node.appends import LocalAppends
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.requests.vchannels import CreateVChannel, ListVChannels, LocateVChannels
 from wal.rpc import appends as wire
-from wal.rpc.api import append_pb2, pchannel_calls_pb2
+from wal.rpc.api import append_pb2
 from wal.rpc.api import requests_pb2 as submit_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import DELETE_CURSORS, SUBMIT
+from wal.rpc.methods import SUBMIT
 from wal.rpc.serving import ENTRIES_MAX
 from wal.write.vchannel import VChannel
 
@@ -170,9 +170,7 @@ async def test_too_many_entries_are_counted_before_they_are_read(
 ) -> None:
     stream = await opened(connection)
     millions = [""] * 1_000_000
-    info = pchannel_calls_pb2.DeleteCursorsRequest(name="x")
-    info.pchannel.name = "wal-0"
-    info.vchannels.names.extend(millions)
+    deletion = submit_pb2.DeleteCursors(name="x", vchannels={"names": millions})
     requests: list[tuple[Any, Proto]] = [
         (SUBMIT, submit_pb2.SubmitRequest(locate_vchannels=submit_pb2.LocateVChannels(names=millions))),
         (SUBMIT, submit_pb2.SubmitRequest(destroy_channels=submit_pb2.DestroyChannels(names=millions))),
@@ -181,7 +179,7 @@ async def test_too_many_entries_are_counted_before_they_are_read(
             SUBMIT,
             submit_pb2.SubmitRequest(append_broadcast=submit_pb2.AppendBroadcast(message=submit_pb2.BroadcastMessage(vchannels=millions))),
         ),
-        (DELETE_CURSORS, info),
+        (SUBMIT, submit_pb2.SubmitRequest(delete_cursors=deletion)),
     ]
     for method, request in requests:
         with pytest.raises(InvalidArgumentError, match=f"more than {ENTRIES_MAX} fields"):

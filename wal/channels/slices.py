@@ -10,11 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final, TypeVar
 
-from wal.channels.vchannels import check_vchannel
+from wal.channels.vchannels import NAMES_MAX, check_vchannel
 from wal.errors import InvalidArgumentError
 
-NAMES_MAX: Final = 65_536
-"""The most vchannels that one request names: as many as a log has by default."""
 SLICE: Final = 256
 """The most items for which a request keeps the loop."""
 

@@ -73,6 +73,8 @@ def _check_text(field: str, text: object, bytes_max: int) -> None:
         raise InvalidArgumentError(f"the owner's {field} is {length} bytes long, and may have at most {bytes_max}: shorten it")
 
 
+NAMES_MAX: Final = 65_536
+"""The most vchannels that one request names: as many as a log has by default."""
 VCHANNEL_NAME_BYTES_MAX: Final = 255
 """The most UTF-8 bytes of a vchannel's name."""
 NOTED_MAX: Final = 1024

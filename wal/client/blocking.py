@@ -27,20 +27,13 @@ from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.store import SavedCursors
 from wal.read.read_only_core import ReadOnlySource
+from wal.requests.cursors import ListCursors, LoadCursor, SaveCursor
+from wal.requests.request import Request
 from wal.requests.vchannels import ListVChannels
 from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.converters import (
-    cursor_from_proto,
-    cursor_to_proto,
-    event_from_proto,
-    event_to_proto,
-    info_from_proto,
-    key_to_proto,
-    position_from_proto,
-    position_to_proto,
-)
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, LIST_CURSORS, LOAD_CURSOR, SAVE_CURSOR, WEIGH_FRAMES
+from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
+from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.runtime.loop_thread import LoopThread
 from wal.settings import Settings
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot
@@ -95,10 +88,9 @@ class BlockingRemote:
         """Returns the result of a call; see `start`."""
         return self.result(self.start(call, what, owner=owner))
 
-    def ask(self, method: Method[Any, _T], request: object, what: str, *, pchannel: str) -> _T:
-        """Returns the answer of the server that has this pchannel to a call that may be sent twice."""
-        connection = self.log.pchannels[pchannel].log.connection
-        return self.call(lambda: connection().read(method, request, what), what)
+    def submit(self, request: Request[_T], *, owner: object = None) -> _T:
+        """Returns the answer to a request that may be sent twice."""
+        return self.call(lambda: self.log.submit(request), request.doing, owner=owner)
 
     def end_calls(self, owner: object) -> None:
         """Ends the calls of this owner that are under way."""
@@ -365,25 +357,16 @@ class BlockingCursors(SavedCursors):
         infos = map(log.vchannels.records.get, key.vchannels)
         known = next((info.pchannel for info in infos if info is not None), None)
         pchannel = known or place(key.vchannels[0], list(log.pchannels))
-        request = proto.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
-        answer = self._remote.ask(LOAD_CURSOR, request, f"loading {key}", pchannel=pchannel)
-        return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
+        return self._remote.submit(LoadCursor(key, pchannel))
 
     def saved_keys(self) -> list[CursorKey]:
-        keys: set[CursorKey] = set()
-        for pchannel in self._remote.log.pchannels:
-            request = proto.PChannelRequest(pchannel=_named(pchannel))
-            answer = self._remote.ask(LIST_CURSORS, request, "listing the cursors", pchannel=pchannel)
-            infos = map(info_from_proto, answer.cursors)
-            keys.update(CursorKey(info.name, info.vchannels) for info in infos)
-        return sorted(keys)
+        return [CursorKey(info.name, info.vchannels) for info in self._remote.submit(ListCursors())]
 
     def save(self, cursor: Cursor, *, forward_only: bool = False) -> bool:
         """Stores a cursor; see `SavedCursors.save`."""
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
         cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
-        request = proto.SaveCursorRequest(pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(cursor), forward_only=forward_only)
-        return self._remote.ask(SAVE_CURSOR, request, f"saving {cursor.key}", pchannel=cursor.pchannel).saved
+        return self._remote.submit(SaveCursor(cursor, forward_only))
 
 
 def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:

@@ -12,19 +12,17 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from wal.client.appends import RemoteAppends
 from wal.client.calls import Supervision
-from wal.client.nodes import Nodes
-from wal.engine import CursorClaim
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, WALError
 from wal.message import Message
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
+from wal.requests.cursors import ClaimCursor, CursorClaim, KeepCursor
+from wal.requests.request import Request
 from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.api import pchannel_pb2
-from wal.rpc.converters import cursor_from_proto, key_to_proto
-from wal.rpc.methods import CLAIM_CURSOR, KEEP_CURSOR
+from wal.rpc.converter import struct_to_proto
 from wal.runtime.tasks import end_tasks
 
 LEASE_MS: Final = 10_000
@@ -44,14 +42,14 @@ class RemoteCursorHome:
         self,
         key: CursorKey,
         pchannel: str,
-        nodes: Nodes,
+        submit: Callable[[Request[Any]], Awaitable[Any]],
         appends: RemoteAppends,
         supervision: Supervision,
         save_of: Callable[[Cursor], proto.CursorSave],
     ) -> None:
         self.pchannel: str = pchannel
         self._key = key
-        self._nodes = nodes
+        self._submit = submit
         self._appends = appends
         self._supervision = supervision
         self._save_of = save_of
@@ -69,11 +67,11 @@ class RemoteCursorHome:
                     f"{self._key} is held by the caller itself (number {self._fence}): release it first", keys=(self._key.name,)
                 )
             await self.release(self._fence)
-        request = proto.ClaimCursorRequest(pchannel=self._info(), key=key_to_proto(self._key), holder=self._holder, lease_ms=LEASE_MS)
+        request = ClaimCursor(self._key, self.pchannel, self._holder, LEASE_MS)
         while True:
-            claiming = asyncio.ensure_future(self._nodes.repeat(self.pchannel, CLAIM_CURSOR, request, f"claiming {self._key}"))
+            claiming = asyncio.ensure_future(self._submit(request))
             try:
-                answer = await asyncio.shield(claiming)
+                claim: CursorClaim = await asyncio.shield(claiming)
                 break
             except asyncio.CancelledError:
                 await self._give_back(claiming)
@@ -82,10 +80,9 @@ class RemoteCursorHome:
                 if exclusive == "error":
                     raise
             await asyncio.sleep(POLL_S)
-        self._fence, self._commits = answer.fence, 0
-        self._keeping = self._supervision.start(partial(self._keep, answer.fence), f"keep {self._key}")
-        position = cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
-        return CursorClaim(answer.fence, position, answer.state)
+        self._fence, self._commits = claim.fence, 0
+        self._keeping = self._supervision.start(partial(self._keep, claim.fence), f"keep {self._key}")
+        return claim
 
     def commit(self, bodies: Sequence[Message], *, position: Cursor | None, state: bytes, fence: int) -> Awaitable[object]:
         """Writes messages, position and state together; see `CursorHome.commit`."""
@@ -97,7 +94,7 @@ class RemoteCursorHome:
                 SessionLostError(f"the consumer with number {fence} has released or lost {self._key}: nothing of the commit was written")
             )
             return lost
-        save = proto.CursorSave(key=key_to_proto(self._key)) if position is None else self._save_of(position)
+        save = proto.CursorSave(key=struct_to_proto(self._key, proto.CursorKey)) if position is None else self._save_of(position)
         save.fence, save.number, save.state = fence, self._commits + 1, state
         sent = self._appends.commit_with(bodies, save, self.pchannel)
         self._commits += 1
@@ -125,7 +122,7 @@ class RemoteCursorHome:
             await end_tasks(keeping)
         await self._ask(fence, release=True)
 
-    async def _give_back(self, claiming: asyncio.Future[proto.CursorClaim]) -> None:
+    async def _give_back(self, claiming: asyncio.Future[CursorClaim]) -> None:
         """Releases what a claim that was cancelled still gets. If the server does not answer in time, that lease runs out."""
         with contextlib.suppress(WALError, TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
@@ -143,10 +140,4 @@ class RemoteCursorHome:
                 continue  # the lease may outlast it, and if not, the commits are refused
 
     async def _ask(self, fence: int, *, release: bool = False) -> None:
-        request = proto.KeepCursorRequest(
-            pchannel=self._info(), key=key_to_proto(self._key), fence=fence, holder=self._holder, release=release
-        )
-        await self._nodes.repeat(self.pchannel, KEEP_CURSOR, request, f"{'releasing' if release else 'keeping'} {self._key}")
-
-    def _info(self) -> pchannel_pb2.PChannelInfo:
-        return pchannel_pb2.PChannelInfo(name=self.pchannel)
+        await self._submit(KeepCursor(self._key, self.pchannel, fence, self._holder, release))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 import msgspec
@@ -34,12 +34,13 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection, unmatched
 from wal.read.pchannel import ReadablePChannel
+from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, NameCursorHome, SaveCursor
 from wal.requests.log import DescribeLog, LogDescription, LogSettings
 from wal.requests.request import Answer, Request
-from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
-from wal.rpc.converters import cursor_from_proto, cursor_to_proto, event_to_proto, info_from_proto, key_to_proto
-from wal.rpc.methods import DELETE_CURSORS, LIST_CURSORS, LOAD_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR
+from wal.rpc.converter import struct_to_proto
+from wal.rpc.converters import event_to_proto
 from wal.runtime.async_only import import_late
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
@@ -184,7 +185,7 @@ class RemoteLog:
         await self._nodes.start(timeout_s)
         await self.system.start()
         self._know_pchannels(description)
-        self.cursors = RemoteCursors(self.pchannels, self._nodes, moves_with_transactions=True)
+        self.cursors = RemoteCursors(self.pchannels, self.submit)
         self._directory = RemoteDirectory(self._connection, self.pchannels, self.place, self.supervision, use=self.use)
         await self._directory.start(timeout_s)
         self.appends = RemoteAppends(
@@ -324,15 +325,12 @@ class RemoteLog:
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
         """Returns the home of a cursor; the server names one if it has none."""
         save_of = self.cursors.save_of
-        if not self.cursors.moves_with_transactions:
-            raise _too_old(key)
         await import_late("wal.client.cursor_home")
         from wal.client.cursor_home import RemoteCursorHome  # consumers alone need it
 
         asked = pchannel or await self._directory.pchannel_of(key.vchannels[0])
-        request = pchannel_calls_pb2.CursorHomeRequest(pchannel=_named(asked), key=key_to_proto(key))
-        answer = await self._nodes.repeat(asked, NAME_CURSOR_HOME, request, f"looking for the home of {key}")
-        return RemoteCursorHome(key, answer.pchannel, self._nodes, self.appends, self.supervision, save_of)
+        home = await self.submit(NameCursorHome(key, asked))
+        return RemoteCursorHome(key, home, self.submit, self.appends, self.supervision, save_of)
 
 
 def _of(failure: WALError, pchannel: str) -> WALError:
@@ -344,28 +342,22 @@ def _closed() -> ClosedError:
     return closed_log()
 
 
-def _too_old(key: CursorKey) -> InvalidArgumentError:
-    return InvalidArgumentError(f"the server is of a version that does not save cursors with transactions ({key}): upgrade the server")
-
-
 class RemoteCursors:
     """The cursors of a log on the network. The server that has a pchannel keeps its cursors; nothing is kept here.
 
-    See `wal.read.cursors.service.Cursors`. `nodes` are the servers of the pchannels.
+    See `wal.read.cursors.service.Cursors`. `submit` sends a request to the servers.
     """
 
-    def __init__(self, pchannels: Mapping[str, ReadablePChannel], nodes: Nodes, *, moves_with_transactions: bool) -> None:
-        """`moves_with_transactions`: the server saves cursors with transactions. One of an earlier version would ignore that."""
+    def __init__(self, pchannels: Mapping[str, ReadablePChannel], submit: Callable[[Request[Any]], Awaitable[Any]]) -> None:
         self._pchannels = pchannels
-        self._nodes = nodes
-        self.moves_with_transactions: bool = moves_with_transactions
+        self._submit = submit
 
     def save_of(self, cursor: Cursor, after: LogPosition | None = None) -> pchannel_calls_pb2.CursorSave:
-        """Returns the save of a cursor by a transaction. Raises InvalidArgumentError if the server does not know such saves."""
-        if not self.moves_with_transactions:
-            raise _too_old(cursor.key)
+        """Returns the save of a cursor by a transaction."""
         return pchannel_calls_pb2.CursorSave(
-            key=key_to_proto(cursor.key), cursor=cursor_to_proto(self._below_end(cursor)), after=event_to_proto(after)
+            key=struct_to_proto(cursor.key, pchannel_calls_pb2.CursorKey),
+            cursor=struct_to_proto(self._below_end(cursor), pchannel_calls_pb2.Cursor),
+            after=event_to_proto(after),
         )
 
     def _below_end(self, cursor: Cursor) -> Cursor:
@@ -376,37 +368,17 @@ class RemoteCursors:
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved."""
-        request = pchannel_calls_pb2.LoadCursorRequest(pchannel=_named(pchannel), key=key_to_proto(key))
-        answer = await self._nodes.read(pchannel, LOAD_CURSOR, request, f"loading {key}")
-        return cursor_from_proto(answer.cursor) if answer.HasField("cursor") else None
+        cursor: Cursor | None = await self._submit(LoadCursor(key, pchannel))
+        return cursor
 
     async def save(self, cursor: Cursor) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
-        request = pchannel_calls_pb2.SaveCursorRequest(pchannel=_named(cursor.pchannel), cursor=cursor_to_proto(self._below_end(cursor)))
-        await self._nodes.repeat(cursor.pchannel, SAVE_CURSOR, request, f"saving {cursor.key}")
+        await self._submit(SaveCursor(self._below_end(cursor)))
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""
-
-        async def listed(pchannel: str) -> list[CursorInfo]:
-            request = pchannel_calls_pb2.PChannelRequest(pchannel=_named(pchannel))
-            answer = await self._nodes.read(pchannel, LIST_CURSORS, request, "listing the cursors")
-            return [info_from_proto(state) for state in answer.cursors]
-
-        pages = await asyncio.gather(*map(listed, self._pchannels))
-        infos = {(info.name, info.vchannels): info for page in pages for info in page}
-        return [infos[key] for key in sorted(infos)]
+        return list(await self._submit(ListCursors()))
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""
-        names = None if vchannels is None else frames_pb2.VChannelNames(names=vchannels)
-
-        async def delete(pchannel: str) -> None:
-            request = pchannel_calls_pb2.DeleteCursorsRequest(pchannel=_named(pchannel), name=name, vchannels=names)
-            await self._nodes.repeat(pchannel, DELETE_CURSORS, request, f"deleting cursor {name!r}")
-
-        await asyncio.gather(*map(delete, self._pchannels))
-
-
-def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
-    return pchannel_pb2.PChannelInfo(name=pchannel)
+        await self._submit(DeleteCursors(name, vchannels))

@@ -46,7 +46,8 @@ from wal.runtime.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:
-    from wal.engine import CursorClaim, CursorHome, WritableEngine
+    from wal.engine import CursorHome, WritableEngine
+    from wal.requests.cursors import CursorClaim
 
 PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """The maximum size of a consumer's unfinished bodies in memory, beside those of one event."""

@@ -17,8 +17,8 @@ from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, Br
 from wal.channels.channels import ChannelDescription, check_channel_names
 from wal.channels.metadata import IDS_KEY
 from wal.channels.pchannels import PChannelMeta
-from wal.channels.slices import NAMES_MAX, SLICE, checked_names, sliced
-from wal.channels.vchannels import VChannelInfo, common_place, place
+from wal.channels.slices import SLICE, checked_names, sliced
+from wal.channels.vchannels import NAMES_MAX, VChannelInfo, common_place, place
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message.properties import PROPERTIES_MAX

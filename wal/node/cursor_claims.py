@@ -21,13 +21,13 @@ from typing import Literal
 import msgspec
 
 from actors import Clock, Timer
-from wal.engine import CursorClaim
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, closed_log
 from wal.message import AppendResult, ForgottenResult, Message
 from wal.node.appends import LocalAppends
 from wal.node.cursors import NodeCursors
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
 from wal.read.cursors.records import CursorRecord
+from wal.requests.cursors import CursorClaim
 from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import MessageID
+from wal.node import cursor_requests
 from wal.node.node import StreamingNode
 from wal.read.figures import PChannelStatistics
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, PChannelRetention, Retention, Statistics, Truncate
@@ -108,5 +109,6 @@ _HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any],
     Statistics: _statistics,
     ListProducers: _producers,
     ForgetProducer: _forget_producer,
+    **cursor_requests.HANDLERS,
 }
 """By the type of a request. The last argument is its pchannel; for a request to each pchannel, all pchannels that are asked."""

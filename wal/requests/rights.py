@@ -1,6 +1,6 @@
-"""Rights: what the token of a call allows, and the check that code makes which serves the call.
+"""Rights: what the token of a call allows, and what code knows of the caller while it serves the call: its rights and its client.
 
-Code that no server has called, such as a log that is used in its own process, has all rights.
+Code that no server has called, such as a log that is used in its own process, has all rights and no client.
 """
 
 from __future__ import annotations
@@ -28,6 +28,24 @@ class Right(enum.Enum):
 ALL_RIGHTS: Final = frozenset(Right)
 
 _demand: ContextVar[Callable[[Right, str], None] | None] = ContextVar("check of the caller's rights", default=None)
+
+
+_client: ContextVar[str] = ContextVar("client of the call", default="")
+
+
+@contextlib.contextmanager
+def calling_from(client: str) -> Iterator[None]:
+    """A block that serves a call of this client: the text by which the server knows its connection."""
+    before = _client.set(client)
+    try:
+        yield
+    finally:
+        _client.reset(before)
+
+
+def calling_client() -> str:
+    """Returns the client whose call is being served; empty if the call names none, or comes from this process."""
+    return _client.get()
 
 
 @contextlib.contextmanager

@@ -32,27 +32,20 @@ from wal.rpc.methods import (
     ASSIGN,
     ASSIGNMENT_DISCOVER,
     CANCEL_SCHEDULED,
-    CLAIM_CURSOR,
     COLLECT_STATUS,
     CONSUME,
     COORDINATOR_STATES,
     COUNT_BYTES,
-    DELETE_CURSORS,
     FIND_EVENT_BELOW,
     FIND_TICK,
     FOLLOW_TAIL,
     GET_MOMENT,
-    KEEP_CURSOR,
-    LIST_CURSORS,
     LIST_SCHEDULED,
-    LOAD_CURSOR,
     MILVUS_PRODUCE,
-    NAME_CURSOR_HOME,
     NODE_STATES,
     PRODUCE,
     READ_FRAMES,
     REMOVE,
-    SAVE_CURSOR,
     SCHEDULE,
     SUBMIT,
     WATCH_VCHANNELS,
@@ -62,22 +55,17 @@ from wal.rpc.serving import Behavior, wrapped
 from wal.runtime.secret import Secret
 
 _WRITES: Final = (
-    PRODUCE, MILVUS_PRODUCE, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR, SCHEDULE, CANCEL_SCHEDULED,
+    PRODUCE, MILVUS_PRODUCE, SCHEDULE, CANCEL_SCHEDULED,
 )  # fmt: skip
-_ADMINISTERS: Final = (
-    DELETE_CURSORS,)  # fmt: skip
 _SERVES: Final = (
     ASSIGN, REMOVE, COLLECT_STATUS,
 )  # fmt: skip
 _READS: Final = (
-    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS, LIST_SCHEDULED, LOAD_CURSOR, SAVE_CURSOR,
-    LIST_CURSORS, GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK, FIND_EVENT_BELOW, COUNT_BYTES,
+    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS, LIST_SCHEDULED,
+    GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK, FIND_EVENT_BELOW, COUNT_BYTES,
 )  # fmt: skip
-"""SAVE_CURSOR asks for more to move a cursor of consumers or transactions."""
 RIGHTS: Final = {
-    method.path: right
-    for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.ADMIN, _ADMINISTERS), (Right.SERVER, _SERVES))
-    for method in methods
+    method.path: right for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.SERVER, _SERVES)) for method in methods
 }
 """The right that each method needs, by its path. What SUBMIT needs, its request says."""
 _RIGHT: Final = "(?:" + "|".join(right.value for right in Right) + ")"

@@ -9,6 +9,7 @@ differ; so does the test that makes the plans of all requests.
     a struct                            a message               Mapping             map
     a WALError                          StreamingError
     an enum with numbers                int32                   tuple[X, …] | None           a message with one repeated field
+    X | None in a tuple                 a message with one field               tuple[X, Y]      a message
 
 A request that this side does not know, a field in it, and a value of an enum are refused with an InvalidArgumentError and not ignored: a
 condition that is ignored is a wrong write. In an answer unknown fields are ignored: a newer server counts more, for example.
@@ -30,7 +31,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import MessageID
-from wal.requests import broadcasts, cluster, log, nodes, pchannels, vchannels
+from wal.requests import broadcasts, cluster, cursors, log, nodes, pchannels, vchannels
 from wal.requests.request import Request
 from wal.rpc.api import requests_pb2 as proto
 from wal.rpc.api.nodes_pb2 import ManagerCall
@@ -40,7 +41,7 @@ from wal.rpc.converters import event_from_proto, event_to_proto, id_from_bytes, 
 
 REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     kind
-    for module in (pchannels, log, vchannels, broadcasts, cluster, nodes)
+    for module in (pchannels, cursors, log, vchannels, broadcasts, cluster, nodes)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Request) and kind.__module__ == module.__name__
 )
@@ -91,10 +92,10 @@ def struct_to_proto(value: Any, message: type[_P]) -> _P:
     return encoded
 
 
-def struct_from_proto(kind: type[_S], message: Proto) -> _S:
-    """Returns a struct that came on a stream. What this side does not know of it is ignored."""
+def struct_from_proto(kind: type[_S], message: Proto, *, strict: bool = False) -> _S:
+    """Returns a struct that came on a stream. What this side does not know of it is ignored, or refused if it is `strict`."""
     struct, sent = cast("Any", kind), cast("Any", type(message))
-    value: _S = _plan(struct, sent).from_proto(message, strict=False)
+    value: _S = _plan(struct, sent).from_proto(message, strict=strict)
     return value
 
 
@@ -215,8 +216,22 @@ def _codec(field: Any, kind: Any) -> _Codec:
 
 def _single(field: Any, kind: Any) -> _Codec:
     message = field.message_type
+    if _without_none(kind)[1]:  # an item of a list: a message with one field, absent for None
+        ((name, codec, _),) = (_field(one, kind) for one in message.fields)
+        wrapper: Any = GetMessageClass(message)
+        return _Codec(
+            lambda value: wrapper() if value is None else wrapper(**{name: codec.to_proto(value)}),
+            lambda value, _name, strict: codec.from_proto(getattr(value, name), name, strict) if value.HasField(name) else None,
+        )
     if message is not None and message.full_name in _KNOWN:
         return _KNOWN[message.full_name]
+    if message is not None and get_origin(kind) is tuple:  # of different types, in the order of the numbers of the fields
+        parts = [(one.name, _codec(one, kind)) for one, kind in zip(message.fields, get_args(kind), strict=True)]
+        whole: Any = GetMessageClass(message)
+        return _Codec(
+            lambda value: whole(**{name: codec.to_proto(part) for (name, codec), part in zip(parts, value, strict=True)}),
+            lambda value, _name, strict: tuple([codec.from_proto(getattr(value, name), name, strict) for name, codec in parts]),
+        )
     if message is not None:
         made: Any = GetMessageClass(message)
         plan = _plan(kind, made)

@@ -1,6 +1,6 @@
 """Converters: the types of this library as messages of the protocol, and back. Pure.
 
-Positions, ids, the identity of a log, vchannels and their owners; cursors; the results of appends; and what a log reports of itself:
+Positions, ids, the identity of a log, vchannels and their owners; the results of appends; and what a log reports of itself:
 settings, counts of broadcasts, the tail. A message from the network that is not as the protocol says is an
 InvalidArgumentError.
 
@@ -16,10 +16,7 @@ from google.protobuf.any_pb2 import Any as AnyProto
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Lineage, LogPosition, MessageID, Origin, Restore, TxnContext
 from wal.message.wire_fields import txn_from_proto, txn_to_proto
-from wal.message.wire_pb2 import MessageID as MessageIDProto
-from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
-from wal.read.options import ReadPosition
-from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2, result_pb2
+from wal.rpc.api import pchannel_pb2, result_pb2
 from wal.storage.base import LogSnapshot
 from wal.write.operations import Together
 
@@ -95,80 +92,6 @@ def id_to_bytes(message_id: MessageID | None) -> bytes:
 def id_or_none(what: str, data: bytes) -> MessageID | None:
     """Returns the message id of these bytes, None for none; raises as `id_from_bytes` does."""
     return id_from_bytes(what, data) if data else None
-
-
-def key_to_proto(key: CursorKey) -> pchannel_calls_pb2.CursorKey:
-    """Returns the message of the key of a cursor."""
-    return pchannel_calls_pb2.CursorKey(name=key.name, vchannels=key.vchannels)
-
-
-def key_from_proto(key: pchannel_calls_pb2.CursorKey) -> CursorKey:
-    """Returns the key of a cursor. Raises InvalidArgumentError without a name or vchannels."""
-    if not key.name or not key.vchannels:
-        raise InvalidArgumentError("a cursor needs a name and at least one vchannel: set both")
-    return CursorKey.of(key.name, key.vchannels)
-
-
-def cursor_to_proto(cursor: Cursor) -> pchannel_calls_pb2.Cursor:
-    """Returns the message of a cursor."""
-    return pchannel_calls_pb2.Cursor(
-        key=key_to_proto(cursor.key),
-        incarnations=[pchannel_calls_pb2.CursorIncarnation(incarnation=incarnation) for incarnation in cursor.incarnations],
-        log=identity_to_proto(Origin(cursor.pchannel, cursor.incarnation, 0, cursor.form)),
-        start=event_to_proto(cursor.start),
-        event=event_to_proto(cursor.event),
-        time_tick=cursor.time_tick,
-        saved_at=cursor.saved_at,
-        stale=cursor.stale,
-    )
-
-
-def cursor_from_proto(cursor: pchannel_calls_pb2.Cursor) -> Cursor:
-    """Returns the cursor of a message. Raises InvalidArgumentError if it has not one incarnation for each of its vchannels."""
-    key, log = key_from_proto(cursor.key), identity_from_proto(cursor.log)
-    if len(cursor.incarnations) != len(key.vchannels):
-        raise InvalidArgumentError(
-            f"{key} has {len(cursor.incarnations)} incarnations: one for each of its {len(key.vchannels)} vchannels is needed"
-        )
-    return Cursor(
-        key,
-        tuple([one.incarnation if one.HasField("incarnation") else None for one in cursor.incarnations]),
-        log.pchannel,
-        log.incarnation,
-        event_from_proto(cursor.start),
-        event_from_proto(cursor.event) if cursor.HasField("event") else None,
-        cursor.time_tick,
-        cursor.saved_at,
-        log.form,
-        cursor.stale,
-    )
-
-
-def info_to_proto(info: CursorInfo) -> pchannel_calls_pb2.CursorState:
-    """Returns the message of a cursor as `log.cursors()` shows it."""
-    at = info.position
-    return pchannel_calls_pb2.CursorState(
-        key=pchannel_calls_pb2.CursorKey(name=info.name, vchannels=info.vchannels),
-        event=None if at is None else MessageIDProto(id=bytes(at.message_id)),
-        time_tick=0 if at is None else at.time_tick,
-        lag_bytes=info.lag_bytes,
-        stale=info.stale,
-        held_bytes=info.held_bytes,
-        saved_at=info.saved_at or 0.0,
-        lag_messages=info.lag_messages,
-        lag_s=info.lag_s,
-        moved_at=info.moved_at,
-    )
-
-
-def info_from_proto(state: pchannel_calls_pb2.CursorState) -> CursorInfo:
-    """Returns the cursor as `log.cursors()` shows it."""
-    position = ReadPosition(id_from_bytes("event", state.event.id), state.time_tick) if state.HasField("event") else None
-    vchannels, saved_at = tuple(state.key.vchannels), state.saved_at or None
-    lag_messages = state.lag_messages if state.HasField("lag_messages") else None
-    lag_s, moved_at = (getattr(state, name) if state.HasField(name) else None for name in ("lag_s", "moved_at"))
-    counted = (state.lag_bytes, state.stale, state.held_bytes, saved_at, lag_messages, lag_s, moved_at)
-    return CursorInfo(state.key.name, vchannels, position, *counted)
 
 
 Numbered = tuple[int, AppendResult | ForgottenResult]

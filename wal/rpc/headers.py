@@ -21,7 +21,7 @@ from google.protobuf.message import Message as Proto
 from wal.errors import InvalidArgumentError
 from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
-from wal.rpc.methods import CANCEL_SCHEDULED, CLAIM_CURSOR, DELETE_CURSORS, KEEP_CURSOR, NAME_CURSOR_HOME, SAVE_CURSOR, SCHEDULE
+from wal.rpc.methods import CANCEL_SCHEDULED, SCHEDULE
 from wal.runtime.secret import Secret
 
 Header = tuple[str, str]
@@ -40,7 +40,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 CHANGES: Final = frozenset(
     method.path
     for method in (
-        DELETE_CURSORS, SAVE_CURSOR, SCHEDULE, CANCEL_SCHEDULED, NAME_CURSOR_HOME, CLAIM_CURSOR, KEEP_CURSOR,
+        SCHEDULE, CANCEL_SCHEDULED,
     )
 )  # fmt: skip
 """The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. A request

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf.empty_pb2 import Empty
-
 from wal.network import Method
 from wal.rpc.api import append_pb2 as append
 from wal.rpc.api import cluster_pb2 as cluster
@@ -55,13 +53,6 @@ PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.Pr
 SCHEDULE: Final = Method(_PCHANNEL + "Schedule", calls.ScheduleRequest, calls.ScheduleResponse)
 LIST_SCHEDULED: Final = Method(_PCHANNEL + "ListScheduled", calls.ListScheduledRequest, calls.ScheduledMessages)
 CANCEL_SCHEDULED: Final = Method(_PCHANNEL + "CancelScheduled", calls.CancelScheduledRequest, calls.CancelScheduledResponse)
-LOAD_CURSOR: Final = Method(_PCHANNEL + "LoadCursor", calls.LoadCursorRequest, calls.LoadCursorResponse)
-SAVE_CURSOR: Final = Method(_PCHANNEL + "SaveCursor", calls.SaveCursorRequest, calls.SaveCursorResponse)
-LIST_CURSORS: Final = Method(_PCHANNEL + "ListCursors", calls.PChannelRequest, calls.Cursors)
-DELETE_CURSORS: Final = Method(_PCHANNEL + "DeleteCursors", calls.DeleteCursorsRequest, Empty)
-NAME_CURSOR_HOME: Final = Method(_PCHANNEL + "NameCursorHome", calls.CursorHomeRequest, calls.CursorHome)
-CLAIM_CURSOR: Final = Method(_PCHANNEL + "ClaimCursor", calls.ClaimCursorRequest, calls.CursorClaim)
-KEEP_CURSOR: Final = Method(_PCHANNEL + "KeepCursor", calls.KeepCursorRequest, Empty)
 GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls.Moment)
 FOLLOW_TAIL: Final = Method(_PCHANNEL + "FollowTail", frames.FollowTailRequest, frames.TailUpdate)
 READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)

@@ -1,6 +1,6 @@
 """PChannelService: the calls that belong to one pchannel. The node that has the pchannel serves them, in the term that a request names.
 
-The calls about cursors are in `cursor_calls.py`, those about frames in `frame_calls.py`; those that schedule messages are below.
+The calls about frames are in `frame_calls.py`; those that schedule messages are below.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.converters import id_to_bytes
 from wal.rpc.methods import CANCEL_SCHEDULED, LIST_SCHEDULED, SCHEDULE
 from wal.rpc.serving import Draining, Handler
-from wal.serve.cursor_calls import CursorCalls
 from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
 from wal.serve.request_stream import Places
@@ -32,13 +31,12 @@ class PChannelService:
     def __init__(self, node: StreamingNode, hosted: Hosted, draining: Draining) -> None:
         self._node = node
         self._hosted = hosted
-        self._cursors = CursorCalls(node, hosted)
         self._schedules = ScheduleCalls(node, hosted)
         self._frames = FrameCalls(hosted, draining)
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of all methods of the service."""
-        return {**self._cursors.handlers(), **self._schedules.handlers(), **self._frames.handlers()}
+        return {**self._schedules.handlers(), **self._frames.handlers()}
 
 
 SCHEDULED_A_PAGE: Final = 1000

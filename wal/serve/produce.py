@@ -27,7 +27,7 @@ from wal.rpc.converter import check_known
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Draining, Handler
-from wal.serve.cursor_calls import outcome_of
+from wal.serve.cursor_saves import outcome_of
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.serve.produce_requests import ServedWithdrawals, Sessions
 from wal.serve.produce_txns import ProduceTxns, bodies_in, expected_in, names_in

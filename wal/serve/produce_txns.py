@@ -24,7 +24,7 @@ from wal.requests.txns import BeginTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import Columns, count_of, key_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
-from wal.serve.cursor_calls import change_from_proto
+from wal.serve.cursor_saves import change_from_proto
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel

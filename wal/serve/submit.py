@@ -15,13 +15,15 @@ from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.node.submit import NodeRequests
 from wal.requests.request import Request, Where
-from wal.requests.rights import check_right
+from wal.requests.rights import calling_from, check_right
 from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.requests_pb2 import SubmitRequest
 from wal.rpc.converter import answer_to_proto, request_from_proto
+from wal.rpc.headers import client_in
 from wal.rpc.methods import SUBMIT
-from wal.rpc.serving import Handler
+from wal.rpc.serving import COUNTED_BYTES, Handler
+from wal.runtime.threads import in_thread
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 
@@ -53,9 +55,14 @@ class SubmitService:
         return {SUBMIT: self._submit}
 
     async def _submit(self, envelope: SubmitRequest, context: Any) -> bytes:
-        request = request_from_proto(envelope)
+        if envelope.ByteSize() > COUNTED_BYTES:  # many names, whose checks would keep the loop
+            request = await in_thread(request_from_proto, envelope)
+        else:
+            request = request_from_proto(envelope)
         check_right(request.right, type(request).__name__)
-        answer = await self._fence.execute(context.invocation_metadata() or (), request, lambda: self._answer(request, envelope))
+        metadata = context.invocation_metadata() or ()
+        with calling_from(client_in(metadata)):
+            answer = await self._fence.execute(metadata, request, lambda: self._answer(request, envelope))
         return await _encoded(type(request), request.packed(answer))
 
     async def _answer(self, request: Request[Any], envelope: SubmitRequest) -> Any:

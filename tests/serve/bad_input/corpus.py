@@ -17,8 +17,10 @@ from wal.message.wire_pb2 import BeginTxnHeader, TxnContext
 from wal.message.wire_pb2 import Message as Wire
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.network import Method
+from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.broadcasts import AbortBroadcast, AckBroadcast, AppendBroadcast, AwaitResourceKey, BroadcastCounts, ListBroadcasts
 from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
+from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCursor
 from wal.requests.log import DescribeLog
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.request import Request
@@ -185,11 +187,9 @@ def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -
     return append_pb2.ProducerRequest(request_id=number, seen_time_tick=world.tick, **{name: request})
 
 
-def _cursor(world: World) -> pchannel_calls_pb2.Cursor:
-    key = pchannel_calls_pb2.CursorKey(name="fuzz", vchannels=["fuzz-a"])
-    at = event_to_proto((world.newest.position, 0))
-    incarnation = pchannel_calls_pb2.CursorIncarnation(incarnation=1)
-    return pchannel_calls_pb2.Cursor(key=key, incarnations=[incarnation], log=world.log, start=at, event=at, time_tick=world.tick)
+def _cursor(world: World) -> Cursor:
+    at = (world.newest.position, 0)
+    return Cursor(CursorKey("fuzz", ("fuzz-a",)), (1,), world.info.name, world.log.incarnation, at, at, world.tick, 0.0, world.log.form)
 
 
 def _extent(world: World) -> dict[str, Any]:
@@ -211,6 +211,7 @@ def _submitted(world: World, tag: bytes, chance: Random) -> Any:
         DescribeChannels(), AllocateTimeTicks(3, world.tick), AllocateIds(3), AppendBroadcast(broadcast), AckBroadcast(number, "fuzz-a"),
         AwaitResourceKey(ResourceKey("fuzz", "x")), ListBroadcasts(), AbortBroadcast(number, "fuzz"), BroadcastCounts(),
         GetClusterStatus(), DrainNode(1), PauseBalancer(),
+        LoadCursor(_cursor(world).key, world.info.name), SaveCursor(_cursor(world)), ListCursors(), DeleteCursors("fuzz"),
     )  # fmt: skip
     return request_to_proto(chance.choice(requests), world.info)
 
@@ -224,10 +225,6 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     ),
     m.LIST_SCHEDULED: lambda w, t, c: _CALLS.ListScheduledRequest(pchannel=w.info, vchannel="fuzz-a"),
     m.CANCEL_SCHEDULED: lambda w, t, c: _CALLS.CancelScheduledRequest(pchannel=w.info, vchannel="fuzz-a", key=t.decode()),
-    m.LOAD_CURSOR: lambda w, t, c: _CALLS.LoadCursorRequest(pchannel=w.info, key=_cursor(w).key),
-    m.SAVE_CURSOR: lambda w, t, c: _CALLS.SaveCursorRequest(pchannel=w.info, cursor=_cursor(w), waited_s=0.01),
-    m.LIST_CURSORS: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
-    m.DELETE_CURSORS: lambda w, t, c: _CALLS.DeleteCursorsRequest(pchannel=w.info, name="fuzz"),
     m.SUBMIT: _submitted,
     m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),

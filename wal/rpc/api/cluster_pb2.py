@@ -22,7 +22,6 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 from wal.rpc.api import append_pb2 as wal_dot_rpc_dot_api_dot_append__pb2
 from wal.rpc.api import frames_pb2 as wal_dot_rpc_dot_api_dot_frames__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
@@ -30,7 +29,7 @@ from wal.rpc.api import pchannel_calls_pb2 as wal_dot_rpc_dot_api_dot_pchannel__
 from wal.rpc.api import requests_pb2 as wal_dot_rpc_dot_api_dot_requests__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x1awal/rpc/api/requests.proto\"\x17\n\x15WatchVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x98\x01\n\nLogService\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x32\x86\n\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x41\n\x08Schedule\x12\x18.wal.rpc.ScheduleRequest\x1a\x19.wal.rpc.ScheduleResponse\"\x00\x12L\n\rListScheduled\x12\x1d.wal.rpc.ListScheduledRequest\x1a\x1a.wal.rpc.ScheduledMessages\"\x00\x12V\n\x0f\x43\x61ncelScheduled\x12\x1f.wal.rpc.CancelScheduledRequest\x1a .wal.rpc.CancelScheduledResponse\"\x00\x12G\n\nLoadCursor\x12\x1a.wal.rpc.LoadCursorRequest\x1a\x1b.wal.rpc.LoadCursorResponse\"\x00\x12G\n\nSaveCursor\x12\x1a.wal.rpc.SaveCursorRequest\x1a\x1b.wal.rpc.SaveCursorResponse\"\x00\x12;\n\x0bListCursors\x12\x18.wal.rpc.PChannelRequest\x1a\x10.wal.rpc.Cursors\"\x00\x12H\n\rDeleteCursors\x12\x1d.wal.rpc.DeleteCursorsRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x43\n\x0eNameCursorHome\x12\x1a.wal.rpc.CursorHomeRequest\x1a\x13.wal.rpc.CursorHome\"\x00\x12\x42\n\x0b\x43laimCursor\x12\x1b.wal.rpc.ClaimCursorRequest\x1a\x14.wal.rpc.CursorClaim\"\x00\x12\x42\n\nKeepCursor\x12\x1a.wal.rpc.KeepCursorRequest\x1a\x16.google.protobuf.Empty\"\x00\x12\x38\n\tGetMoment\x12\x18.wal.rpc.PChannelRequest\x1a\x0f.wal.rpc.Moment\"\x00\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x12\x43\n\x0bWeighFrames\x12\x1b.wal.rpc.WeighFramesRequest\x1a\x15.wal.rpc.FrameWeights\"\x00\x12>\n\x08\x46indTick\x12\x18.wal.rpc.FindTickRequest\x1a\x16.wal.rpc.EventPosition\"\x00\x12S\n\x0e\x46indEventBelow\x12\x1e.wal.rpc.FindEventBelowRequest\x1a\x1f.wal.rpc.FindEventBelowResponse\"\x00\x12\x43\n\nCountBytes\x12\x16.wal.rpc.ExtentRequest\x1a\x1b.wal.rpc.CountBytesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x1awal/rpc/api/requests.proto\"\x17\n\x15WatchVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x98\x01\n\nLogService\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x32\xa0\x06\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x41\n\x08Schedule\x12\x18.wal.rpc.ScheduleRequest\x1a\x19.wal.rpc.ScheduleResponse\"\x00\x12L\n\rListScheduled\x12\x1d.wal.rpc.ListScheduledRequest\x1a\x1a.wal.rpc.ScheduledMessages\"\x00\x12V\n\x0f\x43\x61ncelScheduled\x12\x1f.wal.rpc.CancelScheduledRequest\x1a .wal.rpc.CancelScheduledResponse\"\x00\x12\x38\n\tGetMoment\x12\x18.wal.rpc.PChannelRequest\x1a\x0f.wal.rpc.Moment\"\x00\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x12\x43\n\x0bWeighFrames\x12\x1b.wal.rpc.WeighFramesRequest\x1a\x15.wal.rpc.FrameWeights\"\x00\x12>\n\x08\x46indTick\x12\x18.wal.rpc.FindTickRequest\x1a\x16.wal.rpc.EventPosition\"\x00\x12S\n\x0e\x46indEventBelow\x12\x1e.wal.rpc.FindEventBelowRequest\x1a\x1f.wal.rpc.FindEventBelowResponse\"\x00\x12\x43\n\nCountBytes\x12\x16.wal.rpc.ExtentRequest\x1a\x1b.wal.rpc.CountBytesResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,14 +38,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_options = b'8\001'
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=209
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=232
-  _globals['_VCHANNELSTATES']._serialized_start=235
-  _globals['_VCHANNELSTATES']._serialized_end=394
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=349
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=394
-  _globals['_LOGSERVICE']._serialized_start=397
-  _globals['_LOGSERVICE']._serialized_end=549
-  _globals['_PCHANNELSERVICE']._serialized_start=552
-  _globals['_PCHANNELSERVICE']._serialized_end=1838
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=180
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=203
+  _globals['_VCHANNELSTATES']._serialized_start=206
+  _globals['_VCHANNELSTATES']._serialized_end=365
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=320
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=365
+  _globals['_LOGSERVICE']._serialized_start=368
+  _globals['_LOGSERVICE']._serialized_end=520
+  _globals['_PCHANNELSERVICE']._serialized_start=523
+  _globals['_PCHANNELSERVICE']._serialized_end=1323
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,3 @@
-from google.protobuf import empty_pb2 as _empty_pb2
 from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2

@@ -1,4 +1,3 @@
-from wal.message import wire_pb2 as _wire_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
@@ -101,150 +100,60 @@ class CancelScheduledResponse(_message.Message):
     def __init__(self, cancelled: bool = ...) -> None: ...
 
 class CursorKey(_message.Message):
-    __slots__ = ("name", "vchannels")
+    __slots__ = ("name", "vchannels", "pattern")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
     name: str
     vchannels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ...) -> None: ...
+    pattern: str
+    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("key", "incarnations", "log", "start", "event", "time_tick", "saved_at", "stale")
+    __slots__ = ("key", "incarnations", "pchannel", "incarnation", "form", "start", "event", "time_tick", "saved_at", "stale", "moved_at", "moving", "begun")
     KEY_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
-    LOG_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
+    MOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     key: CursorKey
     incarnations: _containers.RepeatedCompositeFieldContainer[CursorIncarnation]
-    log: _pchannel_pb2.LogIdentity
+    pchannel: str
+    incarnation: int
+    form: int
     start: _pchannel_pb2.EventPosition
     event: _pchannel_pb2.EventPosition
     time_tick: int
     saved_at: float
     stale: str
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping[str, object]]]] = ..., log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ...) -> None: ...
+    moved_at: float
+    moving: bool
+    begun: _containers.RepeatedCompositeFieldContainer[BegunPChannel]
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping[str, object]]]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ..., moved_at: _Optional[float] = ..., moving: bool = ..., begun: _Optional[_Iterable[_Union[BegunPChannel, _Mapping[str, object]]]] = ...) -> None: ...
+
+class BegunPChannel(_message.Message):
+    __slots__ = ("pchannel", "position", "index")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    position: _pchannel_pb2.Position
+    index: int
+    def __init__(self, pchannel: _Optional[str] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class CursorIncarnation(_message.Message):
     __slots__ = ("incarnation",)
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     def __init__(self, incarnation: _Optional[int] = ...) -> None: ...
-
-class LoadCursorRequest(_message.Message):
-    __slots__ = ("pchannel", "key")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    key: CursorKey
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ...) -> None: ...
-
-class LoadCursorResponse(_message.Message):
-    __slots__ = ("cursor",)
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    cursor: Cursor
-    def __init__(self, cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ...) -> None: ...
-
-class SaveCursorRequest(_message.Message):
-    __slots__ = ("pchannel", "cursor", "waited_s", "forward_only")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    WAITED_S_FIELD_NUMBER: _ClassVar[int]
-    FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    cursor: Cursor
-    waited_s: float
-    forward_only: bool
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., waited_s: _Optional[float] = ..., forward_only: bool = ...) -> None: ...
-
-class SaveCursorResponse(_message.Message):
-    __slots__ = ("saved",)
-    SAVED_FIELD_NUMBER: _ClassVar[int]
-    saved: bool
-    def __init__(self, saved: bool = ...) -> None: ...
-
-class Cursors(_message.Message):
-    __slots__ = ("cursors",)
-    CURSORS_FIELD_NUMBER: _ClassVar[int]
-    cursors: _containers.RepeatedCompositeFieldContainer[CursorState]
-    def __init__(self, cursors: _Optional[_Iterable[_Union[CursorState, _Mapping[str, object]]]] = ...) -> None: ...
-
-class CursorState(_message.Message):
-    __slots__ = ("key", "event", "time_tick", "lag_bytes", "stale", "held_bytes", "saved_at", "lag_messages", "lag_s", "moved_at")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    EVENT_FIELD_NUMBER: _ClassVar[int]
-    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
-    STALE_FIELD_NUMBER: _ClassVar[int]
-    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
-    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
-    LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    LAG_S_FIELD_NUMBER: _ClassVar[int]
-    MOVED_AT_FIELD_NUMBER: _ClassVar[int]
-    key: CursorKey
-    event: _wire_pb2.MessageID
-    time_tick: int
-    lag_bytes: int
-    stale: bool
-    held_bytes: int
-    saved_at: float
-    lag_messages: int
-    lag_s: float
-    moved_at: float
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., event: _Optional[_Union[_wire_pb2.MessageID, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ..., held_bytes: _Optional[int] = ..., saved_at: _Optional[float] = ..., lag_messages: _Optional[int] = ..., lag_s: _Optional[float] = ..., moved_at: _Optional[float] = ...) -> None: ...
-
-class CursorHomeRequest(_message.Message):
-    __slots__ = ("pchannel", "key")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    key: CursorKey
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ...) -> None: ...
-
-class CursorHome(_message.Message):
-    __slots__ = ("pchannel",)
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    pchannel: str
-    def __init__(self, pchannel: _Optional[str] = ...) -> None: ...
-
-class ClaimCursorRequest(_message.Message):
-    __slots__ = ("pchannel", "key", "holder", "lease_ms")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    HOLDER_FIELD_NUMBER: _ClassVar[int]
-    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    key: CursorKey
-    holder: bytes
-    lease_ms: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., holder: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
-
-class CursorClaim(_message.Message):
-    __slots__ = ("fence", "cursor", "state")
-    FENCE_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    fence: int
-    cursor: Cursor
-    state: bytes
-    def __init__(self, fence: _Optional[int] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., state: _Optional[bytes] = ...) -> None: ...
-
-class KeepCursorRequest(_message.Message):
-    __slots__ = ("pchannel", "key", "fence", "holder", "release")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    FENCE_FIELD_NUMBER: _ClassVar[int]
-    HOLDER_FIELD_NUMBER: _ClassVar[int]
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    key: CursorKey
-    fence: int
-    holder: bytes
-    release: bool
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., holder: _Optional[bytes] = ..., release: bool = ...) -> None: ...
 
 class CursorSave(_message.Message):
     __slots__ = ("key", "cursor", "fence", "number", "state", "after")
@@ -261,16 +170,6 @@ class CursorSave(_message.Message):
     state: bytes
     after: _pchannel_pb2.EventPosition
     def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
-
-class DeleteCursorsRequest(_message.Message):
-    __slots__ = ("pchannel", "name", "vchannels")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    name: str
-    vchannels: _frames_pb2.VChannelNames
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., name: _Optional[str] = ..., vchannels: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ...) -> None: ...
 
 class Moment(_message.Message):
     __slots__ = ("log", "tail", "closed", "newest_time_tick")

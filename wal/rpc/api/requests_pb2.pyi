@@ -3,6 +3,7 @@ from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
+from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -12,7 +13,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +23,13 @@ class SubmitRequest(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     LIST_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     FORGET_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    LOAD_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    SAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIST_CURSORS_FIELD_NUMBER: _ClassVar[int]
+    DELETE_CURSORS_FIELD_NUMBER: _ClassVar[int]
+    NAME_CURSOR_HOME_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    KEEP_CURSOR_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +63,13 @@ class SubmitRequest(_message.Message):
     statistics: Statistics
     list_producers: ListProducers
     forget_producer: ForgetProducer
+    load_cursor: LoadCursor
+    save_cursor: SaveCursor
+    list_cursors: ListCursors
+    delete_cursors: DeleteCursors
+    name_cursor_home: NameCursorHome
+    claim_cursor: ClaimCursor
+    keep_cursor: KeepCursor
     describe_log: DescribeLog
     locate_vchannels: LocateVChannels
     create_vchannel: CreateVChannel
@@ -79,10 +94,10 @@ class SubmitRequest(_message.Message):
     list_copies: ListCopies
     read_copy: ReadCopy
     forget_broadcasts: ForgetBroadcasts
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +105,13 @@ class SubmitResponse(_message.Message):
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     LIST_PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     FORGET_PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    LOAD_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    SAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIST_CURSORS_FIELD_NUMBER: _ClassVar[int]
+    DELETE_CURSORS_FIELD_NUMBER: _ClassVar[int]
+    NAME_CURSOR_HOME_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    KEEP_CURSOR_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +143,13 @@ class SubmitResponse(_message.Message):
     statistics: StatisticsAnswer
     list_producers: ListProducersAnswer
     forget_producer: ForgetProducerAnswer
+    load_cursor: LoadCursorAnswer
+    save_cursor: SaveCursorAnswer
+    list_cursors: ListCursorsAnswer
+    delete_cursors: DeleteCursorsAnswer
+    name_cursor_home: NameCursorHomeAnswer
+    claim_cursor: ClaimCursorAnswer
+    keep_cursor: KeepCursorAnswer
     describe_log: DescribeLogAnswer
     locate_vchannels: LocateVChannelsAnswer
     create_vchannel: CreateVChannelAnswer
@@ -145,7 +174,7 @@ class SubmitResponse(_message.Message):
     list_copies: ListCopiesAnswer
     read_copy: ReadCopyAnswer
     forget_broadcasts: ForgetBroadcastsAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -925,3 +954,147 @@ class ForgetBroadcastsAnswer(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     value: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, value: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LoadCursor(_message.Message):
+    __slots__ = ("key", "pchannel")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    key: _pchannel_calls_pb2.CursorKey
+    pchannel: str
+    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
+
+class LoadCursorAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _pchannel_calls_pb2.Cursor
+    def __init__(self, value: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ...) -> None: ...
+
+class SaveCursor(_message.Message):
+    __slots__ = ("cursor", "forward_only")
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    cursor: _pchannel_calls_pb2.Cursor
+    forward_only: bool
+    def __init__(self, cursor: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ..., forward_only: bool = ...) -> None: ...
+
+class SaveCursorAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bool
+    def __init__(self, value: bool = ...) -> None: ...
+
+class ListCursors(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCursorsAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[CursorInfo]
+    def __init__(self, value: _Optional[_Iterable[_Union[CursorInfo, _Mapping[str, object]]]] = ...) -> None: ...
+
+class CursorInfo(_message.Message):
+    __slots__ = ("name", "vchannels", "position", "lag_bytes", "stale", "held_bytes", "saved_at", "lag_messages", "lag_s", "moved_at", "pattern")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STALE_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LAG_S_FIELD_NUMBER: _ClassVar[int]
+    MOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    vchannels: _containers.RepeatedScalarFieldContainer[str]
+    position: ReadPosition
+    lag_bytes: int
+    stale: bool
+    held_bytes: int
+    saved_at: float
+    lag_messages: int
+    lag_s: float
+    moved_at: float
+    pattern: str
+    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Iterable[str]] = ..., position: _Optional[_Union[ReadPosition, _Mapping[str, object]]] = ..., lag_bytes: _Optional[int] = ..., stale: bool = ..., held_bytes: _Optional[int] = ..., saved_at: _Optional[float] = ..., lag_messages: _Optional[int] = ..., lag_s: _Optional[float] = ..., moved_at: _Optional[float] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class ReadPosition(_message.Message):
+    __slots__ = ("message_id", "time_tick")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    message_id: bytes
+    time_tick: int
+    def __init__(self, message_id: _Optional[bytes] = ..., time_tick: _Optional[int] = ...) -> None: ...
+
+class DeleteCursors(_message.Message):
+    __slots__ = ("name", "vchannels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    vchannels: _frames_pb2.VChannelNames
+    def __init__(self, name: _Optional[str] = ..., vchannels: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ...) -> None: ...
+
+class DeleteCursorsAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NameCursorHome(_message.Message):
+    __slots__ = ("key", "pchannel")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    key: _pchannel_calls_pb2.CursorKey
+    pchannel: str
+    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
+
+class NameCursorHomeAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    def __init__(self, value: _Optional[str] = ...) -> None: ...
+
+class ClaimCursor(_message.Message):
+    __slots__ = ("key", "pchannel", "holder", "lease_ms")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    key: _pchannel_calls_pb2.CursorKey
+    pchannel: str
+    holder: bytes
+    lease_ms: int
+    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., holder: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class ClaimCursorAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: CursorClaim
+    def __init__(self, value: _Optional[_Union[CursorClaim, _Mapping[str, object]]] = ...) -> None: ...
+
+class CursorClaim(_message.Message):
+    __slots__ = ("fence", "position", "state")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    position: _pchannel_calls_pb2.Cursor
+    state: bytes
+    def __init__(self, fence: _Optional[int] = ..., position: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ..., state: _Optional[bytes] = ...) -> None: ...
+
+class KeepCursor(_message.Message):
+    __slots__ = ("key", "pchannel", "fence", "holder", "release")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    key: _pchannel_calls_pb2.CursorKey
+    pchannel: str
+    fence: int
+    holder: bytes
+    release: bool
+    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., fence: _Optional[int] = ..., holder: _Optional[bytes] = ..., release: bool = ...) -> None: ...
+
+class KeepCursorAnswer(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

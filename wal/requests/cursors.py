@@ -1,0 +1,209 @@
+"""Requests about cursors: load, save, list and delete them, and what a consumer asks of the home of its cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from wal.channels.vchannels import NAMES_MAX, check_vchannel
+from wal.errors import InvalidArgumentError
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, check_cursor
+from wal.requests.request import Request, Where
+from wal.requests.rights import Right
+
+LEASE_MS: Final = (100, 600_000)
+"""The shortest and the longest lease of a consumer, in milliseconds."""
+HOLDER_BYTES_MAX: Final = 64
+
+
+def check_cursor_key(key: CursorKey) -> CursorKey:
+    """Returns the key of a cursor. Raises InvalidArgumentError for a bad name, and unless its vchannels are sorted, each once."""
+    check_cursor(key.name)
+    if key.pattern:
+        raise InvalidArgumentError(f"{key} is of a pattern: only the process that opened the log for writing uses it")
+    if not key.vchannels:
+        raise InvalidArgumentError(f"cursor {key.name!r} has no vchannels: name at least one")
+    if len(key.vchannels) > NAMES_MAX:
+        raise InvalidArgumentError(
+            f"the request names {len(key.vchannels)} vchannels, and one request may name {NAMES_MAX}: make several requests"
+        )
+    for name in key.vchannels:
+        check_vchannel(name)
+    if CursorKey.of(key.name, key.vchannels) != key:
+        raise InvalidArgumentError(f"{key} names its vchannels in another order, or twice: name them sorted, each once")
+    return key
+
+
+class LoadCursor(Request[Cursor | None], frozen=True):
+    """Asks for the cursor to resume from on this pchannel, None when nothing is saved. TruncatedError for a stale one."""
+
+    saying: ClassVar[str] = "loading {0.key}"
+    where: ClassVar[Where] = Where.PCHANNEL
+
+    key: CursorKey
+    pchannel: str
+
+    def __post_init__(self) -> None:
+        check_cursor_key(self.key)
+
+    @property
+    def target(self) -> str:
+        return self.pchannel
+
+
+class SaveCursor(Request[bool], frozen=True):
+    """Stores a reader's position durably, and answers whether it was stored.
+
+    With `forward_only` a saved cursor at the same log position or later stays. A cursor that consumers or transactions move needs the
+    right to write. `saved_at`, `stale`, `moved_at` and `moving` of the cursor are those of the node. TruncatedError if the log no longer
+    has the events that the reader needs; InvalidArgumentError for a cursor of another log, or above the durable end.
+    """
+
+    saying: ClassVar[str] = "saving {0.cursor.key}"
+    where: ClassVar[Where] = Where.PCHANNEL
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+    cursor: Cursor
+    forward_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_saved(self.cursor)
+
+    @property
+    def target(self) -> str:
+        return self.cursor.pchannel
+
+
+def check_saved(cursor: Cursor) -> None:
+    """Raises InvalidArgumentError for a bad key, and unless the cursor has one incarnation for each of its vchannels."""
+    check_cursor_key(cursor.key)
+    vchannels = cursor.key.vchannels
+    if len(cursor.incarnations) != len(vchannels):
+        raise InvalidArgumentError(
+            f"{cursor.key} has {len(cursor.incarnations)} incarnations: one for each of its {len(vchannels)} vchannels is needed"
+        )
+
+
+class ListCursors(Request[tuple[CursorInfo, ...]], frozen=True):
+    """Asks for all cursors, by name and vchannels, without those of dropped vchannels."""
+
+    saying: ClassVar[str] = "listing the cursors"
+    where: ClassVar[Where] = Where.EACH_PCHANNEL
+
+    def join(self, outcomes: Sequence[Any]) -> tuple[CursorInfo, ...]:
+        infos = {(info.name, info.vchannels, info.pattern): info for info in super().join(outcomes)}
+        return tuple([infos[key] for key in sorted(infos)])
+
+
+class DeleteCursors(Request[None], frozen=True):
+    """Deletes the cursor of this name and set, or (None) all of this name, durably; a missing cursor is fine."""
+
+    saying: ClassVar[str] = "deleting cursor {0.name!r}"
+    where: ClassVar[Where] = Where.EACH_PCHANNEL
+    right: ClassVar[Right] = Right.ADMIN
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+    name: str
+    vchannels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_cursor(self.name)
+        if self.vchannels is not None:
+            check_cursor_key(CursorKey(self.name, self.vchannels))
+
+    def join(self, outcomes: Sequence[Any]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+class NameCursorHome(Request[str], frozen=True):
+    """Asks for the home of a cursor, which becomes this pchannel, durably, if the cursor has none.
+
+    InvalidArgumentError if a cursor of this name is saved for other vchannels and none for these.
+    """
+
+    saying: ClassVar[str] = "looking for the home of {0.key}"
+    where: ClassVar[Where] = Where.PCHANNEL
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+    key: CursorKey
+    pchannel: str
+
+    def __post_init__(self) -> None:
+        check_cursor_key(self.key)
+
+    @property
+    def target(self) -> str:
+        return self.pchannel
+
+
+class CursorClaim(msgspec.Struct, frozen=True):
+    """What a consumer got with a cursor: its number `fence`, the saved cursor (None: nothing is saved), and the state saved with it."""
+
+    fence: int
+    position: Cursor | None
+    state: bytes
+
+
+class ClaimCursor(Request[CursorClaim], frozen=True):
+    """Gives a cursor to a consumer, `holder`, at its home, for `lease_ms` from each claim and renewal on, by the clock of the node.
+
+    ResourceAcquiredError while another consumer has it. Repeating its own claim, whose answer was lost, gives it the cursor again.
+    """
+
+    saying: ClassVar[str] = "claiming {0.key}"
+    where: ClassVar[Where] = Where.PCHANNEL
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+    key: CursorKey
+    pchannel: str
+    holder: bytes
+    lease_ms: int
+
+    def __post_init__(self) -> None:
+        check_cursor_key(self.key)
+        shortest, longest = LEASE_MS
+        if not shortest <= self.lease_ms <= longest:
+            raise InvalidArgumentError(f"lease_ms={self.lease_ms} is out of range: {shortest} to {longest}")
+        if not 0 < len(self.holder) <= HOLDER_BYTES_MAX:
+            raise InvalidArgumentError(f"holder has {len(self.holder)} bytes: 1 to {HOLDER_BYTES_MAX}, for example 16 random ones")
+
+    @property
+    def target(self) -> str:
+        return self.pchannel
+
+
+class KeepCursor(Request[None], frozen=True):
+    """Renews the claim of the consumer with the number `fence`, or ends it with `release`. ResourceAcquiredError if another one has it."""
+
+    saying: ClassVar[str] = "keeping {0.key}"
+    where: ClassVar[Where] = Where.PCHANNEL
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+    key: CursorKey
+    pchannel: str
+    fence: int
+    holder: bytes
+    release: bool = False
+
+    def __post_init__(self) -> None:
+        check_cursor_key(self.key)
+
+    @property
+    def target(self) -> str:
+        return self.pchannel
+
+    @property
+    def doing(self) -> str:
+        return f"releasing {self.key}" if self.release else super().doing
