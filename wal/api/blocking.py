@@ -223,13 +223,13 @@ class BlockingWAL(TwinOfLog):
         return self._call(lambda: self._async.append_messages_with_option(option, *messages))
 
     def append_bulk(self, messages: Iterable[Message] | Message, *more: Message) -> list[AppendResult]:
-        """Appends any number of messages in order, without a transaction, split into frames as they come.
+        """Appends any number of messages in order, without a transaction, split into frames as needed.
 
         `messages` is one iterable, or they are several arguments.
 
-        A failure in the middle raises a BulkAppendError, which is also of the class of its cause; its `.results` are those of the messages
+        A failure in the middle raises a BulkAppendError, which is also of the class of its cause. Its `.results` are those of the messages
         before the first that is not known to be durable, `.outcomes` has the result or the error of each, and `.remaining` the messages
-        that are not known to be durable, all in order: `log.append_bulk(error.remaining)` goes on.
+        that are not known to be durable, all in order: `log.append_bulk(error.remaining)` continues.
 
         An iterable is iterated in the caller's thread.
         """
@@ -239,7 +239,7 @@ class BlockingWAL(TwinOfLog):
     def scheduled(self, vchannel: str) -> BlockingSchedule:
         """Returns the messages of a vchannel that wait for their time (`append(…, deliver_at=…)`), the earliest first.
 
-        Raises NotLocalError if the log was opened with `read_only=True` from its files: only its writer knows them.
+        Raises NotLocalError if the log was opened from its files with `read_only=True`: the schedule is in the memory of its writer.
         """
         return BlockingSchedule(self._call(lambda: self._async.scheduled(vchannel)), self._thread)
 
@@ -279,12 +279,12 @@ class BlockingWAL(TwinOfLog):
     ) -> BlockingScanner:
         """Returns a scanner over one vchannel, or over several of one pchannel in tick order. The read begins when the scanner is entered.
 
-        With `Matching("account-*")` it reads all vchannels whose names match, on all pchannels, in the order of their ticks: those that are
-        created later join with their first event, and one that is dropped leaves silently. Its position is one for all of them.
+        With `Matching("account-*")` the scanner reads all vchannels whose names match, on all pchannels, in the order of their ticks. A
+        vchannel that is created later joins with its first event, and a dropped vchannel leaves silently. One position covers all of them.
 
         With `follow=False` the read ends after the last event that was durable when it began, with `until_time_tick=T` after everything at
         or below T. `resume` continues exactly after a `scanner.position`, and excludes a policy. `cursor` continues after the position that
-        `scanner.save()` stored under that name for these vchannels; if none was stored, the policy says where to begin. A stale cursor
+        `scanner.save()` stored under that name for these vchannels; without a stored position the read begins at the policy. A stale cursor
         raises TruncatedError until `delete_cursor`. With a `handler` the scanner runs by itself once entered. `auto_ack` acknowledges each
         copy of a broadcast when the handler has returned, or when the loop asks for the next message or page.
 
@@ -356,34 +356,37 @@ class BlockingWAL(TwinOfLog):
         vchannels: str | Sequence[str] | None = None,
         reset: bool = False,
     ) -> None:
-        """Moves a saved cursor, also back; durable when it returns. The next reader, and a consumer that runs, go on there.
+        """Moves a saved cursor, also back; durable when it returns. The next reader continues there, and so does a running consumer.
 
-        `to` is a deliver policy, a position, a message (it is the next one) or a moment. `vchannels` says which cursor of this name is
-        meant; one that does not exist yet is created. What a consumer remembered of the cursor (finished messages, attempts) is forgotten.
-        With `reset` a stale cursor begins again there too. Raises InvalidArgumentError if no cursor of this name is saved, or several are
-        and `vchannels` does not say which; TruncatedError if the target is truncated, or the cursor is stale; NotLocalError in a process
-        that only reads the log, for a cursor that moves with transactions.
+        `to` is a deliver policy, a position, a moment, or the id of the next message. `vchannels` selects one of several cursors of this
+        name, and creates a missing one. Finished messages and attempts that a consumer has saved in the cursor are forgotten. With `reset`
+        a stale cursor begins again there too.
+
+        Raises InvalidArgumentError if no cursor of this name is saved, or several are and `vchannels` selects none; TruncatedError if the
+        target is truncated, or the cursor is stale; NotLocalError in a process that only reads the log, for a cursor that moves with
+        transactions.
         """
         self._call(lambda: self._async.seek(cursor, to=to, vchannels=vchannels, reset=reset))
 
     def delete_cursor(self, name: str, *, vchannels: str | Sequence[str] | None = None) -> None:
         """Deletes the cursor of this name and these vchannels, or (None) all of this name, including stale and damaged ones.
 
-        The deletion is durable when the call returns. A missing cursor is no error: another caller may have deleted it. A reader that uses
-        the cursor is not disturbed, and its next `save()` recreates it.
+        The deletion is durable when the call returns. A missing cursor raises nothing, since another caller may have deleted it. A reader
+        that uses the cursor continues, and its next `save()` recreates it.
         """
         self._call(lambda: self._async.delete_cursor(name, vchannels=vchannels))
 
     def truncate(self, *, up_to: MessageID) -> None:
         """Truncates a pchannel up to this event, inclusive. Reads end there exactly; files are removed segment by segment.
 
-        An id that is truncated already is no error. An id above the durable end, or of another log, raises an InvalidArgumentError. So does
-        an id past what a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names the holders.
+        An id that is truncated already raises nothing. An id above the durable end, or of another log, raises an InvalidArgumentError. So
+        does an id past an event that a live cursor or an unfinished broadcast still needs: nothing is truncated then, and the error names
+        the holders.
         """
         self._call(lambda: self._async.truncate(up_to=up_to))
 
     def retention(self) -> list[PChannelRetention]:
-        """Returns, for each pchannel, what is held, by which bounds, and who holds it."""
+        """Returns the held bytes, the bounds and the holders of each pchannel."""
         return self._call(lambda: self._async.retention())
 
     def statistics(self) -> LogStatistics:
@@ -421,17 +424,17 @@ class BlockingWAL(TwinOfLog):
     ) -> BlockingConsumer:
         """Returns a consumer: `with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
 
-        The handler (async, or sync in a thread) gets a `Delivery` for each body, or with `batch=100` a list of up to so many. It ends by
-        returning, by `raise Retry(delay_s=…)`, by `raise Reject(reason)`, or by any other exception, which is a failed attempt. After
-        `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. What the handler
-        appends with `delivery.append` is committed together with the position of the cursor, if the attempt succeeds.
+        The handler (async, or sync in a thread) gets a `Delivery` for each body, or with `batch=100` a list of up to 100. An attempt ends
+        when the handler returns, raises `Retry(delay_s=…)` or `Reject(reason)`, or raises another exception, which is a failed attempt.
+        After `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. Outputs of
+        `delivery.append` are committed together with the position of the cursor, if the attempt succeeds.
 
-        `concurrency` handlers run at a time. `order` says what keeps its order: a vchannel, the messages of a key (`key` is a function of
-        the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they go on.
-        `backoff_s` is the first pause before a retry and the longest; they double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value`, and one that cannot be decoded becomes a dead letter.
+        Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
+        the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
+        `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
+        are decoded to `delivery.value`, and an undecodable payload becomes a dead letter.
 
-        One consumer at a time has a cursor: another one waits for it, or with `exclusive="error"` ends with a ResourceAcquiredError. A
+        A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
         """
         return BlockingConsumer(
@@ -456,19 +459,19 @@ class BlockingWAL(TwinOfLog):
         )
 
     def consumers(self) -> list[ConsumerStatistics]:
-        """Returns the counts of the consumers of this process, by cursor: those that run, and those that an error has ended.
+        """Returns the counts of the consumers of this process, by cursor: running consumers, and consumers that an error has ended.
 
-        One that has ended is there until its owner closes it (leaving its block does), or starts another consumer of the cursor.
+        An ended consumer is listed until its owner closes it (leaving its block does), or starts another consumer of the cursor.
         """
         return self._run(lambda: self._async.consumers())
 
     def redrive(self, dead_letter: str) -> int:
-        """Appends the dead letters of a vchannel to where they came from, each once, and returns how many they were.
+        """Appends each dead letter of a vchannel once to its original vchannel, and returns their number.
 
-        Those that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The message
-        is as it was, with the property `redrive_cursor`: only the consumer of that cursor handles it, and others finish it unseen. Raises
-        ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that is no dead letter,
-        ResourceAcquiredError while another call redrives this vchannel.
+        Dead letters that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The
+        message has its original content and the property `redrive_cursor`: the consumer of that cursor handles it, and other consumers
+        finish it unseen. Raises ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that was not a
+        dead letter, ResourceAcquiredError while another call redrives this vchannel.
         """
         return self._call(lambda: self._async.redrive(dead_letter))
 
@@ -564,7 +567,7 @@ class BlockingWAL(TwinOfLog):
         )
 
     def vchannels(self) -> list[VChannelInfo]:
-        """Returns all vchannels, by name; with `read_only=True` those that this process knows of, which may lag by a moment."""
+        """Returns all vchannels, by name; with `read_only=True` those of this process's view, which may lag by a moment."""
         return self._call(lambda: self._async.vchannels())
 
     def create_vchannel(self, name: str, *, pchannel: str | None = None) -> VChannelInfo:
@@ -580,10 +583,10 @@ class BlockingWAL(TwinOfLog):
         self._call(lambda: self._async.drop_vchannel(name))
 
     def create_channels(self, owner: OwnerDescription, count: int = 1) -> list[str]:
-        """Creates so many channels (1 … 60) durably, all or none, and returns their names.
+        """Creates `count` channels (1 … 60) durably, all or none, and returns their names.
 
-        A channel is a vchannel with a generated name, which the log gives only once, and with an owner. Once the call has returned,
-        processes that read the log know the channels too. An interrupted caller does not learn the names: `describe_channels` lists them.
+        A channel is a vchannel with an owner and a generated name, which the log uses only once. Once the call has returned, processes that
+        read the log see the channels too. An interrupted caller does not learn the names: `describe_channels` lists them.
         """
         return self._call(lambda: self._async.create_channels(owner, count))
 
