@@ -38,7 +38,9 @@ LeaderCall = Callable[[Request[Any], PChannelInfo, ManagerCall], Awaitable[Any]]
 
 
 async def _of_no_cluster(request: Request[Any], _pchannel: PChannelInfo, _call: ManagerCall) -> Any:
-    raise InvalidArgumentError(f"{type(request).__name__} is for a node of a cluster, and this server is none")
+    raise InvalidArgumentError(
+        f"{type(request).__name__} is for a node of a cluster, and this server has none: send it to the node that the leader means"
+    )
 
 
 class SubmitService:
