@@ -177,8 +177,8 @@ class Actor:
 class ActorRef:
     """The address of an actor, returned by `ActorSystem.spawn`; it belongs to the system's event loop.
 
-    Every call that sends a message raises ActorFailedError once the actor has failed, ActorStoppedError once it is stopping (except for a
-    message that an actor sends to itself while it drains), and WrongLoopError from another loop or thread.
+    Every call that sends a message raises ActorFailedError once the actor has failed, and WrongLoopError from another loop or thread. Once
+    the actor is stopping, it raises ActorStoppedError, except for a message that the actor sends to itself while it drains.
     """
 
     def __init__(

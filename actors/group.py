@@ -178,7 +178,12 @@ class Group(GroupInbox):
 
     @property
     def paused(self) -> bool:
-        """Whether the group is paused."""
+        """Adds one message to the inbox.
+
+        Raises InboxFullError over the bound, ActorFailedError if the member failed, and ActorStoppedError if it is not in this group or the
+        group is stopping (messages between members in a turn are still accepted then). Raises WrongLoopError if this call would have to
+        schedule the turn from another loop.
+        """
         return self._pauses > 0
 
     @property

@@ -468,7 +468,7 @@ class FormatError(WALError):
 
 
 class WouldBlockError(WALError):
-    """A bound is reached, and this call does not wait: wait a little, or make room as the text says."""
+    """A bound is reached, and this call does not wait: wait a little, or make room. The text names the bound."""
 
     code = StreamingCode.WOULD_BLOCK
     retryable = True
@@ -558,7 +558,7 @@ def caused(error: _E, cause: BaseException | None) -> _E:
 
 
 def defect(text: str, cause: BaseException) -> UnknownError:
-    """Returns the error for a defect of this code: the text says what failed or ended with it."""
+    """Returns the error for a defect of this code; the text names the failed call, or the work that ended with it."""
     return caused(UnknownError(f"{text}: {cause!r}; please report it"), cause)
 
 

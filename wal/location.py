@@ -218,8 +218,8 @@ def parse_kv(kv: str | Secret) -> EtcdLocation | Path:
     """Parses the setting `kv`: the path of a sqlite file, or `etcd://host:port[,host:port…]/root`, `etcd+ssl://` with TLS.
 
     A user is given as `user:password@` before the hosts (percent-encoded), or with `?password_file=…`; TLS takes PEM files in
-    `?ca=…&certificate=…&key=…`, and `?timeout_s=…` is the deadline of a call. Any other text is an InvalidArgumentError that says what is
-    accepted and shows no password.
+    `?ca=…&certificate=…&key=…`, and `?timeout_s=…` is the deadline of a call. Any other text is an InvalidArgumentError that lists the
+    accepted forms and shows no password.
     """
     text = Secret.of_url(kv).reveal()
     setting = f"setting kv={shown(text)!r}"
@@ -267,7 +267,7 @@ def parse_root(root: str) -> EtcdLocation:
     """
     parsed = parse_kv(root)
     if isinstance(parsed, Path):
-        raise InvalidArgumentError(f"{shown(root)!r} is no root of a cluster: use {_ETCD_FORM}, without a password")
+        raise InvalidArgumentError(f"{shown(root)!r} is not the root of a cluster: use {_ETCD_FORM}, without a password")
     if parsed.password is not None:
         raise InvalidArgumentError(f"the root {parsed} is given with a password, which others could see: give ?password_file=… with it")
     return parsed

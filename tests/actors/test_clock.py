@@ -134,7 +134,7 @@ async def test_run_takes_the_turns_that_it_needs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(asyncio, "sleep", counted)
     tick()
     await clock.run(1000.0)
-    assert turns == 0 or not hasattr(asyncio.get_running_loop(), "_ready")  # uvloop does not say what is ready
+    assert turns == 0 or not hasattr(asyncio.get_running_loop(), "_ready")  # uvloop hides its ready queue
     begun = [clock.call_later(delay_s, lambda: tasks.append(asyncio.ensure_future(chain()))) for delay_s in (0.1, 0.2)]
     tasks: list[asyncio.Future[None]] = []
     await clock.run(0.3)

@@ -1,6 +1,6 @@
 """A group under random programs, against a model that is a plain list for each lane.
 
-Messages are little programs: when a member handles one it tells others, pauses, resumes, removes a member or raises. The model does not
+Messages are little programs: a member that handles one sends others, pauses, resumes, removes a member or raises. The model does not
 predict the end of a batch; it checks that each batch is the front of the list, in the right turn.
 """
 
@@ -165,7 +165,7 @@ def test_group_does_what_two_plain_lists_would(loop: str) -> None:
                 world.act(one)
             assert world.group.pending == len(world.data)
             assert world.group.paused == (world.pauses > 0)
-        for _ in range(100):  # programs are at most three deep, so this is more turns than there can be
+        for _ in range(100):  # programs are at most three deep, so no program takes this many turns
             if not world.data and not world.control:
                 break
             while world.pauses:

@@ -252,7 +252,7 @@ async def test_statistics_name_stalled_actors() -> None:
         assert system.statistics().stalled == ()
         clock.advance(0.5)
         assert system.statistics().stalled == ("hanging",)
-        group.tell(other, 2)  # more work is no progress
+        group.tell(other, 2)  # a waiting message does not count as progress
         hanging.tell(2)
         clock.advance(3.0)
         statistics = system.statistics()

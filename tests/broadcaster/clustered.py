@@ -1,6 +1,6 @@
 """The broadcaster of a cluster, for the crash points: a `ServedWorld` on etcd and Pulsar. A life is one process with the whole cluster.
 
-When it is killed its sessions would end in time. The test revokes their leases instead of waiting: nothing of them runs any more.
+The sessions of a killed process end in time. The test revokes their leases instead of waiting, since the process is gone.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ClusteredWorld(ServedWorld):
         return found
 
     def _is_quiet(self, pchannel: str) -> bool:
-        """Returns whether nobody writes the topic, and nothing that was received waits to be written."""
+        """Returns whether the topic has no producer, and every received message was written."""
         path = self._pulsar.topic(pchannel).replace("://", "/")
         publishers = json.loads(admin(self._pulsar, "GET", f"{path}/stats"))["publishers"]
         return not publishers and json.loads(admin(self._pulsar, "GET", f"{path}/internalStats"))["pendingAddEntriesCount"] == 0

@@ -1,9 +1,9 @@
 """The broadcaster of a served log, for the crash points: `ServedWorld` stands for `World`, and `ServedLife` for `Life`.
 
-The disk is a journal with its metadata. A life is one process that serves it, from its start to a kill -9; the client and its calls live on
-over all of them. A call that was sent when the process was killed ends by itself: a broadcast as an UnknownOutcomeError, everything else at
-the next process, to which it is sent again. A broadcast that gRPC had not sent yet is executed there. Nothing begins between a cut and the
-next life.
+The disk is a journal with its metadata. A life is one process that serves it, from its start to a kill -9; the client and its calls outlive
+all of them. A call that was sent when the process was killed ends by itself: a broadcast as an UnknownOutcomeError, everything else at the
+next process, to which it is sent again. A broadcast that gRPC had not sent yet is executed there. No call begins between a cut and the next
+life.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ServedWorld:
         return self
 
     async def load_with_prefix(self, _prefix: str) -> tuple[list[str], list[str]]:
-        """Returns the broadcaster's records: from the process that has the metadata for itself, or from the disk when there is none."""
+        """Returns the broadcaster's records: from the process that has the metadata for itself, or without a process from the disk."""
         if self.server is not None:
             return await self.server.ask("records")  # type: ignore[no-any-return]
         with tempfile.TemporaryDirectory() as copy:
@@ -73,7 +73,9 @@ class ServedWorld:
         return dict(zip(*await self.load_with_prefix(""), strict=True))
 
     def in_logs(self) -> InLogs:
-        """Returns the copies in the frames themselves, which any process may read. Without a server: those that the next one will find."""
+        """Returns the copies in the frames themselves, which any process may read. Without a server: the copies that the next one
+        will find.
+        """
         with ThreadPoolExecutor(1) as thread:
             if self.server is not None:
                 return thread.submit(self._read, self.directory).result()
@@ -103,7 +105,7 @@ class ServedWorld:
         return found
 
     async def killed(self) -> None:
-        """The server is gone. Does what happens by itself in time: here nothing."""
+        """Simulates the passing of time after the server is gone: nothing happens here."""
 
     async def close(self) -> None:
         for task in self.callers:
@@ -116,7 +118,7 @@ class ServedWorld:
 
 
 class ServedLife:
-    """One process that serves the log, and what the client calls meanwhile."""
+    """One process that serves the log, and the calls of the client meanwhile."""
 
     asked_again = 0
     """Only the process itself could count it; a copy that is appended twice shows in the logs."""
@@ -176,7 +178,7 @@ class ServedLife:
         await self._end()
 
     async def leave(self, task: asyncio.Task[None]) -> None:
-        """Kills the process; what `task` has called goes on, and nothing else of it."""
+        """Kills the process; a call that `task` has made continues, and `task` itself ends."""
         await self._end()
         self.world.callers.append(task)
 
@@ -191,7 +193,7 @@ class ServedLife:
 
 
 class Calls:
-    """The calls of a client during one life. After its cut none begins."""
+    """The calls of a client during one life. No call begins after its cut."""
 
     def __init__(self, world: ServedWorld, cut: Cut) -> None:
         assert world.client is not None
@@ -245,7 +247,7 @@ class Calls:
 
 
 class Server:
-    """The process. What it says is heard by a thread; `cut` is told of its end."""
+    """The process. A thread receives its words; `cut` is called at its end."""
 
     def __init__(self, cut: Cut, *args: Any) -> None:
         self._cut = cut
@@ -270,7 +272,7 @@ class Server:
         return heard[0] if heard else None
 
     async def hear(self, kind: str) -> tuple[Any, ...]:
-        """Waits for the next word. It never returns after the cut, as nothing does that waits for the process."""
+        """Waits for the next word of this kind. Like every wait for the process, it never returns after the cut."""
         word = await self._words.get()
         assert word[0] == kind, f"{word}, and not {kind}"
         return word[1:]
@@ -311,7 +313,7 @@ class Served:
         self.rounds_max: int = rounds_max
         self._made = 0
         self.unknown = 0
-        """The number of broadcasts whose callers were told that their outcome is unknown."""
+        """The number of broadcasts whose callers got an unknown outcome."""
         self.sent_again = 0
         """The number of acks and aborts that were under way at a cut, and returned nevertheless."""
 

@@ -1,8 +1,8 @@
-"""The process of `tests.broadcaster.served`: a server of a log, or a whole cluster, whose crash points are counted, and which stands still
-at one of them.
+"""The process of `tests.broadcaster.served`: a server of a log, or a whole cluster, whose crash points are counted, and which stops at one
+of them.
 
-A point is a save of the broadcaster or of a checkpoint, or a frame with events: it is durable, and nobody has an answer. Each is counted
-on the loop, which stands still at the chosen one until the parent kills the process; threads may go on until then, as in any crash.
+A point is a save of the broadcaster or of a checkpoint, or a frame with events: it is durable, and its caller has no answer. Each is
+counted on the loop, which blocks at the chosen one until the parent kills the process; threads may continue until then, as in any crash.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PAUSES_MAX = 6
 
 
 class Points:
-    """Counts the points, once `counting`. At number `at` it says so and stands still. With `seed` saves begin in another order."""
+    """Counts the points, once `counting`. At number `at` it reports to the parent and blocks. With `seed` saves begin in another order."""
 
     def __init__(self, line: Connection, at: int | None, seed: int | None) -> None:
         self.counting = False
@@ -132,7 +132,7 @@ TTL_S = 5.0
 
 
 async def serve(line: Connection, place: Journal | Cluster, listen: str, at: int | None, seed: int | None, counting: bool) -> None:
-    """Serves the log until the parent says `close`."""
+    """Serves the log until the parent sends `close`."""
     points = Points(line, at, seed)
     points.watch()
     points.counting = counting
@@ -146,7 +146,7 @@ async def serve(line: Connection, place: Journal | Cluster, listen: str, at: int
 
 
 async def answer(line: Connection, points: Points, nodes: list[StreamingNode], kv: KVBase) -> None:
-    """Does what the parent says, until it says `close`."""
+    """Carries out the commands of the parent, until `close`."""
     while (word := await asyncio.to_thread(line.recv))[0] != "close":
         match word:
             case ("count",):

@@ -179,7 +179,7 @@ class Checks:
                 assert logs.aborts[self.script.ids[label], vchannel] == 1
 
     async def look(self) -> tuple[StoredBroadcasts, InLogs]:
-        """Returns what a crash left, and notes which broadcasts it found begun."""
+        """Returns the durable state after a crash, and records which broadcasts had begun."""
         stored = read_records(*await self.world.kv.load_with_prefix(""))
         logs = self.world.in_logs()
         self.once(logs)
@@ -187,7 +187,7 @@ class Checks:
         return stored, logs
 
     async def recover(self, life: Life | ServedLife) -> None:
-        """Checks that the next run finishes every broadcast that was begun, and holds the keys of those that are not acknowledged."""
+        """Checks that the next run finishes every broadcast that had begun, and keeps the keys of the unacknowledged ones."""
         tasks = {task.broadcast_id: task for task in await settled(life)}
         logs = self.world.in_logs()
         self.once(logs)
@@ -236,7 +236,7 @@ class Checks:
         async with asyncio.timeout(60):
             while await self.world.contents():
                 await asyncio.sleep(0)
-                if isinstance(self.world, ClusteredWorld):  # nodes hear from time to time what is forgotten: a later checkpoint drops it
+                if isinstance(self.world, ClusteredWorld):  # nodes get the forgotten broadcasts late: a later checkpoint drops them
                     for pchannel in self.world.pchannels:
                         await life.checkpoint(pchannel)
         self.once(self.world.in_logs())

@@ -34,7 +34,7 @@ def test_locks_match_a_model() -> None:
             self.owner = 0
 
         def grants(self) -> list[int]:
-            """Returns the waiters that get their keys now, in order: those that conflict with no holder and no earlier waiter."""
+            """Returns the waiters that get their keys now, in order: each conflicts with no holder and no earlier waiter."""
             granted: list[int] = []
             for owner, keys in list(self.waiting.items()):
                 before = [theirs for other, theirs in self.waiting.items() if other < owner]

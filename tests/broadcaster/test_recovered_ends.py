@@ -38,7 +38,7 @@ async def spanning(life: Life) -> None:
 async def dropped(life: Life) -> None:
     result = await life.broadcast.append(message("a0", "b0", needs_ack=True))
     await life.broadcast.ack(result.broadcast_id, "a0")
-    life.dropped_since.add("b0")  # the record is gone, and the process dies before the broadcaster hears of it
+    life.dropped_since.add("b0")  # the record is gone, and the process dies before the broadcaster gets the notice
     life.cut.dead.set()
 
 

@@ -79,7 +79,7 @@ def test_task_matches_a_model() -> None:
         @rule(pick=PICK, refused=st.sets(st.sampled_from(NAMES)))
         def took(self, pick: int, refused: set[str]) -> None:
             step = self.under_way.pop(pick % len(self.under_way))
-            # A log answers with the copy that it has, whatever happened to the vchannel.
+            # A log answers with a copy that it already has, whatever happened to the vchannel.
             refusals = {name: ChannelNotExistError(name) for name in step.vchannels if name in refused and name not in self.in_log}
             if step.kind is StepKind.ABORTS:
                 refusals = {name: ChannelNotExistError(name) for name in step.vchannels if name in refused}
@@ -174,7 +174,7 @@ def test_task_matches_a_model() -> None:
         def crash(self) -> None:
             """Recovers only what is durable; to keep it simple, every ack counts as durable here."""
             if len(self.places) == 1 and not self.in_log:
-                return  # nothing is left of it
+                return  # no part of it remains
             task = Task(self.task.header, self.places, recovered=True)
             acked = sum(1 << self.names.index(name) for name in self.acked)
             reason = "why" if self.aborted else None
@@ -219,7 +219,7 @@ def test_task_matches_a_model() -> None:
             assert set(self.task.touched()) == {pchannel for pchannel, members in self.places.items() if self.known_in & set(members)}
 
         def withdrawn(self, names: set[str], missing: set[str], busy: bool) -> bool:
-            """Returns whether no log has any frame of it, so that only its caller can know of it."""
+            """Returns whether no log has any frame of it, so that only its caller has seen it."""
             nowhere = self.refused.union(*(self.places[pchannel] for pchannel in self.full))
             known = busy or self.acked or self.unknown or self.task._recovered or BroadcastState.STUCK in self.states
             return missing == names == nowhere and not known

@@ -241,7 +241,7 @@ async def test_abort_waits_for_the_frame_under_way() -> None:
         abort = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no"))
         again = asyncio.create_task(life.broadcast.abort(task.broadcast_id, "no, really"))
         task = await in_state(life, BroadcastState.ABORTING)
-        await life.broadcast.ack(task.broadcast_id, "a0")  # has no effect any more, and is no error
+        await life.broadcast.ack(task.broadcast_id, "a0")  # without an effect or an error after the end
         assert not abort.done()
         with pytest.raises(errors.ResourceAcquiredError):
             await life.broadcast.append(message("c0"))

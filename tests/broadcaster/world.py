@@ -120,7 +120,7 @@ class World:
         return dict(zip(keys, values, strict=True))
 
     def in_logs(self) -> InLogs:
-        """Returns the copies in the frames themselves, whatever any recovery state says."""
+        """Returns the copies in the frames themselves, whatever the recovery state contains."""
         found = InLogs()
         for pchannel in self.pchannels:
             channel = self.store._channels.get(pchannel)
@@ -230,7 +230,7 @@ class Life:
             ref.cut_off()
 
     async def leave(self, task: asyncio.Task[None]) -> None:
-        """Ends the process and what runs in it."""
+        """Ends the process and its tasks."""
         self.kill()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -238,7 +238,7 @@ class Life:
     async def checkpoint(self, pchannel: str) -> None:
         """Saves the recovery state as of the durable end, and reports the broadcasts that it no longer lists."""
         log = self.logs[pchannel]
-        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # one at a time, so that none replaces a newer one
+        async with self.checkpointing.setdefault(pchannel, asyncio.Lock()):  # in turn, so that none replaces a newer one
             forgotten, self.forgotten[pchannel] = self.forgotten[pchannel], set()
             position = log.durable_end
             blob = msgspec.msgpack.encode(self.state[pchannel])
@@ -265,7 +265,7 @@ class Life:
         return self.world.tick
 
     async def wait_for_ids(self) -> None:
-        """Returns at once: ids are always available, except in tests that say otherwise."""
+        """Returns at once: ids are always available, except in tests that override it."""
 
     def check(self, vchannels: Sequence[str]) -> None:
         for vchannel in vchannels:
@@ -363,7 +363,7 @@ class Life:
         self.requests += 1
 
     def _at_times(self) -> bool:
-        """Returns, at random, whether an operator that could answer at once says that it must wait."""
+        """Returns, at random, whether an operator that could answer at once asks for a wait instead."""
         return self.cut.shuffle is not None and self.cut.shuffle.random() < 0.5
 
     async def _append(
@@ -390,7 +390,7 @@ class Life:
             self._sequences[pchannel] += 1
 
             def landed(position: int) -> None:
-                # This happens in the turn in which the durable end moves, so that no checkpoint passes a frame that it does not know.
+                # This happens in the turn in which the durable end moves, so that no checkpoint passes a frame that it lacks.
                 for index, name in enumerate(wanted):
                     there[name] = (position, index, first_tick + index)
                 self.state[pchannel][header.broadcast_id] = found

@@ -1,4 +1,4 @@
-"""What a crash leaves of channels: after each single commit of the metadata, every call has happened completely or not at all."""
+"""The state of channels after a crash: after each single commit of the metadata, every call has happened completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PCHANNELS = ["p0", "p1"]
 
 
 def on(pchannels: list[str]) -> Callable[[str], str]:
-    """Returns what chooses one of these pchannels for a channel."""
+    """Returns a function that chooses one of these pchannels for a channel."""
     return lambda name: place(name, pchannels)
 
 
@@ -96,7 +96,7 @@ def test_calls_are_whole_after_every_commit(turns: list[list[tuple[str, Any]]], 
         for info in infos:
             directory.forget(info)
         calls = [Call(tuple(infos), remove=True)] if infos else []
-        if what == "drop and remake" and calls:  # the removal is told when the old actor has ended
+        if what == "drop and remake" and calls:  # the removal is reported when the old actor has ended
             return [Call((directory.admit(infos[0].name, "p0"),), remove=False), *calls]
         if what == "destroy and remake":
             calls += [Call((directory.admit(info.name, "p0"),), remove=False) for info in infos[:2]]

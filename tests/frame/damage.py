@@ -26,7 +26,7 @@ LARGE = path_of("several_blocks").read_bytes()
 
 
 def refuse_or(data: bytes) -> Any | None:
-    """Returns what the frame holds, or None if it is refused. Any other exception, or a broken law, fails the test."""
+    """Returns the content of the frame, or None if it is refused. Any other exception, or a broken law, fails the test."""
     try:
         view = view_of(data)
         view.check_body()

@@ -1,6 +1,6 @@
-"""Drafts for the tests: a plan is a list of calls on a FrameDraft, and a naive model says what a reader must find.
+"""Drafts for the tests: a plan is a list of calls on a FrameDraft, and a naive model predicts the content for a reader.
 
-The model keeps a list of rows for each run, in Python's own objects, and knows nothing of tables, blocks or bytes.
+The model keeps a list of rows for each run, in Python's own objects, without tables, blocks or bytes.
 """
 
 from __future__ import annotations

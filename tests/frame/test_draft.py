@@ -67,7 +67,7 @@ def test_callers_list_is_not_kept() -> None:
 )
 def test_single_vchannel_transaction_has_general_rows(operations: list[tuple[RunName, bool, list[bytes], bool]]) -> None:
     def row_by_row(draft: FrameDraft, name: tuple[str, int], records: list[Record], key: bytes) -> int:
-        """Adds a transaction one row after the other, as the format says it."""
+        """Adds a transaction one row after the other, as the format describes it."""
         draft.has_flags = True
         if key:
             draft.compatible |= KEYED

@@ -35,7 +35,7 @@ def sealed(data: bytes | bytearray, crc_at: int | None = None) -> bytes:
 
 
 def crafted(data: bytes, fields: Sequence[Field], crc_at: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yields each field at its bounds, one at a time: a description, and the bytes."""
+    """Yields copies with one field at one of its bounds: a description, and the bytes."""
     for at, form in fields:
         bits = 8 * struct.calcsize(form)
         (value,) = struct.unpack_from(f"<{form.upper()}", data, at)

@@ -46,7 +46,7 @@ class FakeClock:
         self._ahead += seconds
 
     async def advance(self, seconds: float) -> None:
-        """Lets time pass, timer by timer; what a timer starts runs until it waits for something."""
+        """Lets time pass, timer by timer; each started task runs until it waits."""
         until = self._monotonic + seconds
         while self._timers and self._timers[0][0] <= until:
             self._monotonic, _, timer = heapq.heappop(self._timers)

@@ -640,7 +640,7 @@ def test_keys_of_dropped_vchannels_leave_the_window() -> None:
 
 
 def table_of_keys(count: int, *, every_ms: int = 1000, **bounds: float | None) -> IdempotencyTable:
-    """Returns a table in which so many keys were remembered, one after the other."""
+    """Returns a table in which this many keys were remembered, one after the other."""
     table = new_table(**bounds)  # type: ignore[arg-type]
     for number in range(count):
         table.durable(table.claim(SCOPES[0], f"k{number}"), f"k{number}", Kept(number, 0, (START_MS + number * every_ms) << 18))

@@ -30,7 +30,7 @@ def facts(message: Scheduled) -> tuple[Any, ...]:
 
 
 def frame_of(*, scheduled: Iterable[Scheduled] = (), left: Iterable[Scheduled] = ()) -> FrameView:
-    """Returns a frame with these records; what is in both comes first as scheduled."""
+    """Returns a frame with these records; a message in both comes first as scheduled."""
     draft = FrameDraft()
     draft.append(A, [Record(b"an event")])
     for message in scheduled:

@@ -1,4 +1,4 @@
-"""The tables of a pchannel together: what a checkpoint and the frames after it restore is what was durable, whatever failed meanwhile."""
+"""The tables of a pchannel together: a checkpoint and the frames after it restore every durable change, whatever failed meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_tables_survive_checkpoints_and_restarts() -> None:
         return FrameView.decode(data, lambda start, end: data[head + start : head + end])
 
     def facts(table: StateTable) -> Any:
-        """Returns what a table has durably, from the pieces that it would store."""
+        """Returns the durable content of a table, from the pieces that it would store."""
         again = type(table)(window_count=100, window_s=1e9, producers_max=10) if isinstance(table, IdempotencyTable) else type(table)()
         again.restore(b"".join(table.snapshot()))
         if isinstance(again, IdempotencyTable):
@@ -65,8 +65,9 @@ def test_tables_survive_checkpoints_and_restarts() -> None:
             """The durable frames since the last stored checkpoint."""
             self.blob = b""
             self.flights: list[tuple[int, FrameDraft, list[Any]]] = []
-            """The frames that are not settled: their positions, and for each change what to call if they are durable and if they are
-            not."""
+            """The frames that are not settled: their positions, and for each change the call for a durable frame and the call for a refused
+            one.
+            """
             self.position = 4096
             self.checkpoint: tuple[StateChanges, bytes, int] | None = None
             """The checkpoint under way: what it took, its state, and the number of frames that it replaces."""

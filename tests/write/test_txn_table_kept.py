@@ -1,4 +1,4 @@
-"""Transactions whose bodies are kept elsewhere until the commit: what the table counts for them."""
+"""Transactions whose bodies are kept elsewhere until the commit: the numbers that the table counts for them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ A frame is the unit of everything: one group commit, one backend write, one sync
     HEADER 96 B, see `FrameHeader`
     TABLES one column after the other, for the whole frame
       run     kind u8 | name_len u16 | incarnation u32 | records u32 | body_offset u32
-      record  [index u32] payload_len u32 [type u16] [flags u8] [properties_len u32] [ext_len u32]   ([…] where the header says so)
+      record  [index u32] payload_len u32 [type u16] [flags u8] [properties_len u32] [ext_len u32]   ([…] as the header declares)
       block   end u32 | crc32c u32 [| stored_end u32]   (with a codec: where the stored block ends)
       names   UTF-8, joined, one a run (empty for the runs of kind PCHANNEL, SHARED and SYSTEM)
     BODY    run after run, each: payloads together | properties together | ext together

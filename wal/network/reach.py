@@ -87,6 +87,6 @@ def is_closed_at_once(reasons: Sequence[str]) -> bool:
 def closed_at_once(scheme: str) -> str:
     """Returns the hint for a server that keeps closing connections; a stopping server does so once."""
     return (
-        f"the server closes every connection before it says anything: if it has TLS, connect with {scheme}+ssl://, and if it asks its "
+        f"the server closes every connection before it sends anything: if it has TLS, connect with {scheme}+ssl://, and if it asks its "
         "clients for certificates, give one of its authority with certificate= and key="
     )

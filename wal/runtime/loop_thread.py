@@ -296,7 +296,7 @@ def _stop_all() -> None:
                 running.thread.join()
             else:
                 owner.stop()
-        except Exception:  # there is no caller at exit to raise it to
+        except Exception:  # at exit it has no caller
             pass
 
 

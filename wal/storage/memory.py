@@ -253,12 +253,10 @@ class StoredChannel:
 
 
 class MemoryLog(PChannelLog):
-    """A pchannel of a MemoryStore, opened for writing in one term.
+    """A pchannel of a MemoryStore, opened for writing in one term; see `PChannelLog`. Created by `MemoryBackend.open`.
 
-    Owns the appended frames without an answer. They are written and acknowledged together in the next turn of the loop, so that `done` is
-    never called inside `append` and a writer that was fenced in between writes nothing.
-
-    One pchannel in one term; see `PChannelLog`. Created by `MemoryBackend.open`.
+    Owns the appended frames without an answer. They are written and acknowledged together in the next turn of the loop. So `done` is never
+    called inside `append`, and a writer that was fenced in between writes nothing.
     """
 
     def __init__(self, pchannel: str, channel: StoredChannel, *, term: int, frame_bytes_limit: int) -> None:

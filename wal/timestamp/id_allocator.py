@@ -32,7 +32,7 @@ _SWAPS_MAX: Final = 1000
 
 
 class IdAllocator(RangeAllocator):
-    """Numbers from `kv` under `key`, fetched `batch` at a time by compare-and-swap."""
+    """Numbers from `kv` under `key`, fetched in batches of `batch` by compare-and-swap."""
 
     def __init__(self, kv: KVBase, *, key: str, batch: int = ID_BATCH) -> None:
         super().__init__(

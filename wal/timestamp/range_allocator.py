@@ -43,13 +43,11 @@ class _RangeRequest:
 
 
 class RangeAllocator(AsyncClosing):
-    """Many small requests served from few large ranges.
+    """Serves `_allocate(count)` from ranges that `refill(count)` fetches, each of at least `batch` numbers, one fetch after the other.
 
     Owns: the waiting requests, the current range and the one refill in progress. Guarantees: requests are served in order of arrival, each
     with a contiguous range above all earlier ones, and a cancelled or failed request does not affect the others. The numbers may be ticks
     or ids; a refill is any coroutine that returns a range.
-
-    Serves `_allocate(count)` from ranges that `refill(count)` fetches, each of at least `batch` numbers, one fetch after the other.
 
     With `expire_s`, the rest of a range is discarded that long after its fetch began. A refill that raises fails only the requests for
     which it was made; the next request tries again.

@@ -38,7 +38,7 @@ class CheckpointRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckpointLedger:
-    """Where recovery begins, and when a new checkpoint is worth its cost. Pure.
+    """The rules for the checkpoints of one pchannel. The next recovery begins with `last`, whose state takes `state_bytes`.
 
     Keyed events, copies of broadcasts and broadcasts that end are all called keyed here. A checkpoint is due when
 
@@ -53,8 +53,6 @@ class CheckpointLedger:
     the next attempt waits, each time longer. Only one checkpoint is under way. The ledger reads no clock.
 
         (idle) --begin--> under way --done--> (idle)        under way --failed--> (idle, not before a later time)
-
-    The next recovery begins with `last`, whose state takes `state_bytes`.
     """
 
     def __init__(self, last: Checkpoint, *, rule: CheckpointRule, state_bytes: int = 0) -> None:

@@ -23,7 +23,7 @@ _logger: Final = logging.getLogger("wal.checkpoint")
 
 
 class Checkpointer:
-    """Takes the checkpoints of a pchannel while appends continue, without delaying them.
+    """The checkpoints of one pchannel.
 
     Owns the one checkpoint that is under way and the order of its steps: it copies the state of the tables as of one position, a few pieces
     a turn; stores it with the backend; records it in the metadata, if the term is still ours; and only then frees the space that recovery

@@ -56,8 +56,8 @@ class CursorChange(msgspec.Struct, frozen=True, gc=False):
 class CursorTable(CursorRecords):
     """The cursors of one pchannel, with the changes that are being written.
 
-    Each method that changes a cursor returns the record that has to be written, or None if there is nothing to write; its caller then
-    submits the record, and calls `durable` or `failed` with it.
+    Each method that changes a cursor returns the record that has to be written, or None if nothing has to be; its caller then submits the
+    record, and calls `durable` or `failed` with it.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class CursorTable(CursorRecords):
     def save(self, change: CursorChange, *, first: LogPosition = (0, 0)) -> CursorRecord | None:
         """Decides about a save; see `CursorChange`. `first` is the first event of the log that the cursor reads.
 
-        Raises SessionLostError for a commit of a consumer that has lost the cursor, InvalidRequestSeqError after a commit that was not
-        written, TruncatedError if the cursor is stale or the position is below `first`, ChannelNotExistError if it was saved for a later
-        incarnation of a vchannel.
+        Raises SessionLostError for a commit of a consumer that has lost the cursor, and InvalidRequestSeqError after a commit that was not
+        written. Raises TruncatedError if the cursor is stale or the position is below `first`, and ChannelNotExistError if the cursor was
+        saved for a later incarnation of a vchannel.
         """
         before, cursor = self.newest(change.key), change.cursor
         at = before.cursor

@@ -1,7 +1,7 @@
 """StateWrites: the common part of group members that write changes of one of a pchannel's tables.
 
-They take operations in the order of the calls; while there are no ticks, operations are held. A defect ends one member alone: it refuses
-every later operation, and the pchannel continues, including the frames under way.
+They take operations in the order of the calls; without ticks, operations are held. A defect ends one member alone: it refuses every later
+operation, and the pchannel continues, including the frames under way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes of another user of the machine, who is in at most one more group; only root can start them."""
+"""Processes of another user of the machine, with at most one additional group; only root can start them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _drop_and_run(line: Line, job: Callable[..., Any], uid: int, gid: int, *args
 
 
 class _WithoutPandas:
-    """Has pyarrow find no pandas: it would import it, which takes a second in each process."""
+    """Hides pandas from pyarrow, which would import it and take a second in each process."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:

@@ -1,4 +1,4 @@
-"""What a file system or a tool leaves in a directory (`lost+found`, names that begin with a dot) is no part of a log, and stays there."""
+"""Entries of a file system or a tool in a directory (`lost+found`, names that begin with a dot) are not part of a log, and stay there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forked child that outlives the writer keeps no lock; if one does, LockedError names that process."""
+"""A forked child that outlives the writer keeps no lock; a LockedError names a process that does."""
 
 from __future__ import annotations
 

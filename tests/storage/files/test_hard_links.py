@@ -1,4 +1,4 @@
-"""A copy of a log by hard links (`cp -al`) is never changed through the other log: what is written in place must have one name."""
+"""A copy of a log by hard links (`cp -al`) is never changed through the other log: a file that is written in place must have one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system that refuses a lock: every public call that needs one raises an error of the log that says so."""
+"""A file system that refuses a lock: every public call that needs one raises an error of the log with that reason."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def blockbuster() -> Iterator[BlockBuster]:
 
 @pytest.fixture
 def always_by_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the write path "loop", every frame but the first, and those that begin a segment, goes from the loop, however slow the test."""
+    """With the write path "loop", every frame goes from the loop, however slow the test, except the first frame of the log and of a
+    segment.
+    """
     if not loop_can_write(tmp_path):
         pytest.skip("the loop cannot write on this machine or file system")
     monkeypatch.setattr(log_tail, "PAUSE_S", 3600.0)

@@ -131,11 +131,10 @@ class MeetingDisk(Disk):
 class FaultyDisk(Disk):
     """`room`: bytes by which files may still grow (ENOSPC beyond it). `partial`: a pwritev writes at most this many bytes.
 
-    `written`: (offset, length) of each pwritev of a segment.
-    `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO, once. `syncs`: the number of syncs of each file name.
-    `submit_error`: the error number with which the loop's next write is refused, once. `short`: the next one writes fewer bytes, once.
-    `frozen`: while it is set, completions of the loop's writes are not seen there; `begun` counts these writes,
-    and `reaped` those that the loop saw complete.
+    `written`: (offset, length) of each pwritev of a segment. `fail_sync`, `fail_write`: the next sync or write of a segment fails with EIO,
+    once. `syncs`: the number of syncs of each file name. `submit_error`: the error number with which the loop's next write is refused,
+    once. `short`: the next one writes fewer bytes, once. `frozen`: while it is set, completions of the loop's writes are not seen there;
+    `begun` counts these writes, and `reaped` the writes that the loop saw complete.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Recorded frames of the two write paths, one after the other, in hundredths of a millisecond: what a rule that chooses between them meets.
+"""Recorded frames of the two write paths, one after the other, in hundredths of a millisecond: input for a rule that chooses between them.
 
 Both paths wrote in turns for 3 s each, beside three processes that only count and a test run, on two cores. They run freely for some
-milliseconds, and then wait for a processor for as long or longer; a mean over few frames says little of either.
+milliseconds, and then wait for a processor for as long or longer; a mean over few frames describes neither.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: after a crash between any two steps recovery has all it needs; damage is named; a full disk harms nothing."""
+"""Checkpoints on disk: after a crash between any two steps recovery has all it needs; damage is named; a full disk loses nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checkpoints(place: Path) -> list[str]:
 @pytest.mark.one_loop
 @pytest.mark.parametrize("power", [False, True])
 async def test_crash_between_any_two_steps_loses_nothing(tmp_path: Path, power: bool, soak: int) -> None:
-    # Somewhat more than a whole run takes: a crash after more of them is none.
+    # Somewhat more than the operations of a whole run: a crash after more of them never happens.
     OPERATIONS = 400
 
     class WriterRun:

@@ -1,6 +1,6 @@
 """Crafted files of a journal with valid CRCs: an index is recomputed; any other file is read as it is or raises CorruptionError.
 
-There is no other exception, no endless loop, and no memory is allocated for content that a field claims but the file lacks.
+No other exception is raised, no loop is endless, and no memory is allocated for content that a field claims but the file lacks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def bounded_memory() -> Iterator[None]:
 
 @pytest.fixture
 async def original(tmp_path: Path) -> Path:
-    """Creates a log of some sealed segments and one that is not full, and closes it properly."""
+    """Creates a log of some sealed segments and an incomplete one, and closes it properly."""
     maker = FrameMaker(1)
     place = tmp_path / "original"
     frames = [maker.keyed((f"v{i % 5}", b"%04d" % i), ("é", b"x")) for i in range(60)]

@@ -40,7 +40,7 @@ async def images(place: Path) -> tuple[Path, Path, list[EncodedFrame]]:
 
 
 async def outcome(place: Path, frames: list[EncodedFrame]) -> str:
-    """Opens and reads the whole log: returns "whole", "short" or "loud" (an error). Anything wrong fails here."""
+    """Opens and reads the whole log: returns "whole", "short" or "loud" (an error). Any other outcome fails here."""
     try:
         async with journal(place, 2, segment=8 << 10) as log:
             found = await read_all(log)

@@ -78,7 +78,7 @@ async def test_written_frames_are_not_in_the_page_cache(tmp_path: Path) -> None:
     """The flag alone proves nothing; the kernel's count of pages does."""
 
     def can_bypass(directory: Path) -> bool:
-        """Returns whether direct writes stay out of the page cache: a tmpfs takes the flag, but is nothing but page cache."""
+        """Returns whether direct writes stay out of the page cache. A tmpfs takes the flag, but all of it is page cache."""
         if not can_be_direct(directory):
             return False
         path = directory / "probe"

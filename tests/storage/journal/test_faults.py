@@ -99,7 +99,7 @@ async def test_frame_of_many_buffers(tmp_path: Path) -> None:
 
 
 async def _fill(log, maker: FrameMaker, rounds: int = 400) -> list[int]:  # type: ignore[no-untyped-def]
-    """Appends pairs of frames until there is no room; returns the positions of the written ones."""
+    """Appends pairs of frames until the disk is full; returns the positions of the written ones."""
     acked: list[int] = []
     for _ in range(rounds):
         sequence = maker.sequence

@@ -30,7 +30,7 @@ def test_interrupt_at_any_line_of_the_loop(tmp_path: Path, soak: int) -> None:
 
     @contextmanager
     def traced(lines: list[Line], interrupt_at: Line | None) -> Iterator[None]:
-        """Notes the lines of files that this thread runs; raises KeyboardInterrupt, once, before it runs that one."""
+        """Records the lines of files that this thread runs; raises KeyboardInterrupt, once, before it runs `interrupt_at`."""
 
         def trace(frame: FrameType, event: str, arg: Any) -> Any:
             if frame.f_code.co_filename not in files:
@@ -50,7 +50,7 @@ def test_interrupt_at_any_line_of_the_loop(tmp_path: Path, soak: int) -> None:
             sys.settrace(before)
 
     def run_interrupted(place: Path, interrupt_at: Line | None) -> list[Line]:
-        """Has one frame in flight and one that waits when the interrupt comes; returns the lines that ran until then."""
+        """Makes the interrupt come while one frame is in flight and another one waits; returns the lines that ran until then."""
         loop = asyncio.new_event_loop()
         backend = JournalBackend(place, segment_bytes=64 << 10, write_path="loop")
         maker, lines = FrameMaker(1), list[Line]()
@@ -111,7 +111,7 @@ def test_interrupted_answer_does_not_stop_other_answers(tmp_path: Path, path: Wr
         log.append(maker.data(("v", b"interrupted")), interrupted)
         futures.extend(append(log, maker.data(("v", b"other"))) for _ in range(3))
         while log.statistics().frames < 5 and path == "thread":
-            pass  # so that all outcomes are known when the loop goes on
+            pass  # so that all outcomes are known when the loop continues
         await asyncio.wait(futures)
 
     async def end() -> None:

@@ -22,7 +22,7 @@ Times = Callable[[str, int], float]
 
 
 class Machine:
-    """Writes frames of `events` each, one after the other, and counts what was written on which path."""
+    """Writes frames of `events` each, one after the other, and counts the events on each path."""
 
     def __init__(self, times: Times, *, events: int = 16, outstanding: int = 1) -> None:
         self.choice = PathChoice()
@@ -34,7 +34,7 @@ class Machine:
             self.choice.begun(self.now_s)
 
     def run(self, seconds: float, *, times: Times | None = None) -> float:
-        """Writes for so long; returns the rate as a part of that of the better path."""
+        """Writes for this time; returns the rate as a part of that of the better path."""
         self._times = times or self._times
         began_s, before = self.now_s, self._number
         whole_s = {"loop": 0.0, "thread": 0.0}
@@ -51,7 +51,7 @@ class Machine:
         return min(whole_s.values()) / (self.now_s - began_s)
 
     def written_in(self, seconds: float) -> int:
-        """Writes for so long; returns the number of events."""
+        """Writes for this time; returns the number of events."""
         until_s, events = self.now_s + seconds, 0
         while self.now_s < until_s:
             self.now_s += self._times(self.choice.path, self._number)

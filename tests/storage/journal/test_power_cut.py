@@ -43,7 +43,7 @@ def place() -> Iterator[Path]:
 @pytest.mark.one_loop
 @pytest.mark.parametrize("chain", [0, 1, *(pytest.param(chain, marks=FURTHER) for chain in range(2, CHAINS))])
 async def test_power_cuts(place: Path, chain: int) -> None:
-    # The fewest runs of a chain, and the fewest frames that the loop writes in it. A chain of many short runs goes on until it has them.
+    # The fewest runs of a chain, and the fewest frames that the loop writes in it. A chain of many short runs continues until it has them.
     lives = 60
 
     class Model:

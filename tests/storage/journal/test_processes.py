@@ -104,7 +104,7 @@ async def test_successor_waits_for_a_suspended_writers_frame(tmp_path: Path, end
     wait_s = 60.0
 
     def waits_for_a_lock(pid: int) -> bool:
-        """Returns whether this process waits for a flock, as /proc/locks says: a waiting request has an arrow."""
+        """Returns whether this process waits for a flock, according to /proc/locks: a waiting request has an arrow."""
         waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
         return any("FLOCK" in fields and str(pid) in fields for fields in waiting)
 

@@ -289,7 +289,7 @@ async def test_segment_that_is_recycled_during_a_read(tmp_path: Path, after_read
     """The segment is recycled between the open and the lock, or at a later read: the page is right, or the read raises TruncatedError."""
 
     def _recycle(loop: asyncio.AbstractEventLoop, log: JournalLog, maker: FrameMaker, position: int) -> None:
-        """Has the writer truncate up to this position and overwrite the freed segments; called from a thread other than the loop's."""
+        """Makes the writer truncate up to this position and overwrite the freed segments; called from a thread other than the loop's."""
 
         async def recycle() -> None:
             await log.truncate(position, 0)

@@ -1,4 +1,6 @@
-"""The two ways of a frame to the disk, and what happens between them: order, faults, a loop that does not go on, close, and who waits."""
+"""The two ways of a frame to the disk, and events between them: order, faults, a loop that does not continue, close, and waiting
+threads.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,7 @@ async def test_frame_may_complete_before_the_loop_continues(tmp_path: Path) -> N
     """The thread, which may wait for a completion anyway, may run before the loop does after a submission."""
 
     class SlowLoopDisk(Disk):
-        """While `slow` is set, the loop goes on after a submission only when the thread has taken the completion."""
+        """While `slow` is set, the loop continues after a submission only when the thread has taken the completion."""
 
         slow = False
         submitted = False

@@ -279,7 +279,7 @@ class KVConformance:
             (PUT, "key", "1"), (DELETE, "key", None), (PUT, "key", "2"),
         ]  # fmt: skip
         first, second, third = (event.revision for event in events)
-        assert (second - first, third - second) == (3, 1)  # two saves in between; removing a missing key is no change
+        assert (second - first, third - second) == (3, 1)  # two saves in between; the removal of a missing key does not count as a change
 
     async def test_multi_operation_is_one_revision(self, kv: KVBase) -> None:
         await kv.multi_save({"p/gone": "x", "p/1": "x"})

@@ -124,7 +124,7 @@ async def test_busy_watch_is_exact_over_kills(server: EtcdServer, kv: EtcdKV, so
         await writer.stop()
         await kv.save("last", "")
         check(await collect(watch), writer)
-    # Each kill leaves the save whose answer was lost, and one that met a connection not known to be dead; `stop` leaves the one that it
+    # Each kill leaves the save whose answer was lost, and a save on a connection not known to be dead; `stop` leaves the save that it
     # cancelled.
     assert len(writer.unknown) <= 2 * 3 * soak + 1
     assert set((await kv.load_with_prefix("k/"))[1]) <= {str(number) for number in writer.acknowledged + writer.unknown}

@@ -1,4 +1,6 @@
-"""Sessions and elections on a real etcd: which session holds a key, when its owner hears of a loss, and which leader can still write."""
+"""Sessions and elections on a real etcd: which session has a key, when its owner is notified of a loss, and which leader can still
+write.
+"""
 
 from __future__ import annotations
 

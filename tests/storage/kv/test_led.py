@@ -1,4 +1,4 @@
-"""LedKV: what a leader saves is saved while it leads, and refused by etcd from then on."""
+"""LedKV: a leader's saves are made while it leads, and refused by etcd from then on."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def opened(path: Path) -> None:
 
 
 def made(path: Path, *, version: int = FORMAT_VERSION) -> bytes:
-    """Makes a file with CONTENT, of version 1 as that version made it, and returns its bytes."""
+    """Creates a file with CONTENT, of version 1 as that version created it, and returns its bytes."""
     asyncio.run(saved(path))
     if version == 1:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -164,11 +164,11 @@ def test_flipped_bit_in_the_log_hides_no_sync(path: Path) -> None:
             await asyncio.to_thread(shutil.copyfile, f"{path}-wal", f"{copy}-wal")
 
     TRANSACTIONS = 5
-    # The bytes with the transaction that makes the file, before which there is no KV.
+    # The bytes with the transaction that creates the file; before it the file has no KV.
     first_bytes = 10_000
 
     def transactions(copy: Path) -> int:
-        """Returns how many transactions are there, all of them whole. Sqlite changes the files that it reads."""
+        """Returns the number of transactions in the file, all of them whole. Sqlite changes the files that it reads."""
         read = copy.with_name("read")
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{copy}{suffix}", f"{read}{suffix}")

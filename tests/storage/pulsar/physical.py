@@ -1,5 +1,4 @@
-"""A topic as it may look after lost connections and takeovers, and which of its messages are the log: a naive model, one pass from the
-beginning.
+"""A topic after lost connections and takeovers, and which of its messages are the log: a naive model, one pass from the beginning.
 
 `Physical` plays a broker and its writers: frames sent again because their answer was lost, frames of a fenced writer after the next owner's
 mark, marks of owners that never wrote. `FencingFloor`, `FloorSearch` and the readers are compared with it.

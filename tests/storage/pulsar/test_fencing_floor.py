@@ -45,7 +45,7 @@ def test_floor_found_from_the_middle_is_right(seed: int, steps: int, data: st.Da
     items = grown(seed, steps)
     _, floors = meaning(items)
     begin = data.draw(st.integers(0, len(items)))
-    # The metadata knows the last term whose owner recorded its mark below. An owner that died after its mark recorded nothing.
+    # The metadata have the last term whose owner recorded its mark below. An owner that died after its mark recorded nothing.
     noted = [item.term for at, item in enumerate(items[:begin]) if item.sequence is not None and floors[at][0] <= item.term]
     search = FloorSearch(window=FRAMES_IN_FLIGHT, term=max(noted, default=0))
     found = 0

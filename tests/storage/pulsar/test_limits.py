@@ -42,7 +42,7 @@ def lowered() -> Iterator[PulsarServer]:
 
 @pytest.fixture
 def narrow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PulsarServer:
-    """Returns a broker that says that it accepts messages of at most a mebibyte."""
+    """Returns a broker with a declared limit of a mebibyte for messages."""
     if not SOAK:
         monkeypatch.setattr(Admin, "message_bytes_max", lambda self: MESSAGE_BYTES)
     server: PulsarServer = request.getfixturevalue("lowered" if SOAK else "pulsar_process")

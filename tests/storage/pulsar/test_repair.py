@@ -1,4 +1,4 @@
-"""The table of a writer's repair: every event that can reach a state is in it, and the writer does one thing at a time."""
+"""The table of a writer's repair: every event that can reach a state is in it, and the writer has only one action under way."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def opened(opening: Opening) -> WALAccesser:
 
 
 async def count(opening: Opening) -> int:
-    """Opens and closes the log; returns how many events it holds."""
+    """Opens and closes the log; returns its number of events."""
     async with opening() as log, log.read("orders", deliver_policy=All(), follow=False) as scanner:
         return len([message async for message in scanner])
 

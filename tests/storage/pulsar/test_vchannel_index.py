@@ -1,4 +1,4 @@
-"""The index of vchannels on Pulsar: it is against a model of frames, and reads fetch little more than they need."""
+"""The index of vchannels on Pulsar, against a model of frames; and reads fetch little more than they need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRAMES = st.lists(st.tuples(st.integers(1, 3), st.frozensets(st.sampled_from(NAM
 
 
 def read(index: VChannelIndex, frames: Frames, start: int, end: int, names: frozenset[str]) -> tuple[list[int], int]:
-    """Returns the frames for these vchannels that a read by the index finds, and how many it fetches."""
+    """Returns the frames for these vchannels that a read by the index finds, and the number that it fetches."""
     found: list[int] = []
     fetched = 0
     while start < end:

@@ -319,7 +319,7 @@ async def test_full_window_survives_reopening(data: str) -> None:
 @pytest.mark.parametrize("pchannels", [pytest.param(1, marks=pytest.mark.soak("four pchannels show the same")), 4])
 async def test_retries_over_kills_write_exactly_once(data: str, pchannels: int) -> None:
     async def write_keyed(line: Line, data: str, pchannels: int, first: int) -> None:
-        """Retries some appends with unknown outcome, then continues, sixteen at a time."""
+        """Retries some appends with unknown outcome, then continues, sixteen in flight."""
         async with open_wal(data, pchannels=pchannels) as log:
             number = max(first - 20, 0)
             while True:

@@ -81,7 +81,7 @@ class CheckpointFiles:
             raise StorageError(f"saving the checkpoint {path} failed: {error.strerror}") from error
 
     def keep_room(self, grown_bytes: int) -> None:
-        """Keeps room for a checkpoint that is `grown_bytes` larger than the newest one; raises OSError when there is no room."""
+        """Keeps room for a checkpoint that is `grown_bytes` larger than the newest one; raises OSError on a full disk."""
         with self._using_reserve:
             self._fill_reserve(grown_bytes)
 

@@ -112,7 +112,7 @@ class ControlRecord(msgspec.Struct, frozen=True, gc=False):
         numbers = (sequence, durable, position, promised_tick, limit, 0 if term == REPLACED_TERM else term)
         if closed > 1 or max(numbers) >= _NUMBERS_END:
             raise CorruptionError(
-                f"a slot says sequence, durable, earliest, promise, limit, term = {numbers} and closed = {closed}",
+                f"a slot has sequence, durable, earliest, promise, limit, term = {numbers} and closed = {closed}",
                 expected=f"numbers below {_NUMBERS_END:#x}, and 0 or 1",
             )
         return sequence, cls(incarnation, term, durable, (position, index), promised_tick, limit, closed != 0)

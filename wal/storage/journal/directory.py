@@ -1,10 +1,10 @@
 """The directory of a journal: FORMAT has its version, LOCK the process that writes it, permissions the users that may read it. Also creates
 new, empty logs.
 
-Owns the files `FORMAT` and `LOCK`. `FORMAT` is one of a few texts. A text that differs from one of them in one byte is damage, unless it is
-that of a newer version, whose number differs in at least two bits from `_VERSION`. The lock is a flock, so it ends with its process,
-however that exits; the pid in the file is used only in the error message. Only the user who writes the journal can open `LOCK`, so that no
-other user can lock it.
+Owns the files `FORMAT` and `LOCK`. `FORMAT` is one of a few texts, whose version numbers differ in at least two bits. So a text that
+differs from one of them in one byte is damage and not a newer version. The lock is a flock, so it ends with its process, however that
+exits; the pid in the file is used only in the error message. Only the user who writes the journal can open `LOCK`, so that no other user
+can lock it.
 
 Permissions follow the setting, else the journal's current mode, else they are for the owner alone. The mode of `FORMAT` records them: it is
 changed last, so that the next opening repeats an interrupted change, and an opening that finds the right mode checks no other file. So the
@@ -165,12 +165,12 @@ def check_format(directory: Path) -> None:
     newer = _NEWER.fullmatch(text)
     if newer and not (len(text) == len(_TEXTS[-1]) and _differing_bits(text, _TEXTS[-1]) == 1):
         version = newer[1].decode()
-        raise FormatError(f"{path} says version {version}; this version of the package knows up to {_VERSION}: upgrade to open it")
+        raise FormatError(f"{path} has version {version}; this version of the package reads up to {_VERSION}: upgrade to open it")
     if any(len(text) == len(expected) and sum(map(int.__ne__, text, expected)) == 1 for expected in _TEXTS):
         raise CorruptionError(
-            f"{path} is damaged: it says {text!r}; `wal repair` writes it again", path=str(path), offset=0, expected=repr(_TEXTS[-1])
+            f"{path} is damaged: its text is {text!r}; `wal repair` writes it again", path=str(path), offset=0, expected=repr(_TEXTS[-1])
         )
-    raise FormatError(f"{path} says {text[:40]!r}, not {_KIND!r} and a version: this is no journal")
+    raise FormatError(f"{path} contains {text[:40]!r}, not {_KIND!r} and a version: this is not a journal")
 
 
 def _differing_bits(one: bytes, other: bytes) -> int:

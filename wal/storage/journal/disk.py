@@ -48,8 +48,8 @@ class JournalFile:
     def bypass_cache(self) -> None:
         """Writes whole sectors directly to the disk from now on, where the file system and the disk support it.
 
-        Segments are written once, in order, and synced at once: in the page cache each of their pages would cost an allocation (some 2 ms
-        per megabyte on a virtual machine, more than all other work on it), first when it is filled with zeros. Readers still use the page
+        Segments are written once, in order, and synced at once. In the page cache each of their pages would cost an allocation, first when
+        it is filled with zeros: some 2 ms per megabyte on a virtual machine, more than all other work on it. Readers still use the page
         cache; a direct write drops the pages that it overwrites.
         """
         try:

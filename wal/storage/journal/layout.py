@@ -105,7 +105,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def unpack(cls, data: bytes, at: int, *, generation: int, position: int) -> Envelope | None:
-        """Returns the envelope at `at`, or None when there is none of this generation and position."""
+        """Returns the envelope at `at`, or None for any other bytes, generation or position."""
         if len(data) - at < ENVELOPE_BYTES:
             return None
         magic, length, found_generation, found_position, zero = _ENVELOPE.unpack_from(data, at)

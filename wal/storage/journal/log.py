@@ -47,8 +47,8 @@ _T = TypeVar("_T")
 class JournalLog(PChannelLog):
     """See `PChannelLog`. Created by `JournalBackend.open`, on the loop that uses it.
 
-    An append fails with NoSpaceError if there is no room for its segment, and with WouldBlockError if there is no file descriptor for it.
-    So do the appends that were queued before its `done` was called: writing them would leave a gap in their sender's sequence.
+    An append fails with NoSpaceError without room for its segment, and with WouldBlockError without a file descriptor for it. So do the
+    appends that were queued before its `done` was called: writing them would leave a gap in their sender's sequence.
     """
 
     def __init__(

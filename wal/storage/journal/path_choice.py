@@ -147,7 +147,7 @@ class PathChoice:
     def _end_window(self, now_s: float) -> None:
         frame_s, path, achieved = self._busy_s / self._frames, self.path, self._achieved[self.path]
         usual_s = self._usual_s[path] = min(self._usual_s.get(path, frame_s) * FORGETS, frame_s)
-        # Late frames of the thread are no reason to try the loop, whose frames wait for a processor more often.
+        # Late frames of the thread do not start a trial of the loop, whose frames wait for a processor more often.
         is_late = path == "loop" and frame_s > max(LATE * usual_s, LATE_S)
         self._late, self._late_s = (self._late + 1, self._late_s + self._busy_s) if is_late else (0, 0.0)
         if self._trial_at_s is None:

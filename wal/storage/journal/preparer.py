@@ -85,8 +85,7 @@ class Preparer:
     def take(self, needed: int, size: int) -> Spare:
         """Returns a file of at least `needed` bytes, of about `size` if it has to be created; waits for it.
 
-        Raises NoSpaceError when there is no room for it, WouldBlockError when there is no descriptor for it, and any other OSError
-        unchanged.
+        Raises NoSpaceError without room for it, WouldBlockError without a descriptor for it, and any other OSError unchanged.
         """
         with self._lock:
             while self._preparing:

@@ -348,7 +348,7 @@ def _keep_freed_memory() -> None:
 def _check_length(view: FrameView, length: int) -> None:
     """Raises CorruptionError when the frame's length differs from its index: such an index may omit frames."""
     if view.header.frame_bytes != length:
-        raise CorruptionError(f"the frame has {view.header.frame_bytes} bytes", expected=f"{length}, as its index says")
+        raise CorruptionError(f"the frame has {view.header.frame_bytes} bytes", expected=f"{length}, as in its index")
 
 
 def _keyed(index: SegmentIndex, _: frozenset[str] | None, first: int, end: int) -> list[int]:

@@ -222,7 +222,7 @@ def _rebuilt(disk: Disk, directory: Path) -> ControlRecord:
     bases = segment_bases(directory)
     if not bases:
         raise damaged(
-            CorruptionError("neither slot holds, and there is no segment", expected="a control page"), directory / CONTROL_NAME, 0
+            CorruptionError("neither slot is valid, and the log has no segment", expected="a control page"), directory / CONTROL_NAME, 0
         )
     segment = Segment.load(disk, directory / segment_name(bases[-1]))
     index = SegmentIndex(segment.base)

@@ -3,10 +3,10 @@
 A `Segment` decodes a FrameView at (file, offset), for readers and for recovery: envelope, head, body. It never writes and never decides
 what damage means; its CorruptionErrors name file and offset.
 
-A `SegmentSet` owns the list of segments (a tuple that is replaced, so that a reader keeps the tuple with which it began), the growing index
-of the last segment, and a bounded cache of the indexes of sealed ones. Those are loaded from `.idx`, or computed from the segment when that
-file is missing, damaged or out of date. It never removes a segment; damage in a sealed one is an error. The writer adds what it writes; in
-a process that only reads, the set follows the files (`ReadOnlySegments`).
+A `SegmentSet` owns the list of segments, the growing index of the last segment, and a bounded cache of the indexes of sealed ones. The list
+is a tuple that is replaced, so that a reader keeps the tuple with which it began. Indexes of sealed segments are loaded from `.idx`, or
+computed from the segment when that file is missing, damaged or out of date. The set never removes a segment; damage in a sealed one is an
+error. The writer adds what it writes; in a process that only reads, the set follows the files (`ReadOnlySegments`).
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         finally:
             file.close()
         if path.name != segment_name(header.base):
-            raise damaged(CorruptionError(f"its header says base {header.base:#x}", expected="the base in its name"), path, 0)
+            raise damaged(CorruptionError(f"its header has base {header.base:#x}", expected="the base in its name"), path, 0)
         return cls(path, header)
 
     def frame(self, window: Window, position: int, *, lazy: int = 0) -> tuple[FrameView, Body]:
@@ -502,7 +502,7 @@ def segment_bases(directory: Path) -> list[int]:
     try:
         return sorted(int(path.stem, 16) for path in directory.glob("*.wal"))
     except ValueError as error:
-        raise FormatError(f"{directory} holds a .wal file whose name is no base of a segment: move it away") from error
+        raise FormatError(f"{directory} holds a .wal file whose name is not the base of a segment: move it away") from error
 
 
 def damaged(error: CorruptionError, path: Path, offset: int) -> CorruptionError:

@@ -233,7 +233,7 @@ class _Log:
         if page[12:16] != bytes(4):
             yield Damage(path=str(path), offset=12, problem="the padding of the header page is not zero", kind="segment")
         if header.base != base:
-            yield Damage(path=str(path), offset=0, problem=f"its header says base {header.base:#x}", kind="segment")
+            yield Damage(path=str(path), offset=0, problem=f"its header has base {header.base:#x}", kind="segment")
         if size < header.size:
             yield Damage(path=str(path), offset=size, problem=f"it has {size} bytes; expected {header.size}", kind="segment")
         if self._lineage is not None and not self._lineage.covers(header.incarnation, base):

@@ -44,7 +44,7 @@ class MemoryKV(KVBase):
         return [(key, self._values[key]) for key in self._under(prefix)]
 
     async def _commit(self, batch: KVBatch) -> str | None:
-        # This cannot fail half way: everything was checked before, and there is no wait in between.
+        # This cannot fail half way: everything was checked before, and nothing waits in between.
         self._operations += 1
         for key, expected in batch.compare:
             if self._values.get(key) != expected:

@@ -33,10 +33,9 @@ class ClientLog:
 
     Owns: the pipe that the client writes to, the thread that reads it, and the end of both when the process forks or exits.
 
-    The client writes to a pipe that it takes for a file, and one thread reads the pipe. A Python logger, which the client would accept as
-    well, would be called by the client's own threads, each of which releases it when the thread ends, at an unknown time. In an interpreter
-    that is about to exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after the log was
-    closed.
+    The client writes to a pipe that it takes for a file, and one thread reads the pipe. The client would also accept a Python logger, but
+    its own threads would call it, and each would release it when the thread ends, at an unknown time. In an interpreter that is about to
+    exit, Python ends such a thread in the middle of a C++ destructor, and the process aborts, long after the log was closed.
 
     The client has one log for the whole process, set by the first client: if the program created one with another logger, no line arrives
     here. Its lines of INFO are for DEBUG here, because it writes some ten for each opened reader; it writes none of them unless

@@ -45,4 +45,4 @@ def mark_of(properties: Mapping[str, str], position: int) -> Mark | None:
     try:
         return Mark(int(properties["term"]), int(properties["incarnation"]))
     except (KeyError, ValueError) as error:
-        raise CorruptionError(f"the mark at {text_of(position)} says {dict(properties)}", expected="a term and an incarnation") from error
+        raise CorruptionError(f"the mark at {text_of(position)} has {dict(properties)}", expected="a term and an incarnation") from error

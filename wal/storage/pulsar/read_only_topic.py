@@ -319,7 +319,7 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         newest = max(marks.values(), default=-1)
         if end <= newest:
             raise CorruptionError(
-                f"{self.topic} ends at {text_of(end)}, and the metadata knows of a writer that took it over at {text_of(newest)}: messages "
+                f"{self.topic} ends at {text_of(end)}, and the metadata has a writer that took it over at {text_of(newest)}: messages "
                 "are gone, or this is another Pulsar or namespace than the log's",
                 path=self.topic,
                 offset=ledger_of(end),

@@ -141,7 +141,7 @@ class Producers:
     def failed(self, claim: Claim, *, final: bool) -> list[Claim]:
         """Forgets a claim that was not written, and dooms the later ones of its producer; returns those, ascending.
 
-        Their sequences are gaps from now on. With `final` nothing is written any more, so there is no order to keep.
+        Their sequences are gaps from now on. With `final` nothing is written any more, so their order no longer matters.
         """
         scope, key = claim.scope, cast("ProducerKey", claim.key)
         producer = self._producers.get((scope, key.producer))

@@ -1,9 +1,9 @@
 """EtcdElection: one of many candidates is the leader, as long as its session lasts.
 
 Owns: the keys under its name, one per candidate, each on the candidate's lease. The leader is the candidate whose key was created first
-(the order of etcd's own election recipe: no stampede, and no overtaking). It guarantees that `Leadership.token`, the create revision of the
-leader's key, rises from leader to leader, and that a change through the Leadership is made only while that key exists, decided by etcd in
-the same transaction. No clock ever decides who leads.
+(the order of etcd's own election recipe: no stampede, and no overtaking). Guarantees: `Leadership.token`, the create revision of the
+leader's key, rises from leader to leader. A change through the Leadership is made only while that key exists, which etcd decides in the
+same transaction. No clock ever decides who leads.
 """
 
 from __future__ import annotations

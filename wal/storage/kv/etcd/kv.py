@@ -114,7 +114,7 @@ class EtcdKV(KVBase):
         InvalidArgumentError for a wrong user, a wrong password or certificates that cannot be read.
         """
         if isinstance(endpoints, str) or not endpoints:
-            raise InvalidArgumentError(f"endpoints={_masked(endpoints)!r} is no list of addresses: name for example ['127.0.0.1:2379']")
+            raise InvalidArgumentError(f"endpoints={_masked(endpoints)!r} is not a list of addresses: name for example ['127.0.0.1:2379']")
         if any("@" in address or "/" in address for address in endpoints):
             raise InvalidArgumentError(
                 f"endpoints={_masked(endpoints)!r} hold more than addresses: name for example ['127.0.0.1:2379'], and a user with user=…"

@@ -35,9 +35,9 @@ class WatchPosition:
     """The progress of one watch, across its streams; it begins at the events of revision `start` (1 or more). Pure.
 
     It owns the revision at which the watch continues, and the events of a revision that has arrived in part. It delivers each event once,
-    in order, all events of a revision together. After a broken stream it continues after the delivered events, not after the revision that
-    the *store* has reached, because a stream names the store's revision before it has replayed anything. A witness shows when data went
-    back: a delivered event must still be where it was.
+    in order, all events of a revision together. After a broken stream it continues after the delivered events. It does not continue after
+    the revision that the *store* has reached, because a stream names the store's revision before it has replayed anything. A witness shows
+    when data went back: a delivered event must still be where it was.
     """
 
     def __init__(self, start: int) -> None:
