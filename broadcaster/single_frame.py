@@ -218,6 +218,7 @@ class SingleFrames:
     def begin(self, call: AppendCall, header: BroadcastHeader, content: Content, places: Mapping[str, Sequence[str]]) -> bool:
         """Begins a broadcast that has its keys; returns False, without an effect, if it is not of this kind."""
         writer = self._writer
+        # Acks and other pchannels need a record. Beyond the bound, and during a close, the broadcast waits like any other.
         if header.needs_ack or len(places) != 1 or writer.frames >= FRAMES_MAX or self._closing:
             return False
         (pchannel,) = places

@@ -164,6 +164,7 @@ class Task:
         # The outcomes of the other lanes decide whether a lane without room is retried.
         undecided = not self.appended and self._untouched() and any(lane.busy for lane in self._lanes.values())
         for pchannel, lane in self._lanes.items():
+            # A lane has one frame under way. During its backoff, and while its retry is undecided, it writes nothing.
             if lane.busy or lane.waiting or (lane.full and undecided):
                 continue
             kind, mask = StepKind.COPIES, lane.members & ~self.appended
@@ -215,6 +216,7 @@ class Task:
     def ack(self, vchannel: str) -> int | None:
         """Returns the bit of a new ack, or None if it changes nothing; InvalidArgumentError if the vchannel is not in the broadcast."""
         at = self._bit(vchannel)
+        # An aborted or finished broadcast takes no acks; without `needs_ack`, or after the first one, an ack changes nothing.
         if self.state is BroadcastState.ABORTING or self.finished or not self.header.needs_ack or self.acked >> at & 1:
             return None
         self.acked |= 1 << at
@@ -271,6 +273,7 @@ class Task:
         if self.complete and not busy:
             acked = self.acked == self._full or not self.header.needs_ack
             self._move(BroadcastState.DONE if acked else BroadcastState.WAIT_ACK)
+        # No copy exists, every vchannel refused or had no room, no log can have a part of it, and no frame can still succeed.
         elif not self.appended and nowhere == self._full and self._untouched() and not busy:
             self._move(BroadcastState.WITHDRAWN)
         else:

@@ -84,6 +84,7 @@ class VChannelMapKeeper:
         error.
         """
         lags = name in self._lagging or name in self._being_shown
+        # No map shows the former incarnation. With `wanted`, a map that waits to be written, or is being written, lags too.
         if not lags and not (wanted and (self._dirty or self._writing)):
             then(None)
             return

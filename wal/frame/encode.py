@@ -221,6 +221,7 @@ def _one(run: Run) -> Tables | None:
     payload, properties, ext = record.payload, record.properties, record.ext
     block = payload + properties + ext  # no copy if only one of them has bytes
     size = len(block)
+    # Another type needs its column, an empty record has no block, and a larger block is not joined from several parts.
     if record.message_type != DEFAULT_TYPE or not size or (size > BLOCK_BYTES_MIN and block is not payload):
         return None
     incompatible = 0

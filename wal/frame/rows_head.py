@@ -133,6 +133,7 @@ def _spans(columns: bytes, runs: int, records: int, body_len: int, names: bytes)
     numbers = struct.unpack_from(f"<{3 * runs}I", columns, 3 * runs)
     incarnations, counts, starts = numbers[:runs], numbers[runs : 2 * runs], numbers[2 * runs :]
     stops = (*starts[1:], body_len)
+    # Runs cover all records and the body from its start, none is empty, and their parts ascend.
     if sum(counts) != records or starts[0] or not all(counts) or not all(map(le, starts, stops)):
         return None
     return tuple(map(RunSpan, texts, incarnations, counts, starts, stops))

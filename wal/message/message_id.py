@@ -192,6 +192,7 @@ def note_fork(pchannel: str, parent: int, child: int, fork: int) -> None:
 def _is_common(early: MessageID, late: MessageID) -> bool:
     """Returns whether `early` names an event that the later incarnation of the log, that of `late`, has too."""
     fork = _FORKS.get((early.pchannel, early.incarnation, late.incarnation))
+    # Below the fork both incarnations have the same events; a position means the same in one form only.
     return fork is not None and early.pchannel == late.pchannel and early.position < fork and early.form == late.form
 
 

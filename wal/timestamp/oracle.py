@@ -101,6 +101,7 @@ class SavedLimit:
 
     def _decode(self, text: str) -> tuple[int, str]:
         digits, _, owner = text.partition(" ")
+        # The form that `_encode` writes: isdigit alone accepts digits outside ASCII, which int() would read.
         if not (digits.isascii() and digits.isdigit() and owner) or int(digits) > MILLISECONDS_MAX:
             raise FormatError(f"{self._key!r} holds {text!r}, which is no limit that an oracle saved: give the oracle a key of its own")
         return int(digits), owner

@@ -93,6 +93,7 @@ class Checkpointer:
             moved=self._state.lasts.changes > 0,
             log_bytes=self._log.bytes_between(self.ledger.last.position, self._end()),
         )
+        # A request needs a change to store, and waits for the end of the pause after a failure.
         if due or (self._requested and self._state.changes and self.ledger.is_possible(now_s=self._monotonic())):
             self._begin()
 

@@ -104,6 +104,7 @@ class CursorTable(CursorRecords):
             if at.stale and not recreated:
                 raise TruncatedError(stale(at))
             same_log = (at.pchannel, at.incarnation) == (cursor.pchannel, cursor.incarnation)
+            # Positions are comparable in one log and one set of incarnations only: elsewhere the save counts as later.
             if change.forward_only and same_log and not recreated and at.start >= cursor.start:
                 return None
         if cursor is not None and cursor.start < first:

@@ -228,6 +228,7 @@ class CursorWrites(StateWrites):
         def answer() -> None:
             record = self.table.get(key)
             missing = not newest.deleted if record is None else record.revision < newest.revision
+            # The newest record failed; an earlier durable one is enough only if it has this change.
             if missing and (record is None or change is None or not has_saved(record, change)):
                 fail_future(future, self._frames.fault or after_unsaved(key))
             else:

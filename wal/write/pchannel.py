@@ -197,6 +197,7 @@ class PChannel(ReadablePChannel, Member):
 
         def ended(waiting: tuple[Holder, Any]) -> bool:
             operation = waiting[1]
+            # A whole transaction has no event before its commit, so it spans nothing.
             return isinstance(operation, TxnSubmission) and name in operation.names and not (spanned and operation.whole)
 
         self.table.fail(name, reason)
@@ -338,6 +339,7 @@ class PChannel(ReadablePChannel, Member):
 
     def frame_settled(self) -> None:
         """Ends a `drain` when it has nothing left to wait for."""
+        # After a failure the pchannel writes nothing any more, so a drain does not wait for idleness.
         if self._drained is not None and not self._drained.done() and (self.fault or self._idle()):
             self._drained.set_result(None)
 

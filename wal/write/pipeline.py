@@ -350,6 +350,8 @@ class FramePipeline:
         """Writes a TimeTick frame if one is due and no other frame, which would promise as much, is under way."""
         if self._tick_frames is None or not self._tick_frames.is_due(self._monotonic()):
             return
+        # The first frame of the term comes before it, and any frame under way promises as much. The tick is taken last, since taking uses
+        # it up.
         if self.fault is None and not self.owes_start and not self.busy and (tick := self._ticks.take()) is not None:
             self._hand_over(FrameDraft(), [], tick, promised_tick=tick)
 

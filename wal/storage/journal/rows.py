@@ -73,6 +73,7 @@ def read_rows(
         if data[at : at + ENVELOPE_BYTES] != pack_envelope(length, generation, position):
             break
         head = rows_head(data, at + ENVELOPE_BYTES, length)
+        # Not a head of plain messages, another length than in the index, or other types than the request wants.
         if head is None or head.body_len != length - index.head_lens[ordinal] or (request.inserts_only and head.types is not None):
             break
         runs = head.runs
@@ -119,6 +120,7 @@ def _heads(
             at += 1
             continue
         stop, size = at, 0
+        # One read takes adjacent frames, up to a chunk (one frame may be larger), with two buffers for each.
         while (
             stop < len(ordinals)
             and ordinals[stop] - first == stop - at

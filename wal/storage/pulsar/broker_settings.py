@@ -78,6 +78,7 @@ def check_policies(
             f"-t 0 {namespace}), or open the log with allow_message_ttl=True to accept the loss"
         )
     mode = (inactive or {}).get("inactiveTopicDeleteMode")
+    # The log's subscription protects its topic only in the mode that looks at subscriptions.
     if inactive and inactive.get("deleteWhileInactive") and mode != "delete_when_no_subscriptions" and not allowed.message_ttl:
         raise InvalidArgumentError(
             f"{topic} is deleted when it is idle and its subscriptions have caught up ({mode}). Switch that off (pulsar-admin namespaces "

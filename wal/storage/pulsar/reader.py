@@ -241,6 +241,7 @@ class PulsarReader:
             entries_max = sys.maxsize
         whole = False
         try:
+            # Until the end of the extent; after the first frame also until the page has its bytes, or its entries.
             while at is not None and at < end and (not bytes_read or (bytes_read < bytes_max and entries < entries_max)):
                 entry = reader.next(self._incarnation)
                 entries += 1

@@ -63,6 +63,7 @@ def end_before(
         elif ledgers.entries_between(nearest[0], begin) <= count:
             begin, floor = nearest
         entries = _read(connection, topic, begin, position, floor, incarnation, ledgers, term_at(begin))
+        # The floor became known, and both the last frame and the newest event were found, or there is no more log to read.
         if entries is not None and ((entries.newest is not None and entries.last[1] >= 0) or whole):
             return entries
         if whole or back is None or ledgers.back(position, count + 1) == back:
