@@ -199,8 +199,8 @@ class Conversation:
     """The part of a call's context that the handler of a stream uses. One task reads at a time."""
 
     def __init__(self, context: Any, parse: Callable[[bytes], Awaitable[Any]]) -> None:
-        self.invocation_metadata = context.invocation_metadata
-        self.write = context.write
+        self.invocation_metadata: Callable[[], Any] = context.invocation_metadata
+        self.write: Callable[[Any], Awaitable[None]] = context.write
         self._context = context
         self._read = context.read
         self._parse = parse

@@ -9,8 +9,8 @@ class Backoff:
     __slots__ = ("first_s", "max_s", "next_s")
 
     def __init__(self, first_s: float, max_s: float) -> None:
-        self.first_s = first_s
-        self.max_s = max_s
+        self.first_s: float = first_s
+        self.max_s: float = max_s
         self.next_s: float = first_s
         """The length of the next pause."""
 

@@ -112,10 +112,10 @@ class Bounded(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has n
     """Holds all calls to these bounds. `request_bytes` is the size of the largest request, `pchannels` the number of pchannels here."""
 
     def __init__(self, bounds: ServerBounds, *, request_bytes: int, pchannels: int) -> None:
-        self.calls = Budget("calls", "calls_max", bounds.calls_max, bounds.client_calls_max)
-        self.uploads = Budget("bytes of requests", "upload_bytes_max", bounds.upload_bytes_max, bounds.client_upload_bytes_max)
-        self.answers = Budget("bytes of answers", "answer_bytes_max", bounds.answer_bytes_max, bounds.client_answer_bytes_max)
-        self.producers = Budget(
+        self.calls: Budget = Budget("calls", "calls_max", bounds.calls_max, bounds.client_calls_max)
+        self.uploads: Budget = Budget("bytes of requests", "upload_bytes_max", bounds.upload_bytes_max, bounds.client_upload_bytes_max)
+        self.answers: Budget = Budget("bytes of answers", "answer_bytes_max", bounds.answer_bytes_max, bounds.client_answer_bytes_max)
+        self.producers: Budget = Budget(
             "Produce streams", "produce_streams_max", bounds.produce_streams_max, max(bounds.client_produce_streams_max, 2 * pchannels)
         )
         """Each of them may have a part of a request in memory, and nobody is told how large that is."""

@@ -49,7 +49,7 @@ class PowerCutDisk(Disk):
         self._attic.mkdir(parents=True, exist_ok=True)
         for control in root.glob("pchannels/*/control"):
             self._maps[control] = control.read_bytes()
-        self.dead = False
+        self.dead: bool = False
         self._failed = False  # the power; a disk may also be dead because its process is
         self._boot = os.urandom(16) if rng is None else rng.randbytes(16)  # the boot of this machine; the next boot has another id
 

@@ -135,7 +135,7 @@ class PChannel(ReadablePChannel, Member):
         self.schedule: ScheduleWrites = ScheduleWrites(
             state.schedule, self.frames, self.ticks, self.keyed, in_flight=in_flight, due_ms=due_ms, mark=self._mark_scheduled
         )
-        self.opening_s = 0.0
+        self.opening_s: float = 0.0
         """The seconds that its opening took, and the number of events after the last checkpoint that it replayed."""
         self.replayed_events = 0
         self.endings = 0

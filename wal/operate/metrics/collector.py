@@ -173,7 +173,7 @@ class MetricsEndpoint:
     """
 
     def __init__(self, address: str, source: SnapshotSource) -> None:
-        self.address = address
+        self.address: str = address
         self._source = source
         self._collector: Collector
         self._server: WSGIServer

@@ -107,7 +107,7 @@ class StatusHandlers:
         self._counts = None if directory is None else JournalCounts(directory)
         self._began_s = time.monotonic()
         read: Callable[[Callable[[Request], Awaitable[Response]]], Callable[[Request], Awaitable[Response]]] = self._reading
-        self.app = Starlette(
+        self.app: Starlette = Starlette(
             routes=[
                 *(Route(f"/{path}", self._asset(*asset)) for path, asset in _ASSETS.items()),
                 Route("/healthz", self._answering(self._healthz)),

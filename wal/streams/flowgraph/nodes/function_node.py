@@ -50,7 +50,7 @@ class FunctionNode(BaseNode):
     above 1 it is called for later ticks before it has returned for earlier ones. State of the function is lost with the process.
     """
 
-    is_input = False
+    is_input: bool | None = False
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class ScannerNode(BaseNode):
     InvalidArgumentError, since each would move the cursor past messages that the other has not handled.
     """
 
-    is_input = True
+    is_input: bool | None = True
 
     def __init__(
         self,

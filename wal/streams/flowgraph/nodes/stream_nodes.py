@@ -19,7 +19,7 @@ class MsgStreamNode(BaseNode):
     stream's only consumer. The stream belongs to the caller, who closes it after the graph.
     """
 
-    is_input = True
+    is_input: bool | None = True
 
     def __init__(self, name: str, stream: TtMsgStream) -> None:
         super().__init__(name)
@@ -64,7 +64,7 @@ class ProduceNode(BaseNode):
     duplicates within a tick, and messages that come after their tick. The stream belongs to the caller, who closes it after the graph.
     """
 
-    is_input = False
+    is_input: bool | None = False
 
     def __init__(self, name: str, stream: MsgStream, *, time_ticks: bool = False, max_queue_length: int = MAX_QUEUE_LENGTH) -> None:
         super().__init__(name, max_queue_length=max_queue_length)

@@ -57,7 +57,7 @@ class WalSinkNode(BaseNode):
     such ticks in a row the node writes a transaction without bodies, so that the uncommitted ticks stay bounded.
     """
 
-    is_input = False
+    is_input: bool | None = False
 
     def __init__(
         self,

@@ -114,10 +114,12 @@ class BookEntry:
     __slots__ = ("counted", "ledger", "left", "number", "seen", "size")
 
     def __init__(self, ledger: int, number: int, size: int) -> None:
-        self.ledger = ledger
-        self.number = number
-        self.size = self.left = size
-        self.seen = self.counted = _NONE
+        self.ledger: int = ledger
+        self.number: int = number
+        self.size: int = size
+        self.left: int = size
+        self.seen: int = _NONE
+        self.counted: int = _NONE
 
     def native(self) -> Any:
         """Returns the native id of the whole entry."""
