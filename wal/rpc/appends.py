@@ -58,7 +58,7 @@ def appends_from_proto(message: proto.Append) -> Iterator[tuple[Append, Refusals
     columns that contradict each other.
     """
     count = count_of(message.messages)
-    columns = Columns(message.messages)
+    columns = ReceivedColumns(message.messages)
     ticks = message.barrier_time_ticks
     if columns.is_plain and not (message.key_lengths or message.expected_lengths or ticks):
         return (columns.take(min(PART_ROWS_MAX, count - first)) for first in range(0, count, PART_ROWS_MAX))
@@ -109,7 +109,7 @@ def rows_to_proto(rows: Append) -> proto.MessageColumns:
     return columns
 
 
-class Columns:
+class ReceivedColumns:
     """The columns of messages on the wire, of which rows are taken from the front.
 
     `is_plain`: all are INSERTs for one vchannel, without properties. Raises InvalidArgumentError for columns that contradict each other.

@@ -36,7 +36,7 @@ from wal.rpc.methods import MILVUS_PRODUCE
 from wal.rpc.serving import Draining, Handler
 from wal.serve.hosted import Hosted
 from wal.serve.produce_txns import check_keepalive, opened_txn
-from wal.serve.request_stream import TAKEN_MAX, Answers, RequestStream
+from wal.serve.request_stream import TAKEN_MAX, RequestStream, StreamAnswers
 from wal.settings import ServerBounds
 from wal.write.checks import check_body
 from wal.write.operations import Together
@@ -50,7 +50,7 @@ _ONE_OWNER: Final = b""
 Result = AppendResult | ForgottenResult
 
 
-class MilvusAnswers(Answers):
+class MilvusAnswers(StreamAnswers):
     """The answers of a stream of this form: one message for each."""
 
     def __bool__(self) -> bool:

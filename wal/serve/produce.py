@@ -31,14 +31,14 @@ from wal.serve.cursor_saves import outcome_of
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.serve.produce_requests import ServedWithdrawals, Sessions
 from wal.serve.produce_txns import ProduceTxns, bodies_in, expected_in, names_in
-from wal.serve.request_stream import TAKEN_MAX, UNANSWERED_MAX, Answers, RequestStream
+from wal.serve.request_stream import TAKEN_MAX, UNANSWERED_MAX, RequestStream, StreamAnswers
 from wal.settings import ServerBounds
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnOwner
 from wal.write.vchannel import VChannel
 
 
-class ProduceAnswers(Answers):
+class ProduceAnswers(StreamAnswers):
     """The answers of one stream, of every kind of request."""
 
     def __init__(self) -> None:

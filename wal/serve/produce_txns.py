@@ -22,7 +22,7 @@ from wal.node.txn import LocalTxn
 from wal.requests.appends import NOT_EXPECTED
 from wal.requests.txns import BeginTxn
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.appends import Columns, count_of, key_of
+from wal.rpc.appends import ReceivedColumns, count_of, key_of
 from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
 from wal.serve.cursor_saves import change_from_proto
 from wal.write.cursor_table import CursorChange
@@ -233,7 +233,7 @@ async def bodies_in(message: proto.MessageColumns, names: tuple[str, ...], *, bo
             f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them without "
             "a transaction"
         )
-    columns = Columns(message)
+    columns = ReceivedColumns(message)
     if columns.is_plain and columns.names == [*names]:
         return columns.take_payloads(count)
     bodies: list[Message] = []

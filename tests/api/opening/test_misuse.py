@@ -37,9 +37,9 @@ async def test_for_says_async_for(log: WALAccesser) -> None:
 
 
 WRONG: list[tuple[Any, type[Exception], str]] = [
-    (None, TypeError, "takes the name of a vchannel, or several names.*not None"),
-    (3, TypeError, "takes the name of a vchannel, or several names.*not 3"),
-    (b"orders", TypeError, "takes the name of a vchannel, or several names.*not b'orders'"),
+    (None, TypeError, "takes the name of a vchannel, several names on one pchannel, or a pattern.*not None"),
+    (3, TypeError, "takes the name of a vchannel, several names on one pchannel, or a pattern.*not 3"),
+    (b"orders", TypeError, "takes the name of a vchannel, several names on one pchannel, or a pattern.*not b'orders'"),
     ([], InvalidArgumentError, "names no vchannel"),
     ([None], TypeError, "a vchannel is named by a str, not NoneType"),
     ([["orders"]], TypeError, "a vchannel is named by a str, not list"),
