@@ -53,7 +53,6 @@ from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
-    Append,
     Atomic,
     Begin,
     Bulk,
@@ -63,6 +62,7 @@ from wal.write.operations import (
     Expected,
     KeyedAppend,
     OrderedAppend,
+    PlainAppend,
     ProducerAppend,
     RemoveProducer,
     ScheduledAppend,
@@ -122,7 +122,7 @@ class LocalAppends:
                 return None
         future = self._create_future()
         if message.message_type is _INSERT_TYPE and barrier_time_tick is _NO_BARRIER:
-            append = Append(payload, _INSERT, 0, properties, b"", future, size)
+            append = PlainAppend(payload, _INSERT, 0, properties, b"", future, size)
         else:
             append = _special(message, barrier_time_tick, properties, future, size)
         # Last, since it may create the vchannel: a message that is refused changes nothing.
@@ -382,7 +382,7 @@ class LocalAppends:
         self._in_flight.force(operation.size)
         return future
 
-    async def _tell_with_room(self, vchannel: VChannel, operation: Append | Atomic | Bulk) -> None:
+    async def _tell_with_room(self, vchannel: VChannel, operation: PlainAppend | Atomic | Bulk) -> None:
         """Waits for room in flight, takes it, and sends the operation to the vchannel."""
         await self._in_flight.take(operation.size)
         try:
@@ -473,13 +473,13 @@ class LocalAppends:
                 await asyncio.sleep(0)
 
 
-def _special(message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> Append:
+def _special(message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> PlainAppend:
     """Returns the operation for an append that is not a plain INSERT."""
     _barrier(barrier)
     check_client_type(message.message_type)
     kind = int(message.message_type)
     if not (exclusive := type_properties(kind).exclusive) and not barrier:
-        return Append(message.payload, kind, 0, properties, b"", future, size)
+        return PlainAppend(message.payload, kind, 0, properties, b"", future, size)
     return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
 
 
@@ -495,7 +495,7 @@ def _operation(
     key: Key | None,
     expected_last: MessageID | Unchecked | None,
     vchannel: VChannel,
-) -> Append:
+) -> PlainAppend:
     """Returns the operation for an append with any options."""
     if expected_last is not UNCHECKED:
         expected = ((vchannel, expected_last),)
@@ -505,7 +505,7 @@ def _operation(
     if key is None:
         if barrier or exclusive:
             return OrderedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive)
-        return Append(payload, kind, 0, properties, ext, future, size)
+        return PlainAppend(payload, kind, 0, properties, ext, future, size)
     kind_of_key = key.__class__  # isinstance costs 0.1 µs
     is_producers = kind_of_key is ProducerKey or (kind_of_key is not str and isinstance(key, ProducerKey))
     return (ProducerAppend if is_producers else KeyedAppend)(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key)

@@ -26,7 +26,7 @@ Key = tuple[int, str]
 """The tick of an event, and the name of its pchannel: the order of a merge."""
 
 
-class PChannelLane:
+class MergeLane:
     """The messages of one pchannel that were not taken yet: those of `messages` from `at` on."""
 
     __slots__ = ("at", "covered", "messages", "name")
@@ -68,9 +68,7 @@ class Merge:
         self._names: Final = sorted(names)
         self.begun: dict[str, tuple[int, LogPosition]] = {}
         """By pchannel: a tick that no event has which was truncated before the read began, nor a lower one, and its first event then."""
-        self.lanes: dict[str, PChannelLane] = {
-            name: PChannelLane(name, -1 if start is None else start.covered(name)) for name in self._names
-        }
+        self.lanes: dict[str, MergeLane] = {name: MergeLane(name, -1 if start is None else start.covered(name)) for name in self._names}
 
     def put(self, name: str, messages: MessagePage, covered: int) -> None:
         """Takes the next messages of a pchannel whose lane is empty; all later ones have ticks above `covered`."""

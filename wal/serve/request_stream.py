@@ -5,7 +5,7 @@ How it works. A client opens a stream for one pchannel; a stream has one reader 
 * the reader takes requests in their order and executes them (`_execute`, which each form has of its own); it never waits for an outcome.
   It stops reading while there is no room in flight, or while the client leaves `UNANSWERED_MAX` answers unread: HTTP/2 makes the client
   wait, and other streams do not notice;
-* each outcome becomes known in a future, and goes to the `StreamAnswers` of the stream; the writer sends what became known in a turn of the loop.
+* each outcome becomes known in a future, and goes to the `StreamAnswers`; the writer sends the outcomes of one turn of the loop.
   A result is made only while the lease of the pchannel is alive; one that leaves later is true as well, since its frame is in the log.
 
 States: reading; refusing, after a request was refused for the state of the pchannel (moved, fenced, closing): every later one is refused

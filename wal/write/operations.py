@@ -108,14 +108,14 @@ Expected = tuple[tuple[VChannelMember, MessageID | None], ...]
 """The last event that each of these vchannels must have (None: no event) when an operation joins a frame."""
 
 
-class Append(Record, gc=False):
+class PlainAppend(Record, gc=False):
     """A plain message. `size` is the room it takes in flight."""
 
     future: Settles[AppendResult] = cast("Settles[AppendResult]", None)
     size: int = 0
 
 
-class OrderedAppend(Append, gc=False):
+class OrderedAppend(PlainAppend, gc=False):
     """A message with a condition beyond its turn: it waits for a barrier, or it is exclusive."""
 
     barrier: int = 0

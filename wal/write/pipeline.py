@@ -43,7 +43,7 @@ from wal.runtime.threads import in_thread
 from wal.storage.base import REFUSALS, PChannelLog
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites
-from wal.write.operations import Append, KeyedAppend
+from wal.write.operations import KeyedAppend, PlainAppend
 from wal.write.submissions import KeyedSubmission, OwnSubmission, PlainSubmission, Submission, TxnSubmission, cut
 from wal.write.ticks import PromisedTick, TickFrames, TickSupply
 
@@ -175,7 +175,7 @@ class FramePipeline:
         self._plain = self._keyed = None
         return submission.serial
 
-    def submit_plain(self, name: RunName, appends: list[Append]) -> int:
+    def submit_plain(self, name: RunName, appends: list[PlainAppend]) -> int:
         """Takes plain appends for the next frame; consecutive ones share one submission, whose serial is returned."""
         plain = self._plain or PlainSubmission()
         plain.add(name, appends)

@@ -20,7 +20,7 @@ from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import key_ext
 from wal.write.idempotency.scopes import Claim
 from wal.write.keyed_writes import KeyedWrites
-from wal.write.operations import Append, Expected, KeyedAppend, Settles, Together, answer_future, fail_future
+from wal.write.operations import Expected, KeyedAppend, PlainAppend, Settles, Together, answer_future, fail_future
 from wal.write.txn_table import OpenTxn
 
 RUN_OVERHEAD: Final = 16
@@ -261,7 +261,7 @@ def _of_transaction(error: BaseException) -> BaseException:
     return caused(UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one"), error)
 
 
-_AppendT = TypeVar("_AppendT", bound=Append)
+_AppendT = TypeVar("_AppendT", bound=PlainAppend)
 
 
 class AppendsSubmission(Submission, Generic[_AppendT]):
@@ -323,7 +323,7 @@ class AppendsSubmission(Submission, Generic[_AppendT]):
         return front
 
 
-class PlainSubmission(AppendsSubmission[Append]):
+class PlainSubmission(AppendsSubmission[PlainAppend]):
     """Consecutive plain appends. They are the bulk of all writes."""
 
     __slots__ = ()

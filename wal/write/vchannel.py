@@ -34,7 +34,6 @@ from wal.frame import Record, RunName
 from wal.message import MessageType, TxnContext
 from wal.write.cursor_writes import save_after
 from wal.write.operations import (
-    Append,
     Atomic,
     Begin,
     Bulk,
@@ -46,6 +45,7 @@ from wal.write.operations import (
     KeyedAppend,
     KeyedCommit,
     OrderedAppend,
+    PlainAppend,
     ProducerAppend,
     RemoveProducer,
     Rollback,
@@ -150,7 +150,7 @@ class VChannel(Member):
                 self.pchannel.in_flight.release(operation.in_flight)
                 operation.fail(error)
                 continue
-            if isinstance(operation, Append | Bulk | Atomic):
+            if isinstance(operation, PlainAppend | Bulk | Atomic):
                 self.pchannel.in_flight.release(operation.size)
                 operation.size = 0  # given back once, even if a defect refuses the whole run after this one
                 if isinstance(operation, KeyedAppend) and operation.claim is not None:
@@ -165,7 +165,7 @@ class VChannel(Member):
 
     # -- one method for each kind of operation; a WALError that it raises refuses the operation
 
-    def _plain(self, operations: list[Append]) -> None:
+    def _plain(self, operations: list[PlainAppend]) -> None:
         self.newest = self._frames.submit_plain(self.run_name, operations)
 
     def _ordered(self, operation: OrderedAppend) -> None:
@@ -409,9 +409,9 @@ class VChannel(Member):
 
 Conditional = ConditionalAppend | ConditionalKeyedAppend | TxnSubmission
 _CONDITIONAL: Final = (ConditionalAppend, ConditionalKeyedAppend, TxnSubmission)
-_PLAIN_ONLY = frozenset((Append,))
+_PLAIN_ONLY = frozenset((PlainAppend,))
 _RUNS: dict[type, Callable[[VChannel, list[Any]], None]] = {
-    Append: VChannel._plain,
+    PlainAppend: VChannel._plain,
     KeyedAppend: VChannel._keyed,
     ProducerAppend: VChannel._keyed,
 }
