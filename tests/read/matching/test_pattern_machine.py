@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 import wal
+from tests.conftest import SOAK
 from wal import BroadcastMessage, Matching, Message
 
 PATTERN: Final = Matching("a-*")
@@ -120,9 +121,10 @@ class Family(RuleBasedStateMachine):
 
         self.run(work())
 
-    @rule(name=names, at=st.integers(0, 4))
-    def drop(self, name: str, at: int) -> None:
-        """Drops the vchannel of an event that the reader gets next, or has at hand already, and otherwise any."""
+    @rule(name=names, count=st.integers(0, 2), at=st.integers(0, 4))
+    def drop(self, name: str, count: int, at: int) -> None:
+        """Drops, after a few reads, the vchannel of an event that the reader gets next, or has at hand already, and otherwise any."""
+        self.read(count)
         if at < len(following := self.following()):
             name = next(each for each, life, _ in self.events[following[at][0]] if each in PATTERN and self.lives.get(each) == life)
         if name in self.lives:
@@ -188,4 +190,4 @@ class Family(RuleBasedStateMachine):
 
 
 def test_family_reads_as_its_model() -> None:
-    run_state_machine_as_test(Family, settings=settings(max_examples=15, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Family, settings=settings(max_examples=200 if SOAK else 8, stateful_step_count=25, deadline=None))
