@@ -95,7 +95,7 @@ def test_cat_writes_files(data_dir: Path, tmp_path: Path) -> None:
         (("verify", "{empty}"), 4, "FormatError"),
         (("info", "{newer}"), 4, "upgrade to open it"),
         (("info", "nothing://x"), 2, "is of no known form"),
-        (("verify", "wal://127.0.0.1:1"), 2, "is no directory"),
+        (("verify", "wal://127.0.0.1:1"), 2, "is not a directory"),
         (("info", "wal://127.0.0.1:1"), 3, "UnavailableError"),
         (("tail", "{empty}", "orders", "--since", "soon"), 2, "names no point of a log"),
         (("settings", "--set", "pchannels"), 2, "gives no value"),

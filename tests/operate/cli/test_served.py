@@ -53,6 +53,6 @@ async def test_served_log_is_looked_at(data_dir: Path, tmp_path: Path, capsys: p
         assert (await ran(capsys, "truncate", place, "--up-to", last, "--yes"))[0]["up_to"] == last
         assert await ran(capsys, "verify", place, status=2) == []
         assert await asyncio.to_thread(main, ["verify", place]) == 2
-        assert "is no directory" in capsys.readouterr().err
+        assert "is not a directory" in capsys.readouterr().err
         *_, copied = await ran(capsys, "copy", place, str(tmp_path / "copied"))
         assert (copied["row"], copied["pchannels"]) == ("copied", 2)

@@ -372,7 +372,7 @@ async def test_part_of_another_log_is_refused(tmp_path: Path) -> None:
     assert await copy(str(first), str(target), stop=stop) is None
     with pytest.raises(FormatError, match="a part of another log"):
         await copy(str(second), str(target))
-    with pytest.raises(FormatError, match="go on with as many"):
+    with pytest.raises(FormatError, match="continue with as many"):
         await copy(str(first), str(target), pchannels=2)
     with pytest.raises(InvalidArgumentError):
         await copy(str(first), str(target), pchannels=True)

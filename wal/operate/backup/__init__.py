@@ -1,9 +1,9 @@
 """Backups of a journal: made beside its writer, complete at a tick, incremental, and restored as a log of a new incarnation.
 
-`manifest.py` says what one backup holds, and is pure. `store.py` is where the backups of a log lie: a directory or an object store.
-`rounds.py` makes them, one after the other; `backup.py` has the calls for that, verifies them and forgets them; `restore.py` puts one in
-place and marks the log as restored. Objects are named by what they hold, so a backup that was interrupted goes on where it stopped; the
-manifest comes last, and without it there is no backup.
+`manifest.py` describes the content of one backup, and is pure. `store.py` is the store of the backups: a directory or an object store.
+`rounds.py` makes backups, one after the other; `backup.py` has the calls for that, verifies backups and forgets them; `restore.py` restores
+one and marks the log as restored. Objects are named by their content, so an interrupted backup continues where it stopped. The manifest is
+written last, and without it there is no backup.
 """
 
 from wal.operate.backup.backup import backup, backups, follow, forget, verify

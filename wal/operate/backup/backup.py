@@ -1,7 +1,6 @@
-"""Backup: copies what is durable in a journal to a store, beside its writer, and looks after the copies.
+"""Backup: copies the durable part of a journal to a store, beside its writer, and manages the copies.
 
-`rounds.py` makes a backup, or one after the other. This file has the calls of users: they make backups, list them, read them again and
-forget them.
+`rounds.py` makes backups. This file has the calls of users, which make, list, verify and forget backups.
 """
 
 from __future__ import annotations
@@ -32,17 +31,18 @@ from wal.runtime.threads import in_thread
 from wal.storage.journal.layout import SegmentHeader
 
 _GRACE_S: Final = 3600.0
-"""Objects without a manifest that are younger may belong to a backup that is being made."""
+"""Younger objects without a manifest may belong to a backup that is being made."""
 
 
 async def backup(location: str, target: str, *, progress: Progress | None = None) -> Manifest:
     """Makes a backup of the journal at `location` in the store at `target`, and returns its manifest.
 
-    What is damaged in the segments that it reads is copied as it is, and named in the manifest.
+    Damaged parts of the segments are copied unchanged, and listed in the manifest. `progress` is called in other threads, with the objects
+    that were stored so far.
 
-    `progress` is called in other threads, with the objects that were put so far. Raises InvalidArgumentError for a log that is no
-    journal, or if the target has backups of another log; LockedError if another process has made a backup there meanwhile; NoSpaceError and
-    StorageError of the target. Without the last step, the manifest, no earlier backup is changed; another attempt goes on where it ended.
+    Raises InvalidArgumentError for a log that is not a journal, or if the target has backups of another log. Raises LockedError if another
+    process has made a backup there meanwhile, and NoSpaceError and StorageError for the target. The manifest is written last, and a failure
+    before that leaves all earlier backups unchanged. Another attempt continues where the failed one ended.
     """
     directory = journal_path(location)
 
@@ -58,44 +58,45 @@ async def follow(
 ) -> AsyncIterator[Manifest]:
     """Makes a backup every `interval_s` (seconds) and yields each, until the caller ends the iteration. Raises as `backup` does.
 
-    With `keep` it forgets all but the newest ones after each, as `forget` does.
+    With `keep` it forgets all but the newest `keep` backups after each, as `forget` does.
     """
     if keep is not None:
         _check_keep(keep)
     directory = journal_path(location)
     rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
-    kept: _StoredBackups | None = None
+    stored: _StoredBackups | None = None
     try:
         while True:
             begun = time.monotonic()
             manifest = await in_thread(rounds.make)
             yield manifest
-            if keep is not None and kept is not None:
-                kept.add(manifest)
-                await in_thread(kept.shrink, keep)
+            if keep is not None and stored is not None:
+                stored.add(manifest)
+                await in_thread(stored.shrink, keep)
             elif keep is not None:
-                _, kept = await in_thread(_forget, rounds.store, keep)
+                _, stored = await in_thread(_forget, rounds.store, keep)
             await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - begun)))
     finally:
         await in_thread(rounds.close)
 
 
 async def backups(target: str) -> list[Manifest]:
-    """Returns the manifests of all backups at `target`, oldest first, without those that are damaged: `verify` names them.
+    """Returns the manifests of all backups at `target`, oldest first, without damaged ones, which `verify` lists.
 
-    Raises FormatError if there is none, or one of a newer version, CorruptionError if all are damaged.
+    Raises FormatError for a target without backups, or with a backup of a newer version, CorruptionError if all are damaged.
     """
     return await in_thread(lambda: _backups(open_store(target)))
 
 
 async def verify(target: str) -> list[str]:
-    """Reads every object of all backups at `target`; returns a sentence for each that is missing or damaged, and for each part of the log
-    that was damaged when it was copied."""
+    """Reads every object of all backups at `target`. Returns a sentence for each missing or damaged object, and for each part of the log
+    that was damaged when it was copied.
+    """
     return await in_thread(lambda: _verify(open_store(target)))
 
 
 async def forget(target: str, *, keep: int) -> list[int]:
-    """Removes all backups but the newest `keep`, and what only they need; returns the numbers of those that were removed."""
+    """Removes all backups but the newest `keep`, and the objects that only they need; returns the numbers of the removed ones."""
     _check_keep(keep)
     return (await in_thread(lambda: _forget(open_store(target), keep)))[0]
 
@@ -104,12 +105,14 @@ def journal_path(location: str) -> Path:
     """Returns the directory of the journal at this location; raises InvalidArgumentError for any other log."""
     parsed: Location = parse_location(location)
     if parsed.path is None:
-        raise InvalidArgumentError(f"{location} is no journal: only the directory of a journal is backed up and restored")
+        raise InvalidArgumentError(f"{location} is not a journal: only the directory of a journal is backed up and restored")
     return parsed.path
 
 
 def manifests(store: BackupStore) -> tuple[list[Manifest], dict[int, CorruptionError]]:
-    """Returns the backups in the store, oldest first, and by number why others cannot be read. Raises FormatError for a newer version."""
+    """Returns the backups in the store, oldest first, and the errors of unreadable ones by number. Raises FormatError for a newer
+    version.
+    """
     readable: list[Manifest] = []
     damaged: dict[int, CorruptionError] = {}
     for number, name in numbered(store.names(PREFIX)):
@@ -156,29 +159,32 @@ def fetch_metadata(store: BackupStore, manifest: Manifest) -> dict[str, str]:
 
 
 def fetch_part(store: BackupStore, segment: SegmentCopy, chunk: Chunk) -> bytes:
-    """Returns a chunk of a segment. Raises CorruptionError as `fetch` does, and if it begins another segment than the manifest says."""
+    """Returns a chunk of a segment. Raises CorruptionError as `fetch` does, and if the chunk begins another segment than its manifest
+    names.
+    """
     data = fetch(store, chunk)
     if chunk is not segment.chunks[0]:
         return data
     try:
         header = SegmentHeader.unpack(data)
         if (header.generation, header.base, header.size) != (segment.generation, segment.base, segment.size):
-            raise CorruptionError("it is the beginning of another segment than the manifest says")
+            raise CorruptionError("it is the beginning of another segment than the manifest names")
     except (CorruptionError, FormatError) as error:
         raise _damaged(store, chunk, str(error)) from error
     return data
 
 
 def fetch_cursor(store: BackupStore, file: str, chunk: Chunk) -> bytes:
-    """Returns the cursor in this file. Raises CorruptionError as `fetch` does, and if it belongs in another file. One that was damaged in
-    the log is returned as it is."""
+    """Returns the cursor in this file. Raises CorruptionError as `fetch` does, and if it belongs in another file. A cursor that was damaged
+    in the log is returned unchanged.
+    """
     data = fetch(store, chunk)
     try:
         stem = stem_of(decode_pin(data).cursor.key)
     except (CorruptionError, FormatError):
         return data
     if not file.startswith(f"{CURSORS_NAME}/{stem}"):
-        raise _damaged(store, chunk, f"it is the cursor {stem}, and the manifest says {file}")
+        raise _damaged(store, chunk, f"it is the cursor {stem}, and the manifest names {file}")
     return data
 
 
@@ -232,13 +238,13 @@ def _check_keep(keep: int) -> None:
 
 
 class _StoredBackups:
-    """The backups in a store, oldest first, and how many of them need each object."""
+    """The backups in a store, oldest first, and the number of backups that need each object."""
 
-    def __init__(self, store: BackupStore, found: Iterable[Manifest]) -> None:
+    def __init__(self, store: BackupStore, backups: Iterable[Manifest]) -> None:
         self.uses: Counter[str] = Counter()
         self._store = store
         self._manifests: deque[Manifest] = deque()
-        for manifest in found:
+        for manifest in backups:
             self.add(manifest)
 
     def add(self, manifest: Manifest) -> None:
@@ -246,11 +252,11 @@ class _StoredBackups:
         self.uses.update({chunk.name for chunk in manifest.chunks()})
 
     def shrink(self, count: int, *, objects: bool = True) -> list[int]:
-        """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of those that were removed."""
-        gone = []
+        """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of the removed backups."""
+        removed = []
         while len(self._manifests) > count:
             manifest = self._manifests.popleft()
-            gone.append(manifest.number)
+            removed.append(manifest.number)
             self._store.delete(manifest_name(manifest.number))
             for name in {chunk.name for chunk in manifest.chunks()}:
                 self.uses[name] -= 1
@@ -258,22 +264,23 @@ class _StoredBackups:
                     del self.uses[name]
                     if objects:
                         self._store.delete(name)
-        return gone
+        return removed
 
 
 def _forget(store: BackupStore, keep: int) -> tuple[list[int], _StoredBackups | None]:
-    """Removes all but the newest backups; returns the numbers of those that were removed, and what is left (None: some is damaged)."""
-    found, damaged = manifests(store)
-    if not found and not damaged:
+    """Removes all but the newest backups; returns the numbers of the removed ones, and the remaining backups (None: some are damaged)."""
+    backups, damaged = manifests(store)
+    if not backups and not damaged:
         raise FormatError(f"{store.place} holds no backup: nothing was forgotten")
-    # What a damaged manifest needs is not known. Those older than all that is kept go, and while there is another one, no object does.
-    for number in [number for number in damaged if found and number < found[-keep:][0].number]:
+    # The objects that a damaged manifest needs are not known. Damaged manifests older than all kept backups are removed; as long as another
+    # damaged one remains, no object is.
+    for number in [number for number in damaged if backups and number < backups[-keep:][0].number]:
         store.delete(manifest_name(number))
         del damaged[number]
-    kept = _StoredBackups(store, found)
-    gone = kept.shrink(keep, objects=not damaged)
-    if gone and not damaged:
+    stored = _StoredBackups(store, backups)
+    removed = stored.shrink(keep, objects=not damaged)
+    if removed and not damaged:
         for name, put_at_s in store.names(OBJECTS).items():
-            if name not in kept.uses and age_s(put_at_s) > _GRACE_S:
+            if name not in stored.uses and age_s(put_at_s) > _GRACE_S:
                 store.delete(name)
-    return gone, None if damaged else kept
+    return removed, None if damaged else stored

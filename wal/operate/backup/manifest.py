@@ -1,12 +1,12 @@
-"""Manifest: what one backup holds, as JSON with a version and a checksum. Pure.
+"""Manifest: the content of one backup, as JSON with a version and a checksum. Pure.
 
 A backup is complete at its `tick`: it has every event of the log up to it, and none above. Objects are shared by the backups of a log.
 
     {"version":2, … ,"crc32c":"01234567"}      the CRC32C of all bytes before the last comma
 
 The checksum ends a manifest of version 2 and of every later version, so that damage is never taken for a newer version. Version 1 had none:
-such a manifest has to be, byte for byte, what version 1 wrote, and to agree with the lengths and checksums in the names of its objects.
-A store is not trusted: names are those of files of a journal, and lengths and positions have bounds.
+such a manifest must equal, byte for byte, the output of version 1, and agree with the lengths and checksums in the names of its objects. A
+store is not trusted: names must be those of files of a journal, and lengths and positions have limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION: Final = 2
 PREFIX: Final = "manifests/"
 OBJECTS: Final = "objects/"
 METADATA: Final = "metadata"
-"""What the name of the object says that has the metadata."""
+"""The part of an object's name that marks the metadata."""
 BYTES_MAX: Final = 1 << 30
 """The largest manifest, and the largest file that is copied in one object. A part of a segment is much smaller."""
 PART_BYTES_MAX: Final = 64 << 20
@@ -40,7 +40,7 @@ ObjectName = Annotated[str, msgspec.Meta(pattern=r"\Aobjects/[A-Za-z0-9_.-]{1,20
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Bytes [start, end) of a file, in the object `name`; `crc` is the CRC32C of these bytes before they were compressed.
+    """Bytes [start, end) of a file, in the object `name`; `crc` is the CRC32C of these bytes before compression.
 
     The name of the object ends with the number of these bytes and with `crc`, both in hexadecimal.
     """
@@ -59,7 +59,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """How many bytes they are."""
+        """The number of bytes in the chunk."""
         return self.end - self.start
 
 
@@ -98,7 +98,7 @@ class PChannelCopy(msgspec.Struct, frozen=True):
 
 
 class DamagedPart(msgspec.Struct, frozen=True):
-    """Damage of the log when it was copied: the file in the directory of the log, the offset, and what is wrong."""
+    """Damage in the log when it was copied: the file in the directory of the log, the offset, and a description."""
 
     file: str
     offset: int
@@ -109,9 +109,10 @@ class DamagedPart(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup. `at_s` is when it was made (Unix time); `files` lie in the directory of the log, `metadata` is a JSON object of the KV.
+    """A backup. `at_s` is the time at which it was made (Unix time); `files` are in the directory of the log, `metadata` is a JSON object
+    of the KV.
 
-    `damage` is what was damaged in the log itself: the backup has these bytes as they were.
+    `damage` lists the damage in the log itself: the backup has these bytes unchanged.
     """
 
     version: int = VERSION
@@ -134,12 +135,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.pchannels.values())).incarnation
 
     def chunks(self) -> list[Chunk]:
-        """Returns everything that the backup needs."""
+        """Returns all chunks that the backup needs."""
         return [chunk for _, chunk, _ in self.parts()]
 
     def parts(self) -> Iterator[tuple[str, Chunk, SegmentCopy | str]]:
-        """Yields what the backup needs: what the name of the object says, the chunk, and the segment or the file of a cursor that it is
-        of; an empty text for others."""
+        """Yields the backup's chunks: the part in the object's name, the chunk, and its segment or its cursor's file, empty for others."""
         yield METADATA, self.metadata, ""
         yield from ((part_of_cursor(file), chunk, file) for file, chunk in self.files.items())
         for name, pchannel in self.pchannels.items():
@@ -155,17 +155,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def part_of_segment(pchannel: str, base: int, generation: int, start: int) -> str:
-    """Returns what the name of the object says that has the bytes of a segment from `start` on."""
+    """Returns the part of the object's name for the bytes of a segment from `start` on."""
     return f"{pchannel}-{base:016x}-{generation:016x}-{start:x}"
 
 
 def part_of_file(pchannel: str, file: str) -> str:
-    """Returns what the name of the object says that has a file of a pchannel."""
+    """Returns the part of the object's name for a file of a pchannel."""
     return f"{pchannel}-{file}"
 
 
 def part_of_cursor(file: str) -> str:
-    """Returns what the name of the object says that has a cursor."""
+    """Returns the part of the object's name for a cursor."""
     return f"cursor-{file.removesuffix('.cursor')[-41:]}"
 
 
@@ -175,12 +175,12 @@ def manifest_name(number: int) -> str:
 
 
 def numbered(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Returns the names of manifests among these by number, ascending."""
+    """Returns the manifests among these names by number, ascending."""
     return sorted((number, name) for name in names if (number := _number(name)) is not None)
 
 
 def decode_manifest(name: str, data: bytes) -> Manifest:
-    """Returns the manifest in these bytes. Raises FormatError for a newer version, CorruptionError for anything else that is none."""
+    """Returns the manifest in these bytes. Raises FormatError for a newer version, CorruptionError for any other content."""
     try:
         body = data[:-_END_BYTES]
         is_checked = data.endswith(_end_of(body))

@@ -1,15 +1,15 @@
 """Point: a log at a tick between two backups, or below the first one.
 
-A `RestorePlan` names two backups: `top` has the frames up to the tick, and `base`, the newest backup at or below it, has the state to
-begin with: checkpoints, cursors, homes of cursors, broadcasts. Without a base, those of `top` serve if they are not above the tick. All
-frames up to the tick are put in place, cut there, and replayed by the opening, as after a crash: idempotency keys, producers, copies,
-cursors of transactions and messages that wait for their time are those of the log at the tick.
+A `RestorePlan` names two backups. `top` has the frames up to the tick. `base`, the newest backup at or below it, has the initial state:
+checkpoints, cursors, homes of cursors, broadcasts. Without a base, the state of `top` is used if it is not above the tick. All frames up to
+the tick are restored, cut there, and replayed by the opening, as after a crash. So idempotency keys, producers, copies, cursors of
+transactions and delayed messages are those of the log at the tick.
 
 * `cut_journal` cuts. An event with a larger tick is left out, also from inside a frame, whose other events are written again in a frame of
-  the same term and sequence. A frame that also holds records of the log itself, which belong to all of it, stays out as a whole: then the
+  the same term and sequence. A frame that also holds records of the log itself, which belong to all of it, is left out as a whole: then the
   restored tick is smaller, on all pchannels.
-* `metadata_at` decides what of the metadata counts; it is pure but for what it is told of the log. What ended between the two backups
-  counts as it was in `base`: a vchannel that was dropped is there again, unless it is known to be newer than the tick.
+* `metadata_at` selects the valid part of the metadata; it is pure, with facts about the log as arguments. An object that ended between the
+  two backups counts as it was in `base`: a dropped vchannel exists again, unless it is known to be newer than the tick.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ from wal.timestamp.timestamp import compose, parse, to_datetime
 _PAGE_BYTES: Final = 16 << 20
 _BROADCASTS: Final = f"{BROADCAST_ROOT}/"
 _RECENT_MS: Final = 120_000
-"""More than a backup needs from the first reading of the metadata to the second: a broadcast that began between the two may have ended
-there, with copies that are not in the backup. It is compared with ticks alone, as these may be any time ahead of the clock."""
+"""More time than a backup needs from the first reading of the metadata to the second. A broadcast that began between the two may have ended
+there, with copies that are not in the backup. It is compared with ticks alone, as these may be any time ahead of the clock.
+"""
 _ABORT: Final = int(MessageType.ABORT_BROADCAST)
 
 
 def moment_of(tick: int | None) -> str:
-    """Returns a tick as text, with its time as `--to` takes it."""
+    """Returns a tick as text, with its time in the form of `--to`."""
     return f"{to_datetime(tick).isoformat(timespec='milliseconds')} (tick {tick})" if tick and 0 < tick < 1 << 63 else f"tick {tick}"
 
 
 class RestorePlan(msgspec.Struct, frozen=True):
-    """What is restored: `top`, cut at `tick`; None for all of it, and then `base` is None as well."""
+    """The content of a restore: `top`, cut at `tick`. If `tick` is None, `top` is restored whole, and `base` is None as well."""
 
     top: Manifest
     base: Manifest | None = None
@@ -82,42 +83,44 @@ class RestorePlan(msgspec.Struct, frozen=True):
         return merged
 
 
-def plan(found: list[Manifest], up_to: int | None, place: str) -> RestorePlan:
-    """Returns what is restored of these backups, which are not empty and ascend by number.
+def plan(backups: list[Manifest], up_to: int | None, place: str) -> RestorePlan:
+    """Returns the plan for these backups, which are not empty and ascend by number.
 
     Raises InvalidArgumentError for a tick below all of them that their first one does not have.
     """
-    newest = found[-1]
+    newest = backups[-1]
     if up_to is None or newest.tick <= up_to:
         return RestorePlan(newest)
-    base = next((manifest for manifest in reversed(found) if manifest.tick <= up_to), None)
-    later = found if base is None else [manifest for manifest in found if manifest.number > base.number]
-    top = next(manifest for manifest in later if manifest.tick > up_to) if base is not None else found[0]
+    base = next((manifest for manifest in reversed(backups) if manifest.tick <= up_to), None)
+    later = backups if base is None else [manifest for manifest in backups if manifest.number > base.number]
+    top = next(manifest for manifest in later if manifest.tick > up_to) if base is not None else backups[0]
     if base is None:
         if up_to < 0 or top.tick <= up_to:
-            raise InvalidArgumentError(f"every backup at {place} is above {moment_of(up_to)}: the oldest is of {moment_of(found[0].tick)}")
+            raise InvalidArgumentError(
+                f"every backup at {place} is above {moment_of(up_to)}: the oldest is of {moment_of(backups[0].tick)}"
+            )
         return RestorePlan(top, None, up_to)
     lives = {name: pchannel.incarnation for name, pchannel in top.pchannels.items()}
     if base.tick == up_to or any(lives.get(name) != pchannel.incarnation for name, pchannel in base.pchannels.items()):
-        return RestorePlan(base)  # between the two, the log was restored from an earlier backup: its history is another one
+        return RestorePlan(base)  # between the two, the log was restored from an earlier backup, so its history differs
     return RestorePlan(top, base, up_to)
 
 
 class LogAtTick(msgspec.Struct):
-    """A journal that was cut at `tick`: where its pchannels end, and the broadcasts with copies in the frames after `base`."""
+    """A journal that was cut at `tick`: the ends of its pchannels, and the broadcasts with copies in the frames after `base`."""
 
     tick: int
     ends: dict[str, int] = {}
     broadcasts: dict[int, dict[str, list[SharedCopies]]] = {}
     """The copies of each broadcast, by pchannel: those that are not in `base`, and those of the last minutes."""
     older: set[int] = set()
-    """Those of `broadcasts` that began before `base`, or (without one) before the tick."""
+    """The ids of `broadcasts` that began before `base`, or (without a base) before the tick."""
     above: set[int] = set()
     """The broadcasts with copies in the frames that were cut off: they had not ended at the tick."""
 
 
 class _Cut(msgspec.Struct):
-    """The position from which on the frames of a pchannel go, the frame to write there, and the copies of broadcasts in that one."""
+    """The position at which the frames of a pchannel are cut, the frame to write there, and the copies of broadcasts in it."""
 
     position: int
     frame: EncodedFrame | None = None
@@ -125,7 +128,7 @@ class _Cut(msgspec.Struct):
 
 
 def cut_journal(directory: Path, disk: Disk, plan: RestorePlan, checkpoints: Mapping[str, int]) -> LogAtTick:
-    """Cuts a journal that was put in place up to the end of `plan.top`. `checkpoints` are the positions where recoveries begin. Blocks.
+    """Cuts a restored journal of `plan.top`. `checkpoints` are the positions where recoveries begin. Blocks.
 
     Raises InvalidArgumentError if the log does not reach back to the tick.
     """
@@ -146,14 +149,14 @@ def cut_journal(directory: Path, disk: Disk, plan: RestorePlan, checkpoints: Map
                         f"restore up to {' or '.join(others)}"
                     )
                 base = None if plan.base is None else plan.base.pchannels.get(name)
-                known = cut.position + 1 if base is None else base.end
+                base_end = cut.position + 1 if base is None else base.end
                 since = log.position_after(max(0, at_tick.tick - compose(_RECENT_MS, 0)), log.earliest[0], cut.position)[0]
                 if plan.tick is not None:
                     since = min(since, log.earliest[0] if base is None else base.end)
                 for position, shared in (*_copies(log, since, cut.position), *((cut.position, each) for each in cut.copies)):
                     number = shared.header.broadcast_id
                     at_tick.broadcasts.setdefault(number, {}).setdefault(name, []).append(shared)
-                    if position < known:
+                    if position < base_end:
                         at_tick.older.add(number)
                 at_tick.above.update(shared.header.broadcast_id for _, shared in _copies(log, cut.position, log.reach().durable_end))
                 first = log.page(log.earliest[0], log.reach().durable_end, None, 1).frames
@@ -193,7 +196,7 @@ def _at_tick(logs: Mapping[str, ReadOnlyJournalLog], tick: int) -> LogAtTick:
 
 
 def first_above(log: ReadOnlyJournalLog, tick: int, end: int) -> tuple[int, int | None]:
-    """Returns the position of the first frame above this tick, and that of the one before it if that may have ticks above.
+    """Returns the position of the first frame above this tick, and the position of the previous frame if it may have ticks above.
 
     Frames at or after `end`, which is durable, do not count.
     """
@@ -249,11 +252,11 @@ def _copies(log: ReadOnlyJournalLog, start: int, end: int) -> Iterator[tuple[int
 
 
 def _shorten(folder: Path, position: int, frame: EncodedFrame | None) -> int:
-    """Removes what a log has from this position on, and writes the frame there; returns where the log ends."""
+    """Removes the log from this position on, and writes the frame there; returns the new end of the log."""
     bases = segment_bases(folder)
     last = max((base for base in bases if base <= position), default=bases[0])
     if frame is None and position <= last + HEADER_PAGE_BYTES and last != bases[0]:
-        position = last  # nothing is left in it
+        position = last  # the segment is empty now
         last = max(base for base in bases if base < position)
     for base in bases:
         if base > last:
@@ -293,10 +296,12 @@ def metadata_at(plan: RestorePlan, at_tick: LogAtTick, before: Mapping[str, str]
 def _broadcasts_at(
     top_tick: int, at_tick: LogAtTick, before: Mapping[str, str], after: Mapping[str, str], metadata: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the records of the broadcasts. One that ended up to the tick stays ended; one that began above it never was.
+    """Returns the records of the broadcasts at the tick. A broadcast that ended up to the tick stays ended. A broadcast that began above it
+    is removed.
 
-    One that has ended is finished again if a copy is above the tick, which the frames show: the ticks that pchannels promise may lag behind
-    its end. The mark of an end has a time of the clock alone, so while ticks are ahead of it, acks above the tick may count as well.
+    A broadcast that has ended is finished again if a copy is above the tick, which the frames show: the promised ticks of pchannels may lag
+    behind its end. The mark of an end has a time of the clock alone, so while ticks are ahead of the clock, acks above the tick may count
+    as well.
     """
     own, later = broadcasts_in(before), broadcasts_in(after)
     stored = read_records(later, later.values())
@@ -315,7 +320,7 @@ def _broadcasts_at(
     records = {
         key: value
         for key, value in own.items()
-        # The logs list every copy of a broadcast that is not over; the note of it may be of a copy above the tick.
+        # The logs list every copy of an unfinished broadcast; the stored note may be of a copy above the tick.
         if not key.startswith("progress/")
         and int(key.split("/")[1], 16) not in (cut - stored.tasks.keys() if key.startswith("done/") else ended)
     }
@@ -346,7 +351,7 @@ def _broadcasts_at(
 
 
 def cursor_at(data: bytes, at_tick: LogAtTick) -> bool:
-    """Returns whether a pin of `top` may be that of the tick: it is not above. The records of cursors are in the frames."""
+    """Returns whether a pin of `top` is valid at the tick, because it is not above it. The records of cursors are in the frames."""
     try:
         pin = decode_pin(data)
     except WALError:

@@ -1,8 +1,8 @@
-"""Restore: makes a journal of a backup, and marks it as restored, so that readers learn what it has not.
+"""Restore: makes a journal of a backup, and marks it as restored, so that its readers detect the events that it lacks.
 
-The log is put together in a directory beside its place, opened once, and renamed to its place in the last step: an interruption leaves
-the place as it was. Where the place is an empty directory, a mount point for example, that directory is inside it, and another attempt
-removes what an interruption left. Nothing is written over a log.
+The log is built in a directory beside its target, opened once, and renamed to the target in the last step. An interruption leaves the
+target unchanged. If the target is an empty directory, a mount point for example, the building directory is inside it, and another attempt
+removes the remains of an interruption. A restore never overwrites a log.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ _BUILDING: Final = ".restoring"
 _META_FILES: Final = frozenset((META_NAME, f"{META_NAME}-wal", f"{META_NAME}-shm", f"{META_NAME}-reserve"))
 _PRIVATE_FILES: Final = _META_FILES | {LOCK_NAME, CURSORS_LOCK_NAME, FENCE_NAME}
 _PARTS: Final = _META_FILES | {_MARK, _BUILDING, LOCK_NAME, CURSORS_LOCK_NAME, "pchannels", "cursors"}
-"""What a restore that did not end may have left in its place."""
+"""The files that an interrupted restore may have left in its target."""
 
 
 async def restore(target: str, location: str, *, up_to: int | None = None, if_absent: bool = False) -> Manifest | None:
-    """Makes the journal at `location` of the backups at `target`: the log as it was at the tick `up_to` (None: of the newest backup).
+    """Restores the journal at `location` from the backups at `target`: the log as of the tick `up_to` (None: of the newest backup).
 
-    Above the newest backup that is the log of that one, at its tick. Returns the manifest of the backup that was used, with the tick up to
-    which the log is restored. That is below `up_to` where one frame has events on both sides of it together with records of the log itself,
-    such as the cursor of a transaction, and where the log was restored between two backups: then it is the tick of the earlier one.
+    A tick above the newest backup restores that backup, at its tick. Returns the manifest of the used backup, with the tick up to which the
+    log is restored. That tick is below `up_to` in two cases. One frame may have events on both sides of `up_to` together with records of
+    the log itself, such as the cursor of a transaction. And if the log was restored between two backups, the tick is that of the earlier
+    one.
 
-    The place must be missing or empty; with `if_absent` a journal that is there already is left as it is, and None is returned. An empty
-    directory keeps its owner, and its group may read what is restored if it may read the directory, and others may not.
+    The location must be missing or empty; with `if_absent` an existing journal is left unchanged, and None is returned. An empty directory
+    keeps its owner. Its group may read the restored log if it may read the directory; others may not.
 
-    Raises FormatError for a place that is taken and for a target without a backup, InvalidArgumentError if no backup reaches back to
-    `up_to`, CorruptionError for a damaged backup, NoSpaceError without room, LockedError while another process restores to this place.
-    Whatever it raises, the place is as it was.
+    Raises FormatError for a location in use and for a target without a backup, InvalidArgumentError if no backup reaches back to `up_to`,
+    CorruptionError for a damaged backup, NoSpaceError without room, LockedError while another process restores to this location. Any error
+    leaves the location unchanged.
     """
     directory, store = journal_path(location), await in_thread(open_store, target)
     if not await in_thread(_is_free, directory, if_absent):
@@ -80,9 +81,9 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
 
 
 async def verify_whole(target: str) -> list[str]:
-    """Reads every object of all backups, restores the newest one to a temporary place, and reads every frame of it.
+    """Reads every object of all backups, restores the newest one to a temporary directory, and reads every frame of it.
 
-    Returns a sentence for what is missing or damaged. Raises as `restore` does, NoSpaceError for example.
+    Returns a sentence for each missing or damaged part. Raises as `restore` does, NoSpaceError for example.
     """
     findings = await verify(target)
     if findings:
@@ -100,7 +101,7 @@ async def verify_whole(target: str) -> list[str]:
 
 
 def _read_all(directory: Path, manifest: Manifest) -> None:
-    """Reads every frame of a restored log. Raises CorruptionError for damage, and for a log that does not reach as far as the backup."""
+    """Reads every frame of a restored log. Raises CorruptionError for damage, and for a log that ends before the backup's end."""
     with closing(ReadOnlyJournal(directory)) as journal:
         for name, pchannel in manifest.pchannels.items():
             with closing(journal.open(name)) as log:
@@ -127,15 +128,15 @@ def _is_free(directory: Path, if_absent: bool) -> bool:
     raise FormatError(f"{directory} is not empty: nothing was restored; name a directory that is missing or empty")
 
 
-def _chosen(found: list[Manifest], damaged: dict[int, CorruptionError], store: BackupStore, up_to: int | None) -> RestorePlan:
-    if damaged and up_to is None and (not found or max(damaged) > found[-1].number):
-        remedy = f"restore up to {moment_of(found[-1].tick)} for the one before" if found else "there is no other one"
+def _chosen(backups: list[Manifest], damaged: dict[int, CorruptionError], store: BackupStore, up_to: int | None) -> RestorePlan:
+    if damaged and up_to is None and (not backups or max(damaged) > backups[-1].number):
+        remedy = f"restore up to {moment_of(backups[-1].tick)} for the one before" if backups else "there is no other one"
         raise CorruptionError(
             f"the newest backup at {store.place} cannot be read: {damaged[max(damaged)]}; {remedy}", expected="a manifest"
         )
-    if not found:
+    if not backups:
         raise FormatError(f"{store.place} holds no backup: name where `wal backup` put one")
-    return plan(found, up_to, store.place)
+    return plan(backups, up_to, store.place)
 
 
 def _build(building: Path, access: FileAccess, store: BackupStore, chosen: RestorePlan) -> tuple[dict[str, str], int]:
@@ -151,7 +152,7 @@ def _build(building: Path, access: FileAccess, store: BackupStore, chosen: Resto
             folder.mkdir(parents=True)
             _write_pchannel(disk, folder, store, top.tick, pchannel)
         tick, at_tick = top.tick, None
-        if chosen.tick is not None or len(top.pchannels) > 1:  # of several pchannels, one may lack a copy of a broadcast
+        if chosen.tick is not None or len(top.pchannels) > 1:  # with several pchannels, one may lack a copy of a broadcast
             before = {} if base is None else fetch_metadata(store, base)
             begins = {name: record.position for name, record in checkpoint_records(metadata).items()}
             if base is not None:
@@ -185,7 +186,7 @@ def _write_pchannel(disk: Disk, folder: Path, store: BackupStore, tick: int, pch
 
 
 def _site(directory: Path) -> _Site:
-    """Returns where a log for this directory is put together."""
+    """Returns the site at which a log for this directory is built."""
     try:
         return _InsideSite(directory) if directory.is_dir() else _BesideSite(directory)
     except OSError as error:
@@ -193,21 +194,21 @@ def _site(directory: Path) -> _Site:
 
 
 class _Site:
-    """Where a log is put together, until `finish` puts it in its place. `close` leaves nothing there but the finished log."""
+    """The directory in which a log is built, until `finish` moves it to its location. `close` leaves only a finished log."""
 
     building: Path
     access: FileAccess
 
     def finish(self) -> None:
-        """Puts the log in its place, durably. Raises FormatError if somebody else made something there meanwhile."""
+        """Moves the log to its location, durably. Raises FormatError if another process created something there meanwhile."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Removes what is left of the building."""
+        """Removes the remains of the building directory."""
         shutil.rmtree(self.building, ignore_errors=True)
 
     def _sync(self) -> None:
-        """Gives all files their access and syncs them."""
+        """Sets the access of all files and syncs them."""
         for folder, _, files in os.walk(self.building):
             for path in (*(Path(folder, file) for file in files), Path(folder)):
                 (self.access.private if path.name in _PRIVATE_FILES else self.access).give(path)
@@ -215,7 +216,7 @@ class _Site:
 
 
 class _BesideSite(_Site):
-    """A directory beside a place that is missing: it is renamed to its place."""
+    """A directory beside a missing location: it is renamed to the location."""
 
     def __init__(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -235,10 +236,10 @@ class _BesideSite(_Site):
 
 
 class _InsideSite(_Site):
-    """A directory inside a place that is empty: what is in it is moved up, FORMAT last, which makes it a journal.
+    """A directory inside an empty location: its content is moved up, FORMAT last, which makes the location a journal.
 
-    Nothing can be renamed to a place that is a mount point, and a directory that an administrator has made keeps its owner. The lock on the
-    file `_MARK` is held meanwhile; that file shows that whatever a killed restore left there can be removed.
+    Nothing can be renamed to a mount point, and a directory that an administrator has created keeps its owner. The lock on the file `_MARK`
+    is held meanwhile; the file shows that the remains of a killed restore can be removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -250,7 +251,7 @@ class _InsideSite(_Site):
             self._lock.close()
             raise LockedError(f"another process restores a log to {directory}: wait for it, or name another directory", pid=None)
         try:
-            _is_free(directory, if_absent=False)  # what was looked at before the lock was taken may have changed
+            _is_free(directory, if_absent=False)  # the directory may have changed before the lock was taken
             self._clear()
             self.building.mkdir(mode=0o700)
         except BaseException:
@@ -284,7 +285,7 @@ class _InsideSite(_Site):
             self._lock.close()
 
     def _clear(self) -> None:
-        """Removes what a restore left here that did not end."""
+        """Removes the remains of an interrupted restore."""
         for name in _PARTS - {_MARK}:
             path = self._directory / name
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

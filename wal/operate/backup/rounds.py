@@ -1,14 +1,14 @@
-"""Rounds: the backups of one journal in one store, made one after the other, each of what is new.
+"""Rounds: the backups of one journal in one store, made one after the other, each of the new part of the log.
 
-What makes a backup complete at one tick: the metadata are read once before the ends of the pchannels, and once after. Checkpoints are
-those of the first reading, so what they cover is below the ends. Vchannels and the limit of ticks are those of the second, so everything
-in the log is known. Broadcasts are those of both, since one that ended in between may have copies above the tick. The tick is the
-smallest promised one of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile,
-all of this begins again; the files that it replaces most often, checkpoints and cursors, are read first.
+Completeness at one tick: the metadata are read once before the ends of the pchannels, and once after. Checkpoints are those of the first
+reading, so they only cover the log below the ends. Vchannels and the limit of ticks are those of the second, so they cover everything in
+the log. Broadcasts are those of both, since one that ended in between may have copies above the tick. The tick is the smallest promised one
+of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile, the round starts again.
+The files that the writer replaces most often, checkpoints and cursors, are read first.
 
-What a round costs: the bytes that are new are read once, and their frames checked on the way, as `wal verify` does; several threads
-compress and put them. Between two rounds the journal stays open, and what the store holds is known from the last manifest. So a round lists
-nothing, and reads no index twice. It takes no lock, and writes nothing in the directory of the log.
+Costs: a round reads new bytes once, and checks their frames on the way, as `wal verify` does; several threads compress and store them.
+Between two rounds the journal stays open, and the last manifest lists the content of the store. So a round lists nothing, and reads no
+index twice. It takes no lock, and writes nothing in the directory of the log.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from wal.storage.kv import RecordsBeside
 
 CHUNK_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 4
-"""The objects that are compressed and put side by side."""
+"""The number of objects that are compressed and stored in parallel."""
 _LEVEL: Final = 1
 _SAMPLE_BYTES: Final = 16 << 10
 _SAMPLES: Final = 4
 _WORTH: Final = 0.95
-"""A chunk whose samples do not become smaller than this is put as it is: compressing it would cost more than putting it."""
+"""The compression ratio of samples above which a chunk is stored uncompressed: compressing would cost more than storing."""
 _TRIES: Final = 20
 _CHECKPOINTS: Final = ("pchannels/", "checkpoints/")
 _BROADCASTS: Final = "broadcasts/"
@@ -79,7 +79,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class Rounds:
-    """The backups of the journal in `directory`. One thread at a time calls, but any may call `close`, which ends what is under way."""
+    """The backups of the journal in `directory`. For one thread at a time; any thread may call `close`, which ends a running backup."""
 
     def __init__(self, directory: Path, store: BackupStore, progress: Progress | None) -> None:
         self.store: BackupStore = store
@@ -116,7 +116,7 @@ class Rounds:
             return manifest
 
     def close(self) -> None:
-        """Ends a backup that is being made, and closes the journal. Idempotent."""
+        """Ends a running backup, and closes the journal. Idempotent."""
         self._objects.close()
         with self._making:
             self._close_journal()
@@ -131,7 +131,7 @@ class Rounds:
             except (FileNotFoundError, TruncatedError, CorruptionError) as error:
                 tried += 1
                 self._close_journal()
-                if tried == _TRIES and isinstance(error, FileNotFoundError) and not isinstance(error, _Behind):
+                if tried == _TRIES and isinstance(error, FileNotFoundError) and not isinstance(error, _CheckpointAhead):
                     raise CorruptionError(f"{error.filename} is missing, and the log needs it", path=error.filename) from error
                 if tried == _TRIES:
                     raise
@@ -170,7 +170,7 @@ class Rounds:
         metadata |= {key: value for key, value in before.items() if key.startswith(_CHECKPOINTS)}
         metadata |= {key: value for key, value in before.items() if key.startswith(_BROADCASTS) and key not in after}
         if set(names_in(metadata)) != logs.keys():
-            raise _Behind("a pchannel is being created")
+            raise _CheckpointAhead("a pchannel is being created")
         tick = min(state.promised_tick for state in states.values())
         checkpoints = dict.fromkeys(logs, CheckpointRecord(0, 0)) | checkpoint_records(metadata)  # without one, recovery reads all
         records = {name: self._record(name, log) for name, log in logs.items()}
@@ -181,7 +181,7 @@ class Rounds:
             record, checkpoint = records[name], checkpoints[name].position
             end, _ = first_above(log, tick, states[name].durable_end)
             if max(record.earliest[0], checkpoint) > end:
-                raise _Behind(f"the recovery of pchannel {name} begins above tick {tick}")
+                raise _CheckpointAhead(f"the recovery of pchannel {name} begins above tick {tick}")
             segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
             pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
@@ -205,14 +205,14 @@ class Rounds:
         with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
             record = control.load()
         if record.incarnation != log.incarnation:
-            raise _Behind("the log was marked as restored meanwhile")
+            raise _CheckpointAhead("the log was marked as restored meanwhile")
         return record
 
     def _pchannel(self, name: str) -> Path:
         return self._directory / "pchannels" / name
 
     def _own_files(self, log: ReadOnlyJournalLog, state: int | None) -> dict[str, Future[Chunk]]:
-        """Puts the checkpoint and the lineage of a pchannel."""
+        """Stores the checkpoint and the lineage of a pchannel."""
         files = [] if state is None else [checkpoint_name(state)]
         if state is not None:
             with self._naming(f"pchannels/{log.pchannel}/{files[0]}"):
@@ -222,7 +222,7 @@ class Rounds:
         return {file: self._put((log.directory / file).read_bytes(), part_of_file(log.pchannel, file)) for file in files}
 
     def _cursors(self) -> dict[str, Future[Chunk]]:
-        """Puts the pins of cursors; their records are in the frames."""
+        """Stores the pins of cursors; their records are in the frames."""
         files: dict[str, Future[Chunk]] = {}
         for path in sorted((self._directory / CURSORS_NAME).glob(f"*{CURSOR_SUFFIX}")):
             file, data = f"{CURSORS_NAME}/{path.name}", path.read_bytes()
@@ -233,7 +233,7 @@ class Rounds:
 
     @contextlib.contextmanager
     def _naming(self, file: str) -> Iterator[None]:
-        """Notes the damage that is found in a file of the log."""
+        """Records damage that the block raises, under this file of the log."""
         try:
             yield
         except CorruptionError as error:
@@ -247,12 +247,12 @@ class Rounds:
         if first < 0:
             raise FileNotFoundError(2, "the segment was truncated", str(directory))
         newest = None if self._newest is None else self._newest.pchannels.get(name)
-        known = {} if newest is None else {segment.base: segment for segment in newest.segments}
+        known_segments = {} if newest is None else {segment.base: segment for segment in newest.segments}
         is_same = newest is not None and newest.incarnation == record.incarnation
         stops = [*bases[first + 1 :], end]
         copies: list[tuple[SegmentCopy, list[Future[Chunk]]]] = []
         for base, stop in zip(bases[first:], stops, strict=True):
-            segment = known.get(base)
+            segment = known_segments.get(base)
             if is_same and segment is not None and self._is_whole(segment, stop - base):
                 self._carry_damage(name, base, stop - base)
                 copies.append((segment, []))
@@ -264,27 +264,27 @@ class Rounds:
         )
 
     def _is_whole(self, segment: SegmentCopy, size: int) -> bool:
-        """Returns whether the store has the segment up to this size, which is where the frames of this log end in it."""
+        """Returns whether the store has the segment up to this size, which is the end of this log's frames in it."""
         return (
             bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._objects.there for chunk in segment.chunks)
         )
 
     def _segment(
-        self, pchannel: str, path: Path, base: int, stop: int, known: SegmentCopy | None
+        self, pchannel: str, path: Path, base: int, stop: int, stored: SegmentCopy | None
     ) -> tuple[SegmentCopy, list[Future[Chunk]]]:
-        """Returns what an earlier backup has of a segment up to the offset `stop`, and the chunks that are being put of the rest."""
+        """Returns an earlier backup's copy of a segment up to the offset `stop`, and the chunks of the rest, which are being stored."""
         with closing(open_shared(Disk(), path)) as file:
             header = read_header(file)
             chunks: list[Chunk] = []
-            if known is not None and known.generation == header.generation:
-                for chunk in known.chunks:
+            if stored is not None and stored.generation == header.generation:
+                for chunk in stored.chunks:
                     if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._objects.there:
                         break
                     chunks.append(chunk)
             checked = at = chunks[-1].end if chunks else 0
-            begins_frame = known is not None and len(chunks) == len(known.chunks)  # where a backup ends a frame begins
+            begins_frame = stored is not None and len(chunks) == len(stored.chunks)  # a frame begins where a backup ends
             self._carry_damage(pchannel, base, at)
-            # Small chunks are put once more, as part of a larger one, so that a segment has few, however many backups it grew through.
+            # Small chunks are stored once more, as part of a larger one, so that a segment has few chunks after any number of backups.
             while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
                 at = chunks.pop().start
             putting: list[Future[Chunk]] = []
@@ -295,7 +295,7 @@ class Rounds:
                 at += len(data)
             if not begins_frame:
                 checked = _next_frame(file, header, checked, stop)
-            # It reads from the page cache what was just put.
+            # The check reads the chunks from the page cache.
             for damage in check_frames(path, header, file.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
                 self._damage.append(DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem))
             if read_header(file) != header:
@@ -303,13 +303,13 @@ class Rounds:
         return SegmentCopy(base, header.generation, header.size, tuple(chunks)), putting
 
     def _carry_damage(self, pchannel: str, base: int, stop: int) -> None:
-        """Notes the damage that an earlier backup found in a part of a segment that is not read again."""
+        """Records the damage that an earlier backup detected in a part of a segment that is not read again."""
         file = f"pchannels/{pchannel}/{segment_name(base)}"
         if self._newest is not None:
             self._damage += [part for part in self._newest.damage if part.file == file and part.offset < stop]
 
     def _put(self, data: bytes, part: str, *, start: int = 0) -> Future[Chunk]:
-        """Begins to put these bytes, as `_Objects.put` does."""
+        """Starts to store these bytes, as `_Objects.put` does."""
         if len(data) > BYTES_MAX:
             raise InvalidArgumentError(
                 f"{part} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
@@ -319,7 +319,7 @@ class Rounds:
 
 
 class _Objects:
-    """Puts objects into a store, several side by side, unless they are `there`; counts those of one attempt, until `settle`."""
+    """Stores objects, several in parallel, unless they are `there`; counts the objects of one attempt, until `settle`."""
 
     def __init__(self, store: BackupStore, progress: Progress | None) -> None:
         self.there: set[str] = set()
@@ -334,7 +334,9 @@ class _Objects:
             self._compress = None
 
     def put(self, data: bytes, part: str, start: int) -> Future[Chunk]:
-        """Begins to put these bytes of a file, from `start` on; waits while others are being put. Raises what has failed of them."""
+        """Starts to store these bytes of a file, from `start` on; waits while too many others are being stored. Raises an earlier
+        failure.
+        """
         while len(self._running) >= _AT_ONCE:
             self._running.popleft().result()
         future = self._pool.submit(self._stored, data, part, start)
@@ -342,18 +344,18 @@ class _Objects:
         return future
 
     def settle(self) -> None:
-        """Returns when nothing is being put any more."""
+        """Waits until all objects are stored."""
         while self._running:
             with contextlib.suppress(CancelledError):
                 self._running.popleft().exception()
         self._count = self._bytes = 0
 
     def close(self) -> None:
-        """Ends what is being put."""
+        """Ends the running operations."""
         self._pool.shutdown(cancel_futures=True)
 
     def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
-        """Puts these bytes, unless an object that holds them is there. Called in several threads."""
+        """Stores these bytes, unless an object with the same content exists. Called in several threads."""
         crc = google_crc32c.value(data)
         name, end = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}", start + len(data)
         for suffix in ("", ".zst"):
@@ -364,7 +366,7 @@ class _Objects:
         try:
             self._store.create(name, data)
         except ObjectExistsError:
-            pass  # its name says what it holds
+            pass  # its name determines its content
         else:
             with self._lock:
                 self._count, self._bytes = self._count + 1, self._bytes + len(data)
@@ -374,7 +376,7 @@ class _Objects:
         return Chunk(name, start, end, crc)
 
     def _is_worth_it(self, data: bytes) -> bool:
-        """Returns whether some samples of these bytes become smaller when they are compressed."""
+        """Returns whether samples of these bytes compress well."""
         assert self._compress is not None
         if len(data) <= _SAMPLES * _SAMPLE_BYTES:
             return True
@@ -387,14 +389,14 @@ class _Objects:
 def _next_frame(file: JournalFile, header: SegmentHeader, offset: int, stop: int) -> int:
     """Returns the offset of the first frame of a segment at or after this one, at most `stop`."""
     while HEADER_PAGE_BYTES <= offset < stop and (data := file.read(CHUNK_BYTES, offset)):
-        if (found := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
-            return min(found, stop)
+        if (frame_offset := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
+            return min(frame_offset, stop)
         offset += len(data)
     return offset
 
 
 def _readable(store: BackupStore, names: list[tuple[int, str]]) -> Manifest | None:
-    """Returns the newest manifest that can be read. A backup goes on from there, so that one damaged manifest does not end all backups."""
+    """Returns the newest readable manifest. A backup continues from it, so that one damaged manifest does not end all backups."""
     for _, name in reversed(names):
         try:
             return decode_manifest(name, store.get(name, BYTES_MAX))
@@ -403,5 +405,5 @@ def _readable(store: BackupStore, names: list[tuple[int, str]]) -> Manifest | No
     return None
 
 
-class _Behind(FileNotFoundError):
-    """A checkpoint is above the tick: it is tried again."""
+class _CheckpointAhead(FileNotFoundError):
+    """A checkpoint above the tick; the round starts again."""

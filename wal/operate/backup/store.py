@@ -1,7 +1,7 @@
-"""Store: where the backups of a log lie, as objects with names: a directory, or an object store that obstore knows (s3://, gs://, …).
+"""Store: the objects of a log's backups, by name: in a directory, or in an object store of obstore (s3://, gs://, …).
 
-An object appears whole or not at all, and is never changed. `create` puts one only if there is none of its name yet, in one step: so of
-two processes that write one backup, one is refused. Everything here blocks, so it runs in threads.
+An object appears whole or not at all, and is never changed. `create` stores an object only if its name is new, in one step: if two
+processes write the same backup, one gets an error. Everything here blocks, so it runs in threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEMPORARY: Final = ".tmp-"
 
 
 class ObjectExistsError(Exception):
-    """`create` found an object of this name."""
+    """An object of the name given to `create` already exists."""
 
 
 class BackupStore(abc.ABC):
@@ -36,7 +36,7 @@ class BackupStore(abc.ABC):
 
     @abc.abstractmethod
     def create(self, name: str, data: bytes) -> None:
-        """Puts an object durably. Raises ObjectExistsError if there is one of this name."""
+        """Stores an object durably. Raises ObjectExistsError if its name exists."""
 
     @abc.abstractmethod
     def get(self, name: str, bytes_max: int) -> bytes:
@@ -44,14 +44,14 @@ class BackupStore(abc.ABC):
 
     @abc.abstractmethod
     def names(self, prefix: str) -> dict[str, float]:
-        """Returns the names with this prefix, and when each object was put (Unix time)."""
+        """Returns the names with this prefix, and the time at which each object was stored (Unix time)."""
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
-        """Deletes an object, if it is there."""
+        """Deletes an object, if it exists."""
 
     def check(self) -> None:
-        """Raises InvalidArgumentError unless `create` refuses an object that is there. It puts an object, and removes it again."""
+        """Raises InvalidArgumentError unless `create` rejects an existing object. It stores an object, and removes it again."""
         name = f"{PREFIX}probe-{secrets.token_hex(8)}"
         try:
             for _ in range(2):
@@ -59,7 +59,7 @@ class BackupStore(abc.ABC):
         except ObjectExistsError:
             return
         finally:
-            with contextlib.suppress(StorageError):  # who makes backups need not be allowed to delete: nothing reads this object
+            with contextlib.suppress(StorageError):  # the user that makes backups may lack the right to delete: nothing reads this object
                 self.delete(name)
         raise InvalidArgumentError(
             f"{self.place} has put an object twice that may be put only if it is not there, so that two processes would write one backup: "
@@ -68,7 +68,7 @@ class BackupStore(abc.ABC):
 
 
 class DirectoryStore(BackupStore):
-    """The objects are files below a directory, which the first one creates. They are for their owner alone."""
+    """The objects are files below a directory, which the first one creates. Only their owner can read them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -117,7 +117,7 @@ class DirectoryStore(BackupStore):
 
 
 class ObjectStore(BackupStore):
-    """The objects lie in a store of obstore."""
+    """The objects are in a store of obstore."""
 
     def __init__(self, store: Any, place: str) -> None:
         self._store = store
@@ -165,10 +165,10 @@ def open_store(target: str | os.PathLike[str]) -> BackupStore:
 
 
 def _client_options(url: str) -> dict[str, str]:
-    """Returns how obstore reaches the store: through no proxy, unless a variable for it names one, as `AWS_PROXY_URL` does for s3://.
+    """Returns obstore's options: no proxy, unless a variable of the store names one, as `AWS_PROXY_URL` does for s3://.
 
-    Requests carry credentials, and `http_proxy` and its like may be meant for other programs. These options replace those that obstore
-    takes from variables, so they have all of them.
+    Requests carry credentials, and `http_proxy` and similar variables may be meant for other programs. These options replace those that
+    obstore takes from variables, so they contain all of them.
     """
     prefix = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(url.partition("://")[0], "AZURE_")
     options = {name: os.environ[variable] for name in _CLIENT_OPTIONS if (variable := prefix + name.upper()) in os.environ}
@@ -190,7 +190,7 @@ _CLIENT_OPTIONS: Final = (
     "user_agent",
 )
 _NO_PROXY: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-"""A proxy that no name and no address is reached through: without one obstore takes that of the environment."""
+"""A proxy that is excluded for every name and address: without one obstore takes the proxy of the environment."""
 
 
 def _obstore() -> Any:
@@ -203,7 +203,7 @@ def _obstore() -> Any:
 
 @contextlib.contextmanager
 def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
-    """Turns failures of the store into StorageError, and those for want of room into NoSpaceError."""
+    """Turns failures of the store into StorageError, and a lack of room into NoSpaceError."""
     try:
         yield
     except ObjectExistsError:
@@ -220,12 +220,12 @@ def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
 
 
 def _check_size(store: BackupStore, name: str, size: int, bytes_max: int) -> None:
-    """Raises CorruptionError for an object that has more bytes than it can have."""
+    """Raises CorruptionError for an object that is larger than its maximum."""
     if size > bytes_max:
         path = f"{store.place}/{name}"
         raise CorruptionError(f"{path} is damaged: it has {size} bytes", path=path, offset=0, expected=f"at most {bytes_max} bytes")
 
 
 def age_s(put_at_s: float) -> float:
-    """Returns how long ago this was."""
+    """Returns the seconds since this time."""
     return time.time() - put_at_s

@@ -40,7 +40,7 @@ it as restored (see wal mark-restored)."""
 
 
 class BackupRow(Row, frozen=True, kw_only=True, tag="backup"):
-    """A backup that was made, is listed, or was restored: its number, the tick up to which it has the log, with its time, and its size."""
+    """A new, listed or restored backup: its number, the tick up to which it is complete, with its time, and its size."""
 
     backup: int
     tick: int
@@ -49,7 +49,7 @@ class BackupRow(Row, frozen=True, kw_only=True, tag="backup"):
 
 
 class BackupProgressRow(Row, frozen=True, kw_only=True, tag="backup_progress"):
-    """A backup that is being made: the objects that were put so far, the bytes that they take, and the name of the last one."""
+    """A running backup: the number of stored objects, their size, and the name of the last one."""
 
     objects: int
     stored_bytes: int
@@ -57,7 +57,7 @@ class BackupProgressRow(Row, frozen=True, kw_only=True, tag="backup_progress"):
 
 
 class BackupDamageRow(Row, frozen=True, kw_only=True, tag="backup_damage"):
-    """What was damaged in the log when this backup copied it."""
+    """A part of the log that was damaged when this backup copied it."""
 
     backup: int
     file: str
@@ -66,7 +66,7 @@ class BackupDamageRow(Row, frozen=True, kw_only=True, tag="backup_damage"):
 
 
 class BackupFindingRow(Row, frozen=True, kw_only=True, tag="backup_finding"):
-    """What a verification found in the backups."""
+    """A finding of a verification of the backups."""
 
     problem: str
 
@@ -180,7 +180,7 @@ async def _restore(arguments: argparse.Namespace) -> int:
 
 
 def _show(manifest: Manifest, arguments: argparse.Namespace, *, damaged: bool = True) -> None:
-    """Shows a backup and, if `damaged`, what was damaged in the log when it was copied."""
+    """Prints a backup and, if `damaged`, the damage in the log when it was copied."""
     size = sum(chunk.size for chunk in manifest.chunks())
     row = BackupRow(backup=manifest.number, tick=manifest.tick, time=to_datetime(manifest.tick), bytes=size)
     tell(row, f"backup {row.backup}: up to tick {row.tick} ({row.time:%Y-%m-%d %H:%M:%S} UTC), {size} bytes", arguments)

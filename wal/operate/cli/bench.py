@@ -1,8 +1,8 @@
-"""`wal bench DIRECTORY`: what the disk of a directory gives a log, beside SQLite, in about ten seconds.
+"""`wal bench DIRECTORY`: the speed of a log on the disk of a directory, beside SQLite, in about ten seconds.
 
-Every append is on the disk when its caller goes on, in both: SQLite commits with `synchronous=FULL` in its WAL mode, and all that waits in
-one transaction. Both write into a temporary directory, which is removed. One writer alone shows what a sync costs, many show what a group
-commit makes of it. The loop of the commands is the only other load; benchmarks/ in the source measures with more care.
+Every append is on the disk when its call returns, in both: SQLite commits with `synchronous=FULL` in its WAL mode, and all waiting appends
+in one transaction. Both write into a temporary directory, which is removed. A single writer measures the cost of a sync, many writers the
+effect of a group commit. The loop of the commands is the only other load; benchmarks/ in the source measures with more care.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wal.settings import setting_from_text
 Append = Callable[[bytes], Awaitable[object]]
 _GROUP_MAX: Final = 1024
 _ROOM_BYTES: Final = 2 << 30
-"""More than the fastest disk takes in the default time; a disk with less room is not filled for a benchmark."""
+"""More than the fastest disk needs in the default time; a benchmark never fills a disk with less room."""
 
 
 class BenchRow(Row, frozen=True, kw_only=True, tag="bench"):
-    """Durable appends of `message_bytes` by so many writers at once: how many a second, and how long one takes (median, 99 %)."""
+    """Durable appends of `message_bytes` by several writers at once: appends per second, and the duration of one (median, 99 %)."""
 
     system: str
     writers: int
@@ -65,7 +65,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--bytes {arguments.bytes} is out of range: 1 byte to 1 MiB")
     place = Path(arguments.location)
     if not place.is_dir():
-        raise InvalidArgumentError(f"{place} is no directory: name one on the disk to measure")
+        raise InvalidArgumentError(f"{place} is not a directory: name one on the disk to measure")
     if shutil.disk_usage(place).free < _ROOM_BYTES:
         raise StorageError(f"{place} has less than {_ROOM_BYTES >> 30} GiB of free space, which a benchmark must not fill")
     for writers in dict.fromkeys((1, arguments.writers)):
@@ -97,7 +97,7 @@ async def _measured(
     folder = Path(await in_thread(tempfile.mkdtemp, prefix="wal-bench-", dir=place))
     try:
         async with opened(folder) as append:
-            await append(payload)  # what is made at the first append is not measured
+            await append(payload)  # so that first-time costs are not measured
             began = time.perf_counter()
             await asyncio.gather(*(write(append, began + seconds) for _ in range(writers)))
             lasted = time.perf_counter() - began

@@ -1,9 +1,9 @@
 """The commands that change a log: `wal append`, `wal cursor`, `wal truncate` and `wal broadcast abort`.
 
-A log that another process has open for writing is changed through the status service of that process, and refused with its pid if it
-serves none; cursors that do not move with transactions are saved beside the writer. What takes something from a reader asks on a
-terminal or needs `--yes`; `--dry-run` changes nothing, prints the same rows, and ends with 1 if something would change. Every command
-prints a row for each thing that it changed, also if a later one failed. None of them creates a log.
+A log that another process has open for writing is changed through that process's status service; without one, the command fails with the
+process's pid. Cursors that do not move with transactions are saved beside the writer. Commands that take messages from a reader ask for
+confirmation on a terminal, or need `--yes`. `--dry-run` changes nothing, prints the same rows, and ends with 1 if anything would change.
+Every command prints a row for each change, even if a later one failed. These commands never create a log.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from wal.message import AppendResult
 
 _CHUNK_BYTES: Final = 1 << 16
-"""The most bytes of lines that are appended at once."""
+"""The maximum number of bytes of lines that are appended at once."""
 _WINDOWS_MS: Final = (60_000, 3_600_000, 86_400_000)
-"""How far before a time its last event is looked for, in milliseconds, before everything is read."""
+"""The ranges before a time in which its last event is searched, in milliseconds, before everything is read."""
 
 
 class AppendedRow(Row, frozen=True, kw_only=True, tag="appended"):
-    """The messages that a command appended, and those of them whose key was there already. The ids are None without a message."""
+    """The messages that a command appended, and the number of those whose key existed already. The ids are None without a message."""
 
     vchannel: str
     messages: int
@@ -71,7 +71,7 @@ class AppendedRow(Row, frozen=True, kw_only=True, tag="appended"):
 
 
 class CursorChangeRow(Row, frozen=True, kw_only=True, tag="cursor_change"):
-    """A cursor that is moved or removed: its position before, and `to`, the point where its reader begins, None if it is removed."""
+    """A cursor that is moved or removed: its position before, and `to`, the new beginning of its reader, None if it is removed."""
 
     cursor: str
     vchannels: tuple[str, ...]
@@ -80,7 +80,9 @@ class CursorChangeRow(Row, frozen=True, kw_only=True, tag="cursor_change"):
 
 
 class TruncationRow(Row, frozen=True, kw_only=True, tag="truncation"):
-    """A pchannel that is truncated up to an event, inclusive, and who still needs a message at or before it, which prevents it."""
+    """A pchannel that is truncated up to an event, inclusive, and the holders that need a message at or before it, which prevents the
+    truncation.
+    """
 
     pchannel: str
     up_to: str
@@ -144,7 +146,7 @@ def fill_broadcast(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_asking(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only says what it would do; ends with 1 if that is something")
+    parser.add_argument("--dry-run", action="store_true", help="changes nothing, prints the plan, and ends with 1 if anything would change")
     parser.add_argument("-y", "--yes", action="store_true", help="does not ask")
 
 
@@ -154,7 +156,7 @@ def _changed(
     rows: Callable[[], Coroutine[Any, Any, list[Row]]],
     change: Callable[[Sequence[Row]], AsyncIterator[Row]],
 ) -> int:
-    """Changes what `rows` returns, if the operator wants it, and shows the rows that `change` yields: those that it has changed.
+    """Makes the changes in `rows` if the operator agrees, and prints the rows that `change` yields for finished changes.
 
     Returns the exit status.
     """
@@ -170,7 +172,7 @@ def _changed(
 
     async def carry_out() -> None:
         async for row in change(changes):
-            changed.append(row)  # noqa: PERF401 - after a failure it has those before it
+            changed.append(row)  # noqa: PERF401 - after a failure the list has the earlier ones
 
     try:
         asyncio.run(carry_out())
@@ -180,7 +182,7 @@ def _changed(
 
 
 def _service(arguments: argparse.Namespace) -> StatusService | None:
-    """Returns the status service through which a log is changed that another process writes; None for one that this process may write.
+    """Returns the status service for a log that another process writes; None for a log that this process may write.
 
     Raises LockedError if a process writes the log and serves none; a dry run works beside it.
     """
@@ -265,7 +267,7 @@ async def _keyed(log: WALAccesser, message: Message, key: str) -> AppendResult:
 
 
 async def _payloads(*, lines: bool) -> AsyncIterator[list[bytes]]:
-    """Yields the payloads of the standard input: all of it, or its lines, those at once that have arrived."""
+    """Yields the payloads of the standard input: all of it as one, or its lines, grouped as they arrive."""
     if sys.stdin is None:
         raise InvalidArgumentError("the standard input is closed: give the messages there, such as `wal append LOCATION VCHANNEL < FILE`")
     source = cast("BufferedReader", sys.stdin.buffer)
@@ -337,7 +339,7 @@ def _rows_of_cursor(arguments: argparse.Namespace, *, create: bool = False) -> C
 
 
 async def _cursor_rows(arguments: argparse.Namespace, log: WALAccesser, to: str | None, *, create: bool = False) -> list[CursorChangeRow]:
-    """Returns a row for each cursor that is meant. Raises InvalidArgumentError if there is none, unless it is to be created."""
+    """Returns a row for each matching cursor. Raises InvalidArgumentError if there is none, unless it is to be created."""
     vchannels = None if arguments.vchannel is None else tuple(sorted(set(arguments.vchannel)))
     rows = [
         CursorChangeRow(cursor=info.name, vchannels=info.vchannels, position=None if info.position is None else str(info.position), to=to)
@@ -357,9 +359,9 @@ async def _cursor_rows(arguments: argparse.Namespace, log: WALAccesser, to: str 
 
 @contextlib.asynccontextmanager
 async def _cursor_log(arguments: argparse.Namespace, rows: Sequence[Row]) -> AsyncIterator[tuple[WALAccesser, StatusService | None]]:
-    """Opens the log so that these cursors can be changed, and yields it with the status service through which to do it, if need be.
+    """Opens the log so that these cursors can be changed, and yields it, with the status service if the change needs it.
 
-    Raises LockedError if one moves with transactions, and a process writes the log that serves no status.
+    Raises LockedError if one moves with transactions, and a process writes the log without a status service.
     """
     with_writer = await in_thread(_moves_with_transactions, arguments, cast("Sequence[CursorChangeRow]", rows))
     service = await in_thread(_service, arguments) if with_writer else None
@@ -376,7 +378,7 @@ def _moves_with_transactions(arguments: argparse.Namespace, rows: Sequence[Curso
 
 
 async def _policy(log: WALAccesser, vchannels: tuple[str, ...], point: Point) -> DeliverPolicy:
-    """Returns where a read from this point on begins; of a tick or a time, with the first message at or after it."""
+    """Returns the policy of a read from this point on; for a tick or a time, from the first message at or after it."""
     if isinstance(point, str):
         return All() if point == "earliest" else Latest()
     if isinstance(point, MessageID):
@@ -418,7 +420,7 @@ def _truncate(arguments: argparse.Namespace) -> int:
                         await log.truncate(up_to=MessageID.parse(row.up_to))
                     else:
                         await in_thread(cast("StatusService", service).act, "truncate", up_to=row.up_to, confirm=row.up_to)
-                except InvalidArgumentError as refusal:  # somebody needs it: the other pchannels are truncated all the same
+                except InvalidArgumentError as refusal:  # a holder needs it: the other pchannels are truncated anyway
                     note(str(refusal))
                 else:
                     yield row

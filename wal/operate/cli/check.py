@@ -1,8 +1,8 @@
-"""`wal verify` and `wal repair`: finds what is damaged in a journal, and repairs what can be repaired without losing a message.
+"""`wal verify` and `wal repair`: detect damage in a journal, and repair what can be repaired without losing a message.
 
-Verifying takes no lock and changes nothing. Repairing says first what it would do, needs the lock of the directory, and removes no file: a
-file that is replaced or given up is renamed, with `.damaged` after its name. Damage in a segment is never repaired: its messages are lost,
-and the operator decides with `wal truncate`.
+Verifying takes no lock and changes nothing. Repairing first prints its plan, needs the lock of the directory, and removes no file: a file
+that is replaced or abandoned is renamed, with `.damaged` after its name. Damage in a segment is never repaired: its messages are lost, and
+the operator decides with `wal truncate`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _NOTE_S: Final = 1.0
 _HEALTH_BYTES: Final = 256 << 20
-"""What `wal health` reads of the segments."""
+"""The bytes of segments that `wal health` reads."""
 _LOST: Final = {
     "format": "nothing is lost: it only says what the directory is",
     "index": "nothing is lost: it is computed from the segment",
@@ -67,7 +67,7 @@ _LOST: Final = {
 
 
 class DamageRow(Row, frozen=True, kw_only=True, tag="damage"):
-    """Damage in a file of a journal. `repair` says what `wal repair` loses there, None if it cannot repair it."""
+    """Damage in a file of a journal. `repair` describes what `wal repair` loses there, None if it cannot repair it."""
 
     path: str
     offset: int
@@ -77,7 +77,7 @@ class DamageRow(Row, frozen=True, kw_only=True, tag="damage"):
 
 
 class VerifiedRow(Row, frozen=True, kw_only=True, tag="verified"):
-    """What a verification read, and how much damage it found."""
+    """The amount that a verification read, and the number of damaged parts."""
 
     frames: int
     bytes: int
@@ -86,10 +86,10 @@ class VerifiedRow(Row, frozen=True, kw_only=True, tag="verified"):
 
 
 class LostRow(Row, frozen=True, kw_only=True, tag="lost"):
-    """Bytes of a segment that cannot be read: what was in them is lost.
+    """Unreadable bytes of a segment, whose content is lost.
 
-    `vchannels`, the number of `events`, and the ids of the first and the last one are known from the index of the segment; None without one
-    and for no event. The events are of the time from `since` to `until`.
+    `vchannels`, the number of `events`, and the ids of the first and the last event come from the index of the segment; they are None
+    without an index, and the ids without events. The events are of the time from `since` to `until`.
     """
 
     path: str
@@ -122,7 +122,7 @@ def lost_row(part: LostPart) -> LostRow:
 
 
 def segments_row(directory: Path) -> HealthRow:
-    """Checks the segments of a small journal, and a part of a large one, for which a health check must not take the time."""
+    """Checks the segments of a small journal, and a sample of a large one, since a health check must be fast."""
     size = 0
     for file in directory.glob("pchannels/*/*.wal"):
         with contextlib.suppress(FileNotFoundError):  # it was truncated meanwhile
@@ -151,13 +151,15 @@ def fill_verify(parser: argparse.ArgumentParser) -> None:
 def fill_repair(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal repair`."""
     add_log(parser, "Repairs what can be repaired without losing a message. It says first what it would do.", location="DIRECTORY")
-    parser.add_argument("--dry-run", action="store_true", help="only says what it would do; ends with 1 if that is something")
+    parser.add_argument("--dry-run", action="store_true", help="changes nothing, prints the plan, and ends with 1 if anything would change")
     parser.add_argument("-y", "--yes", action="store_true", help="does not ask")
     parser.set_defaults(run=_repair)
 
 
 def damage_in(directory: Path, progress: VerifyProgress, sample: float = 1.0, *, kv: str | Secret | None = None) -> Iterator[Damage]:
-    """Yields all damage in a journal: of its logs, and of its cursors, maps and metadata. `kv`: where the metadata are, if elsewhere."""
+    """Yields all damage in a journal: of its logs, and of its cursors, maps and metadata. `kv` is the location of the metadata, if
+    elsewhere.
+    """
     from wal.channels.vchannel_map import VChannelMap
     from wal.read.cursors.pins import PinFiles
     from wal.read.cursors.store import DamagedCursor
@@ -183,15 +185,15 @@ def damage_in(directory: Path, progress: VerifyProgress, sample: float = 1.0, *,
     try:
         metadata = RecordsBeside(file).load() if file.exists() else {}
         records = checkpoint_records(metadata)
-        problems = [*_behind(metadata, terms), *_lost_vchannels(metadata, maps)]
+        problems = [*_outdated_metadata(metadata, terms), *_lost_vchannels(metadata, maps)]
     except CorruptionError as error:
         yield Damage(path=str(file), offset=0, problem=str(error), kind="metadata")
         return
     for problem in problems:
         yield Damage(path=str(file), offset=0, problem=problem, kind="metadata")
     folders = sorted(directory.glob("pchannels/*"))
-    known = names_in(metadata)
-    unknown = [folder.name for folder in folders if folder.name not in known and _has_frames(folder)]
+    names = names_in(metadata)
+    unknown = [folder.name for folder in folders if folder.name not in names and _has_frames(folder)]
     if unknown:
         problem = f"the metadata of pchannel {', '.join(unknown)} are lost, or elsewhere (setting kv): restore a backup"
         yield Damage(path=str(file), offset=0, problem=problem, kind="metadata")
@@ -205,7 +207,7 @@ def damage_in(directory: Path, progress: VerifyProgress, sample: float = 1.0, *,
 
 
 def _term(control: Path) -> int:
-    """Returns the term of the log with this control page, 0 if the page does not say one."""
+    """Returns the term of the log with this control page, 0 if the page has none."""
     try:
         with contextlib.closing(ControlView(control)) as view:
             term = view.load().term
@@ -214,8 +216,10 @@ def _term(control: Path) -> int:
     return 0 if term == REPLACED_TERM else term
 
 
-def _behind(metadata: Mapping[str, str], terms: Mapping[str, int]) -> Iterator[str]:
-    """Yields what is wrong if the metadata are older than a log: a writer raises the term in them first."""
+def _outdated_metadata(metadata: Mapping[str, str], terms: Mapping[str, int]) -> Iterator[str]:
+    """Yields a problem for each log whose term is above the one in the metadata. A writer raises the term in the metadata first, so these
+    are too old.
+    """
     for name in names_in(metadata):
         meta = decode(name, metadata[PREFIX + name])
         if meta.term < terms.get(name, 0):
@@ -223,7 +227,7 @@ def _behind(metadata: Mapping[str, str], terms: Mapping[str, int]) -> Iterator[s
 
 
 def _lost_vchannels(metadata: Mapping[str, str], maps: Mapping[str, VChannelMap]) -> Iterator[str]:
-    """Yields what the metadata have lost of the vchannels that the maps show. The maps were read first."""
+    """Yields a problem for each vchannel that the maps have and the metadata have lost. The maps were read first."""
     from wal.channels.directory import NEXT_KEY, RecordCounter, infos_in
 
     infos = infos_in(metadata)
@@ -241,11 +245,11 @@ def _lost_vchannels(metadata: Mapping[str, str], maps: Mapping[str, VChannelMap]
 
 
 def _lost_logs(directory: Path, metadata: Mapping[str, str]) -> Iterator[Damage]:
-    """Yields the pchannels of the metadata that have no log: their folder, or all that was in it, is gone."""
+    """Yields the pchannels of the metadata that have no log, because their folder is missing or empty."""
     for name in names_in(metadata):
         folder = directory / "pchannels" / name
         if any((folder / file).exists() for file in (CONTROL_NAME, FENCE_NAME, MAP_NAME)):
-            continue  # its files say the rest
+            continue  # damage of its files is reported elsewhere
         if segment_bases(folder):
             yield Damage(path=str(folder / CONTROL_NAME), offset=0, problem=LOST_CONTROL, kind="control")
         else:
@@ -253,7 +257,7 @@ def _lost_logs(directory: Path, metadata: Mapping[str, str]) -> Iterator[Damage]
 
 
 def _has_frames(folder: Path) -> bool:
-    """Returns whether the log in this folder ever held a frame; one that was being created when its process died has none."""
+    """Returns whether the log in this folder ever held a frame; a log whose creation was interrupted has none."""
     bases = segment_bases(folder)
     if bases != [0]:
         return bool(bases)
@@ -263,7 +267,9 @@ def _has_frames(folder: Path) -> bool:
 
 
 def _check_journal(directory: Path) -> None:
-    """Raises FormatError or StorageError unless the directory has, or had, the log of a pchannel. A lost one is a finding, no error."""
+    """Raises FormatError or StorageError unless the directory has, or had, the log of a pchannel. A lost log is a finding and raises
+    nothing.
+    """
     try:
         check_present(directory)
     except CorruptionError:
@@ -329,7 +335,7 @@ def _repair(arguments: argparse.Namespace) -> int:
 
 
 def _lost(directory: Path, damages: list[Damage]) -> list[LostPart]:
-    """Returns what is lost in the pchannels with damage in a segment. A damaged control page is repaired before that can be known."""
+    """Returns the lost parts of the pchannels with damage in a segment. A damaged control page has to be repaired first."""
     folder = directory / "pchannels"
     lost: list[LostPart] = []
     names = {Path(damage.path).relative_to(folder).parts[0] for damage in damages if damage.kind == "segment"}
@@ -340,10 +346,10 @@ def _lost(directory: Path, damages: list[Damage]) -> list[LostPart]:
 
 
 async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
-    """Repairs this damage as far as it is still there, and returns that part of it.
+    """Repairs those of the damages that still exist, and returns them.
 
-    A writer may have run since the damage was found, so it is looked for again under the lock of the directory. Then the log is opened and
-    closed, which makes again what can be computed.
+    A writer may have run since the damage was detected, so it is checked again under the lock of the directory. Then the log is opened and
+    closed, which recreates everything that can be computed.
     """
     from wal.api.opening import open_wal
     from wal.storage.journal.directory import DirectoryLock
@@ -351,8 +357,8 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
 
     lock = await in_thread(DirectoryLock.acquire, directory)
     try:
-        found = await in_thread(_still, directory, damages)
-        forgotten = sorted({Path(damage.path).parent.name for damage in found if damage.kind == "checkpoint"})
+        remaining = await in_thread(_still, directory, damages)
+        forgotten = sorted({Path(damage.path).parent.name for damage in remaining if damage.kind == "checkpoint"})
         if forgotten:
             if not await in_thread((directory / META_NAME).exists):
                 raise InvalidArgumentError(f"the metadata of {directory} are elsewhere: a checkpoint is repaired only with them")
@@ -361,20 +367,21 @@ async def _repaired(directory: Path, damages: list[Damage]) -> list[Damage]:
                 await kv.multi_remove([CHECKPOINT_PREFIX + name for name in forgotten])
             finally:
                 await kv.close()
-        if any(damage.kind == "format" for damage in found):
+        if any(damage.kind == "format" for damage in remaining):
             await in_thread(_write_format, directory)
-        await in_thread(_set_aside, [Path(damage.path) for damage in found if damage.kind not in ("control", "format")])
+        await in_thread(_set_aside, [Path(damage.path) for damage in remaining if damage.kind not in ("control", "format")])
     finally:
         lock.release()
-    if found:
-        lost = any(damage.kind == "control" for damage in found)  # without its page, the log of a pchannel seems never to have been made
+    if remaining:
+        # without its page, the log of a pchannel seems never to have been created
+        lost = any(damage.kind == "control" for damage in remaining)
         async with open_wal(directory, create=lost):
             pass
-    return found
+    return remaining
 
 
 def _still(directory: Path, damages: list[Damage]) -> list[Damage]:
-    """Returns those of the damages that are there now. Full segments are read again only for the sake of an index."""
+    """Returns the damages that still exist. Full segments are read again only to check an index."""
     sample = 1.0 if any(damage.kind == "index" for damage in damages) else sys.float_info.epsilon
     now = {(damage.kind, damage.path) for damage in damage_in(directory, VerifyProgress(), sample)}
     return [damage for damage in damages if (damage.kind, damage.path) in now]
@@ -397,7 +404,7 @@ def _set_aside(paths: list[Path]) -> None:
 
 
 def _note(progress: VerifyProgress, began: float, ended: threading.Event) -> None:
-    """Says once a second, on the standard error, how fast it goes and how long it will take."""
+    """Prints the speed and the remaining time on the standard error, once a second."""
     while not ended.wait(_NOTE_S):
         took_s = time.monotonic() - began
         rate = progress.bytes_done / took_s
@@ -416,5 +423,5 @@ def _share(text: str) -> float:
         if not 0 < share <= 1:
             raise ValueError(text)
     except ValueError:
-        raise InvalidArgumentError(f"--sample {shortened(text)} is no part of a log: write a percentage above 0%, up to 100%") from None
+        raise InvalidArgumentError(f"--sample {shortened(text)} is not a part of a log: write a percentage above 0%, up to 100%") from None
     return share

@@ -1,4 +1,4 @@
-"""`wal coordinator ROOT`, `wal node ROOT` and `wal cluster …`: the processes of a cluster, and what its operator asks of it."""
+"""`wal coordinator ROOT`, `wal node ROOT` and `wal cluster …`: the processes of a cluster, and the commands of its operator."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _node(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, make: Callable[..., Any], what: str, *, exits_at_once: bool = False) -> int:
-    """Serves the process that `make` returns; `exits_at_once` says that threads of one that has failed may hold up its end."""
+    """Serves the process that `make` returns. Set `exits_at_once` if threads of a failed process may block its end."""
     from wal.operate.cli.serving import Served, serve
     from wal.operate.processes.opening import check_root
 
@@ -157,20 +157,20 @@ async def _ordered(arguments: argparse.Namespace) -> int:
 
 
 async def _leader_of(root: str) -> Connection:
-    """Returns a connection to the coordinators, whose calls find the one that leads."""
+    """Returns a connection to the coordinators, whose calls find the leader."""
     from wal.client.coordinators import Coordinators
     from wal.network import TlsFiles
     from wal.rpc.connection import Connection
 
     servers = parse_location(root).servers
     if servers is None:
-        raise InvalidArgumentError(f"{root!r} is no cluster: name its root, etcd://HOST/PATH, or its coordinators, wal://HOST[,HOST…]")
+        raise InvalidArgumentError(f"{root!r} is not a cluster: name its root, etcd://HOST/PATH, or its coordinators, wal://HOST[,HOST…]")
     addresses = servers.addresses
     if servers.root is not None:
         coordinators = await Coordinators.open(servers.root)
         addresses = coordinators.addresses
         await coordinators.close()
-    # An operator shows a token as any client does; in the environment of a server there is the one that servers share.
+    # An operator sends a token as any client does; the environment of a server has the token that servers share.
     token = Settings.load().token or os.environ.get("WAL_SERVER_TOKEN") or None
     tls = TlsFiles(ca=servers.ca, certificate=servers.certificate, key=servers.key) if servers.tls else None
     return await Connection.open(addresses, tls=tls, token=None if token is None else Secret.of(token))
@@ -204,8 +204,8 @@ async def _server_id(leader: Connection, node: str) -> int:
     for each in status.nodes:
         if node in (each.address, f"{each.server_id:x}"):
             return each.server_id
-    known = ", ".join(f"{each.address} ({each.server_id:x})" for each in status.nodes) or "none"
-    raise InvalidArgumentError(f"there is no live node {node!r}: the live ones are {known}")
+    live_nodes = ", ".join(f"{each.address} ({each.server_id:x})" for each in status.nodes) or "none"
+    raise InvalidArgumentError(f"there is no live node {node!r}: the live ones are {live_nodes}")
 
 
 def _as_json(status: ClusterStatus) -> str:

@@ -1,8 +1,8 @@
-"""The commands of `wal`, in one place: the name, the help in a line, and the function that adds the flags.
+"""The commands of `wal`, in one table: the name, the help in a line, and the function that adds the flags.
 
-A module is imported only when its command is named, so `wal --help` stays fast: this file imports nothing of the log. `operates` says
-what an error of the log ends with: the commands of an operator share one table of exit statuses (`EXIT_STATUS`), and the processes that
-serve, `wal cluster` and `wal mark-restored` keep theirs.
+A module is imported only when its command is named, so `wal --help` stays fast: this file imports nothing of the log. `operates` selects
+the exit status of an error of the log. The commands of an operator share one table of exit statuses (`EXIT_STATUS`); the processes that
+serve, `wal cluster` and `wal mark-restored` have their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 3
 EXIT_ERROR: Final = 4
 EXIT_SIGNALLED: Final = 128
-"""A server that a signal stops before it serves ends with this and the number of the signal, as a shell says of a killed process."""
+"""The exit status of a server that a signal stops before it serves is this plus the number of the signal, as in a shell."""
 EXIT_STATUS: Final = """\
 exit status:
   0  fine
@@ -35,7 +35,7 @@ class Command(NamedTuple):
     help: str
     fill: str
     operates: bool = True
-    """Whether its errors end with the statuses of `EXIT_STATUS`; otherwise with 1, and 2 for a wrong argument."""
+    """Whether its errors use the statuses of `EXIT_STATUS`; otherwise 1, and 2 for a wrong argument."""
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         """Adds the flags of the command to its parser. Imports its module."""

@@ -1,6 +1,6 @@
 """`wal completion bash|zsh|fish`: prints a script with which a shell completes the commands of `wal` and their flags.
 
-The script is generated from the parser of the command line and holds all words, so completing starts no process and opens no log. Where a
+The script is generated from the parser of the command line and has all words, so completing starts no process and opens no log. Where a
 command takes a file or a directory, the shell completes those.
 """
 
@@ -22,7 +22,7 @@ Prints a script with which a shell completes commands and flags:
 
 
 class Completions(NamedTuple):
-    """What may follow a command: the commands below it and its flags, each with its help in one line."""
+    """The possible words after a command: its subcommands and its flags, each with its help in one line."""
 
     commands: Mapping[str, str]
     flags: Mapping[str, str]
@@ -36,7 +36,7 @@ def fill_completion(parser: argparse.ArgumentParser) -> None:
 
 
 def completions(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Completions]]:
-    """Yields what may follow each command of a parser, by the words that name the command; those of `wal` itself are none."""
+    """Yields the possible words after each command of a parser, by the words that name the command; `wal` itself has the empty tuple."""
     commands: dict[str, str] = {}
     flags: dict[str, str] = {}
     below: dict[str, argparse.ArgumentParser] = {}
@@ -97,13 +97,13 @@ compdef _wal wal
 
 
 def _command_case(tree: Tree) -> str:
-    """Returns the lines, for bash and zsh, that find which command the words before the cursor name."""
+    """Returns the lines, for bash and zsh, that determine the command from the words before the cursor."""
     lines = [f'            "{" ".join(path[:-1])}|{path[-1]}") command="{" ".join(path)}" ;;' for path in tree if path]
     return "\n".join(['        case "$command|$word" in', *lines, "        esac"])
 
 
 def _words_case(tree: Tree, name: str) -> str:
-    """Returns the lines, for bash and zsh, that set a variable to the words that may follow the command."""
+    """Returns the lines, for bash and zsh, that set a variable to the possible words after the command."""
     lines = [f'        "{" ".join(path)}") {name}="{" ".join([*each.commands, *each.flags])}" ;;' for path, each in tree.items()]
     return "\n".join(['    case "$command" in', *lines, "    esac"])
 

@@ -30,7 +30,7 @@ _KV: Final = "the metadata of {}: a file, or etcd://HOST/ROOT (default: the sett
 
 
 class CopiedRow(Row, frozen=True, kw_only=True, tag="copied"):
-    """A copy that is whole up to `tick`: what this command copied. `resumed` says that an earlier one had begun it."""
+    """A copy that is whole up to `tick`, with the amounts that this command copied. With `resumed` an earlier command had begun it."""
 
     frames: int
     events: int
@@ -50,7 +50,7 @@ def fill_copy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from-kv", metavar="KV", help=_KV.format("FROM"))
     parser.add_argument("--to-kv", metavar="KV", help=_KV.format("TO"))
     parser.add_argument(
-        "--skip-damaged", action="store_true", help="copies what can be read of a damaged journal, lists what is lost, and ends with 1"
+        "--skip-damaged", action="store_true", help="copies the readable part of a damaged journal, lists the lost parts, and ends with 1"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="copies until FROM's writer has closed the log")
     add_settings(parser)

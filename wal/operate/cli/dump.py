@@ -1,6 +1,6 @@
-"""`wal dump LOCATION --frames`: the frames of a log as they are stored, each with its header and what is in it, for who looks into a log.
+"""`wal dump LOCATION --frames`: the stored frames of a log, each with its header and its content, for the diagnosis of a log.
 
-It reads the heads of frames beside the writer, and no body. `docs/reference/frame-format.md` says what the fields mean.
+It reads the heads of frames beside the writer, and no body. `docs/reference/frame-format.md` explains the fields.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from wal.storage.read_only import ReadOnlyPChannelLog
 
 _TABLE: Final = 200
-"""The rows of one table on the way: a dump of a whole log is printed while it is read."""
+"""The number of rows in one printed table: a dump of a whole log is printed while it is read."""
 
 
 class FrameRow(Row, frozen=True, kw_only=True, tag="frame"):
-    """One frame: its place in the log, its header, and its vchannels. `holds` names what recovery looks for: keys, broadcasts, cursors."""
+    """One frame: its position in the log, its header, and its vchannels. `holds` lists the records that recovery reads: keys, broadcasts,
+    cursors.
+    """
 
     pchannel: str
     position: int
@@ -50,7 +52,7 @@ def fill_dump(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", action="store_true", required=True, help="prints a row for each frame")
     parser.add_argument("--pchannel", metavar="NAME", help="of this pchannel only, such as p0")
     parser.add_argument("--since", metavar="POINT", help="from a time ago (10m), a time, a tick or an id on")
-    parser.add_argument("-n", "--lines", metavar="N", type=whole(0), help="at most so many of each pchannel")
+    parser.add_argument("-n", "--lines", metavar="N", type=whole(0), help="at most N frames of each pchannel")
     parser.set_defaults(run=_dump)
 
 

@@ -1,6 +1,6 @@
-"""The commands that show rows of a log: `info`, `ls`, `cursors`, `consumers`, `broadcasts`, `retention`, `settings`, `health` and `top`.
+"""The commands that print rows of a log: `info`, `ls`, `cursors`, `consumers`, `broadcasts`, `retention`, `settings`, `health` and `top`.
 
-Each opens the log for reading, beside its writer, and prints the rows of `wal.operate.inspect`. None of them changes anything.
+Each opens the log for reading, beside its writer, and prints the rows of `wal.operate.inspect`. These commands change nothing.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 Rows = Callable[["WALAccesser", "OutsideDetails"], Awaitable[list[Row]]]
 Counts = dict[str, list[int]]
-"""Of a pchannel: the counts of each of its `_LATENCIES`."""
+"""For a pchannel, the counts of each of its `_LATENCIES`."""
 _LATENCIES: Final = tuple(
     name for name, figure in figures_of(PChannelStatistics) if figure.kind == "histogram" and name in page_fields(PChannelStatistics)
 )
-"""The histograms that the status page shows: seconds of appends and of syncs."""
+"""The histograms of the status page: seconds of appends and of syncs."""
 _FREE_BYTES_MIN = 256 << 20
 _SETTINGS: Final = """\
 Shows the settings, and where each comes from: those that an opening from here
@@ -127,7 +127,7 @@ def fill_top(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal top`."""
     add_log(parser, "Shows the log, its pchannels, cursors and latencies again and again, until it is interrupted.")
     parser.add_argument("--interval", metavar="TIME", type=seconds(0.01), default=2.0, help="the time between two looks (default 2s)")
-    parser.add_argument("-n", "--count", metavar="N", type=whole(1), help="ends after so many looks")
+    parser.add_argument("-n", "--count", metavar="N", type=whole(1), help="ends after N tables")
     parser.set_defaults(run=_top)
 
 
@@ -179,7 +179,7 @@ def _cursors(arguments: argparse.Namespace) -> int:
 
 
 def _limit(text: str | None) -> tuple[str, float]:
-    """Returns the field of a cursor's row that a limit is about, and the limit."""
+    """Returns the field of a cursor's row that a limit is for, and the limit."""
     if text is None:
         return "", 0.0
     if text.isascii() and text.isdigit():
@@ -188,7 +188,7 @@ def _limit(text: str | None) -> tuple[str, float]:
         return "lag_bytes", setting_from_text("--max-lag", "retention_bytes", text)
     with contextlib.suppress(InvalidArgumentError):
         return "lag_s", seconds_from_text("--max-lag", text)
-    raise InvalidArgumentError(f"--max-lag {shortened(text)} is no number of messages (1000), no size (64MiB) and no time (30s)")
+    raise InvalidArgumentError(f"--max-lag {shortened(text)} is not a number of messages (1000), a size (64MiB) or a time (30s)")
 
 
 def _broadcasts(arguments: argparse.Namespace) -> int:
@@ -197,7 +197,7 @@ def _broadcasts(arguments: argparse.Namespace) -> int:
 
 
 async def unfinished_broadcasts(arguments: argparse.Namespace) -> list[BroadcastRow]:
-    """Returns the broadcasts that are not finished: those of the files, or of the server."""
+    """Returns the unfinished broadcasts, from the files or from the server."""
     location = parse_location(arguments.location)
     if location.servers is not None:
         async with opened(arguments, write=True) as log:
@@ -240,10 +240,10 @@ def _settings(arguments: argparse.Namespace) -> int:
         return 0
     if (service := StatusService.of(parse_location(arguments.location), settings)) is not None:
         answer = service.get("/api/settings?limit=500")
-        known = [{name: row[name] for name in SettingRow.__struct_fields__} for row in answer["rows"]]
-        show([SettingRow(**row) for row in known], arguments)
+        fields = [{name: row[name] for name in SettingRow.__struct_fields__} for row in answer["rows"]]
+        show([SettingRow(**row) for row in fields], arguments)
         return 0
-    with details_of(arguments) as details:  # the log knows of its settings these two
+    with details_of(arguments) as details:  # the log has these two of its settings stored
         count, compression = len(details.core.logs), details.compression()
     settings, sources = settings.replace(pchannels=count), {**sources, "pchannels": "log"}
     if compression is not None:
@@ -287,9 +287,9 @@ def _consumers(arguments: argparse.Namespace) -> int:
 def _top(arguments: argparse.Namespace) -> int:
     location = parse_location(arguments.location)
     before: dict[str, Counts] = {}
-    shown = 0
-    while arguments.count is None or shown < arguments.count:
-        if shown:
+    count = 0
+    while arguments.count is None or count < arguments.count:
+        if count:
             time.sleep(arguments.interval)
         rows = [*_rows(arguments, _log_rows(arguments)), *_rows(arguments, _cursor_rows)]
         rows += _latencies(arguments, location, rows, before)
@@ -300,14 +300,14 @@ def _top(arguments: argparse.Namespace) -> int:
         else:
             sys.stdout.write(tables(rows) + "\n")
         sys.stdout.flush()
-        shown += 1
+        count += 1
     return 0
 
 
 def _latencies(arguments: argparse.Namespace, location: Location, rows: list[Row], before: dict[str, Counts]) -> list[Row]:
-    """Returns the latencies of each pchannel since the look before, whose counts are in `before`, from the writer's status service."""
+    """Returns the latencies of each pchannel since the previous table, whose counts are in `before`, from the writer's status service."""
     live: dict[str, Any] = {}
-    with contextlib.suppress(WALError):  # no service, or one that answers nothing now: unknown
+    with contextlib.suppress(WALError):  # no service, or no answer: unknown
         if (service := StatusService.of(location, settings_of(arguments)[0])) is not None:
             live = {each["name"]: each for each in service.get("/api/live")["pchannels"]}
     latencies: list[Row] = []

@@ -18,9 +18,9 @@ _INTERRUPTED: Final = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit status, see `wal.operate.cli.commands`."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = make_parser(next((word for word in given if not word.startswith("-")), None))
-    parsed, unknown = parser.parse_known_args(given)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = make_parser(next((word for word in words if not word.startswith("-")), None))
+    parsed, unknown = parser.parse_known_args(words)
     if unknown:
         parsed.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     command: Command = parsed.command
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = parsed.run(parsed)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has what it wanted
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         from wal.runtime.installation import install_hint, missing_package
 
-        is_plain = isinstance(error, ModuleNotFoundError)  # a room of ours raises an ImportError with the remedy
+        is_plain = isinstance(error, ModuleNotFoundError)  # our own ImportErrors contain the remedy
         return _failed(f"{missing_package(error)} is not installed: {install_hint('cluster')}" if is_plain else str(error), EXIT_USAGE)
     except OSError as error:
         if not command.operates:
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(named: str | None = None, *, whole: bool = False) -> argparse.ArgumentParser:
-    """Returns the parser of the command line. Only the command that is `named` has its flags, or all have them with `whole`."""
+    """Returns the parser of the command line. Only the `named` command has its flags, or all commands have them with `whole`."""
     parser = _Parser(
         prog="wal", usage="wal [-h] [--version] COMMAND ...", description="The write-ahead log of wal-runtime.", formatter_class=_Help
     )

@@ -1,7 +1,7 @@
 """The options of a command that serves a log: those of the log are `Settings`, those of the server are an `Access`.
 
-Both come from a TOML file (the server's from its table `[server]`), over it from variables (`WAL_…`, the server's `WAL_SERVER_…`), and over
-both from flags. A secret has no flag, since other users of the machine see those. The flags need no extra; an `Access` needs `cluster`.
+Both come from a TOML file (the server's from its table `[server]`), overridden by variables (`WAL_…`, the server's `WAL_SERVER_…`), and
+those by flags. A secret has no flag, since other users of the machine can read flags. The flags need no extra; an `Access` needs `cluster`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SERVER: Final[Mapping[str, str]] = {
 }
 _ADDRESSES: Final = ("listen", "advertise", "metrics", "status")
 _SECRET: Final = "token"
-"""The one option of the server that has no flag."""
+"""The only option of the server without a flag."""
 _NO_FLAGS: Final = frozenset(("pulsar_token", "token"))
 
 
 def add_options(parser: argparse.ArgumentParser, *, page: bool = False) -> None:
-    """Adds the flags of the server, and one for each setting of the log; `page` says that it can serve a status page."""
+    """Adds the flags of the server, and one for each setting of the log; with `page` also those of a status page."""
     parser.add_argument("--config", metavar="FILE", help="a TOML file with settings, and those of the server in its table [server]")
     server = parser.add_argument_group("server", f"Also in the file's table [server], and as {SERVER_PREFIX}… variables.")
     for name, text in _SERVER.items():
@@ -52,8 +52,8 @@ def add_options(parser: argparse.ArgumentParser, *, page: bool = False) -> None:
             server.add_argument(_flag(name), metavar="HOST:PORT" if name in _ADDRESSES else "FILE", help=text)
     bounds = ServerBounds()
     for name, text in SERVER_BOUNDS.items():
-        shown = _shown(name, getattr(bounds, name))
-        server.add_argument(_flag(name), metavar="VALUE", help=f"{text} (default {shown})")
+        default_text = _shown(name, getattr(bounds, name))
+        server.add_argument(_flag(name), metavar="VALUE", help=f"{text} (default {default_text})")
     log = parser.add_argument_group(
         "log",
         "The settings of the log (docs/reference/settings.md). Also in the file, and\n"
@@ -90,7 +90,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def access_from(arguments: argparse.Namespace) -> Access:
-    """Returns how clients reach the server.
+    """Returns the access options of the server.
 
     Raises InvalidArgumentError for unknown names and wrong values, ImportError without the extra.
     """
@@ -143,14 +143,14 @@ def _tokens(file: str | None, token: str | None) -> tuple[Token, ...]:
 
 
 def _take(options: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: str, name: str, value: object) -> None:
-    """Takes an option of the server from a file or a variable."""
+    """Stores an option of the server from a file or a variable."""
     if name in SERVER_BOUNDS:
         bounds[name] = where, value
     elif name in _SERVER or name == _SECRET:
         options[name] = _checked(where, name, value)
     else:
-        known = ", ".join(sorted((*_SERVER, _SECRET, *SERVER_BOUNDS)))
-        raise InvalidArgumentError(f"{where}: there is no setting {name!r} of the server; accepted are: {known}")
+        names = ", ".join(sorted((*_SERVER, _SECRET, *SERVER_BOUNDS)))
+        raise InvalidArgumentError(f"{where}: there is no setting {name!r} of the server; accepted are: {names}")
 
 
 def _checked(where: str, name: str, value: object) -> object:
@@ -161,7 +161,7 @@ def _checked(where: str, name: str, value: object) -> object:
 
 
 def _shown(name: str, default: object) -> str:
-    """Returns the default of a setting as a user would write it."""
+    """Returns the default of a setting in the form in which a user writes it."""
     if isinstance(default, int) and "bytes" in name:
         return f"{default >> 20}MiB"
     return str(default).lower()

@@ -1,6 +1,6 @@
-"""What commands print: rows as tables or as JSON, one object a line, and the common flags of commands that open a log.
+"""The output of commands: rows as tables or as JSON, one object a line; and the common flags of commands that open a log.
 
-A table shows every field that the JSON has: sizes and times in a readable form, None as "-". Text of users, such as the names of vchannels,
+A table has every field that the JSON has: sizes and times in a readable form, None as "-". Text of users, such as the names of vchannels,
 never reaches a terminal with control characters. With `rich` (the extra `cli`) headings are bold on a terminal; nothing else depends on it.
 """
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _COLUMN_MIN: Final = 12
-"""How narrow a column of texts may become."""
+"""The minimum width of a column of texts."""
 LOCATION: Final = "where the log is: a directory, pulsar://…, wal://HOST[:PORT], or etcd://HOST/ROOT of a cluster"
 
 
 def add_log(parser: argparse.ArgumentParser, description: str, *, json: bool = True, location: str = "LOCATION") -> None:
-    """Adds the location of the log, and the flags that say how it is opened."""
+    """Adds the location of the log, and the flags for its opening."""
     parser.description, parser.epilog = description, EXIT_STATUS
     parser.add_argument("location", metavar=location, help=LOCATION)
     add_settings(parser, json=json)
@@ -68,7 +68,7 @@ def whole(least: int, most: int = 1_000_000_000) -> Callable[[str], int]:
 
 
 def seconds(least: float = 0.0) -> Callable[[str], float]:
-    """Returns the type of a flag that takes a time, with or without a unit, of at least so many seconds."""
+    """Returns the type of a flag that takes a time, with or without a unit, of at least `least` seconds."""
 
     def parsed(text: str) -> float:
         try:
@@ -100,7 +100,7 @@ def settings_of(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]
 
 @contextlib.asynccontextmanager
 async def opened(arguments: argparse.Namespace, *, write: bool = False) -> AsyncIterator[WALAccesser]:
-    """Opens the log for reading; with `write` for its writing calls, but a log that another process writes is refused with LockedError."""
+    """Opens the log for reading; with `write` for its writing calls. A log that another process writes then raises LockedError."""
     from wal.api.opening import open_wal
 
     location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
@@ -118,7 +118,9 @@ async def opened(arguments: argparse.Namespace, *, write: bool = False) -> Async
 
 
 def check_free(location: Location, settings: Settings) -> None:
-    """Raises LockedError if a process writes the log here, so that this one must not; the servers of a log take writes from anybody."""
+    """Raises LockedError if a process writes the log here, so that this one must not. The servers of a log accept writes from any
+    client.
+    """
     if location.servers is not None:
         return
     if location.path is not None:
@@ -137,7 +139,7 @@ def check_free(location: Location, settings: Settings) -> None:
 
     core = ReadOnlyCore(make_source(location, settings, wait_s=0.0))
     try:
-        core.open()  # a source knows the writers of the logs that it has opened
+        core.open()  # a source can check for writers only of logs that it has opened
         if core.source.has_writer():
             raise LockedError(f"another process writes the log at {location}: change it there, or stop that process first", pid=None)
     finally:
@@ -146,7 +148,7 @@ def check_free(location: Location, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def details_of(arguments: argparse.Namespace) -> Iterator[OutsideDetails]:
-    """Opens what another process can see of the log, as `OutsideDetails`."""
+    """Opens the view of the log from another process, as `OutsideDetails`."""
     from wal.api.factory import make_source
     from wal.operate.inspect.outside import OutsideDetails
 
@@ -160,7 +162,7 @@ def details_of(arguments: argparse.Namespace) -> Iterator[OutsideDetails]:
 
 
 def show(rows: Iterable[Row], arguments: argparse.Namespace, kind: type[Row] | None = None) -> None:
-    """Prints the rows: as JSON, one a line, or as a table for each kind of row. Of `kind` there is a table without rows as well."""
+    """Prints the rows: as JSON, one a line, or as a table for each kind of row. A table of `kind` is printed even without rows."""
     if arguments.json:
         for row in rows:
             sys.stdout.write(as_json(row).decode() + "\n")
@@ -176,25 +178,25 @@ def tell(row: Row, text: str, arguments: argparse.Namespace) -> None:
 
 
 def pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
-    """Returns the names and values of a flag that is given as NAME=VALUE, and may be repeated."""
-    found: dict[str, str] = {}
+    """Returns the names and values of a repeatable flag NAME=VALUE."""
+    values: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             raise InvalidArgumentError(f"{flag} {text!r} gives no value: write {flag} NAME=VALUE")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def no_cursor(name: str, remedy: str = "") -> InvalidArgumentError:
-    """Returns the error for a cursor that is not there."""
-    return InvalidArgumentError(f"there is no cursor {name}: `wal cursors` lists those that there are{remedy}")
+    """Returns the error for a missing cursor."""
+    return InvalidArgumentError(f"there is no cursor {name}: `wal cursors` lists the cursors{remedy}")
 
 
-def check_vchannels(wanted: Iterable[str], known: Container[str]) -> None:
-    """Raises InvalidArgumentError for a vchannel that is not there."""
-    if missing := [name for name in wanted if name not in known]:
-        raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists those that there are")
+def check_vchannels(names: Iterable[str], existing: Container[str]) -> None:
+    """Raises InvalidArgumentError for a missing vchannel."""
+    if missing := [name for name in names if name not in existing]:
+        raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists the vchannels")
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -206,11 +208,11 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def confirmed(arguments: argparse.Namespace, question: str) -> bool:
-    """Returns whether the operator wants it: with --yes, or by an answer on a terminal. Raises InvalidArgumentError without a terminal."""
+    """Returns whether the operator agrees: with --yes, or by an answer on a terminal. Raises InvalidArgumentError without a terminal."""
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
-        raise InvalidArgumentError(f"{question} There is no terminal to ask on: say so with --yes, or look first with --dry-run")
+        raise InvalidArgumentError(f"{question} There is no terminal for the answer: confirm with --yes, or look first with --dry-run")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
@@ -218,11 +220,11 @@ def confirmed(arguments: argparse.Namespace, question: str) -> bool:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[tuple[asyncio.Event, list[int]]]:
-    """Enters with an event that SIGTERM and SIGINT set on this loop, and the list of those that came. In another thread none come."""
-    stopped, came = asyncio.Event(), list[int]()
+    """Yields an event that SIGTERM and SIGINT set on this loop, and the list of received signals. Only the main thread receives signals."""
+    stopped, numbers_received = asyncio.Event(), list[int]()
 
     def stop(number: int) -> None:
-        came.append(number)
+        numbers_received.append(number)
         stopped.set()
 
     loop = asyncio.get_running_loop()
@@ -230,7 +232,7 @@ def stopped_by_signals() -> Iterator[tuple[asyncio.Event, list[int]]]:
     for number in numbers:
         loop.add_signal_handler(number, stop, number)
     try:
-        yield stopped, came
+        yield stopped, numbers_received
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
@@ -251,7 +253,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Returns a time that passes, in the largest unit that it fills."""
+    """Returns a duration, in the largest unit that it fills."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -293,7 +295,9 @@ def _heading(kind: type[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Returns rows of one kind below a heading; where that is wider than the terminal, long cells on several lines, or a line a field."""
+    """Returns rows of one kind below a heading. If the table is wider than the terminal, long cells wrap, or each field gets its own
+    line.
+    """
     names = type(rows[0]).__struct_fields__
     heads = [name.upper() for name in names]
     cells = [[_cell(name, getattr(row, name)) for name in names] for row in rows]
@@ -325,21 +329,21 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Returns the lines of a text that is at most so wide, broken after spaces and commas where there are some."""
+    """Returns the lines of a text of at most this width, broken after spaces and commas where there are some."""
     if len(text) <= width:
         return [text]
     return textwrap.wrap(re.sub(r",(?=\S)", ", ", text), width) or [""]
 
 
 def _room() -> int:
-    """Returns the width of the terminal, or of COLUMNS; unlimited for a file or a pipe, whose readers want a row a line."""
+    """Returns the width of the terminal, or of COLUMNS; unlimited for a file or a pipe, whose readers expect a row a line."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return shutil.get_terminal_size().columns
     return sys.maxsize
 
 
 def _bold(text: str) -> str:
-    """Returns the text in bold where the output is a terminal and `rich` is installed."""
+    """Returns the text in bold if the output is a terminal and `rich` is installed."""
     if not sys.stdout.isatty():
         return text
     try:
@@ -357,7 +361,7 @@ def directory_of(arguments: argparse.Namespace) -> Path:
     """Returns the directory of a journal. Raises InvalidArgumentError for another location."""
     location = parse_location(arguments.location)
     if location.path is None:
-        raise InvalidArgumentError(f"{location} is no directory: only the files of a journal can be checked and repaired")
+        raise InvalidArgumentError(f"{location} is not a directory: only the files of a journal can be checked and repaired")
     return location.path
 
 

@@ -1,8 +1,8 @@
-"""ParquetFile: the file of `wal cat --to-parquet`, written by messages or, out of one journal, by columns.
+"""ParquetFile: the file of `wal cat --to-parquet`, written by messages or, from one journal, by columns.
 
 Owns the columns of the file and the open writer. It never holds more than a batch of rows. Ids are text there, as `str(message_id)`, so
-that every program can give one back; a column of ids is made of the few positions of its frames, not id by id. pyarrow is imported when a
-file is opened.
+that every program can pass one back. A column of ids is built from the few positions of its frames, not id by id. pyarrow is imported when
+a file is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS: Final = ("vchannel", "message_id", "time_tick", "append_time", "message_type", "payload", "properties")
-"""The columns of a read that are written, in their order; the file calls the type `type`."""
+"""The columns of a read that are written, in their order; the file names the type `type`."""
 _ROWS: Final = 4096
 _INDEX_BYTES: Final = 4
 

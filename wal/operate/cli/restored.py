@@ -1,4 +1,4 @@
-"""`wal mark-restored DIRECTORY`: notes that a journal was restored from a copy. Its help needs no extra."""
+"""`wal mark-restored DIRECTORY`: records that a journal was restored from a copy. Its help needs no extra."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`wal serve LOCATION`: the status page of a log that another process writes, or that nobody writes, until SIGTERM or SIGINT.
+"""`wal serve LOCATION`: the status page of a log with another writer, or without one, until SIGTERM or SIGINT.
 
 The log is opened for reading only, so it is neither locked nor changed; a cursor can be set or removed with the token. The process that
-writes a log has a page of its own that shows more: `log.serve_status(…)`.
+writes a log can serve a page of its own with more details: `log.serve_status(…)`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
 async def _serve(arguments: argparse.Namespace) -> int:
     host, colon, port = arguments.listen.rpartition(":")
     if not colon or not host:
-        raise InvalidArgumentError(f"--listen {shortened(arguments.listen)} is no address: write HOST:PORT, for example {LISTEN}")
+        raise InvalidArgumentError(f"--listen {shortened(arguments.listen)} is not an address: write HOST:PORT, for example {LISTEN}")
     port_number = whole_number(f"--listen HOST:PORT, for example {LISTEN}: port", port, 0, 65_535)
     token = os.environ.get("WAL_SERVER_TOKEN") or None
     with stopped_by_signals() as (stopped, signals):

@@ -1,7 +1,7 @@
-"""The work of a command that serves: a process is opened and serves until a signal, or until it cannot any more.
+"""The work of a command that serves: it opens a process and serves until a signal, or until the process fails.
 
-Everything that can be wrong without opening anything is looked at first, so that no file is created in vain: what clients have to show, the
-files of TLS, the packages, the port.
+Everything that can be checked without opening anything is checked first, so that no file is created in vain: the credentials of clients,
+the files of TLS, the packages, the port.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wal.operate.metrics.snapshot import SnapshotSource
 
 EXIT_FAILED: Final = 3
-"""The exit code of a server that could not serve any more: started again, it recovers."""
+"""The exit code of a server that has failed and recovers at its next start."""
 _log: Final = logging.getLogger("wal.node")
 
 
@@ -40,26 +40,27 @@ class Served(Protocol):
     def server(self) -> Server: ...
 
     async def failed(self) -> WALError:
-        """Returns the reason once it cannot serve any more."""
+        """Returns the reason once the process can no longer serve."""
 
     def measured(self) -> SnapshotSource:
-        """Returns what is measured of it."""
+        """Returns the source of its metrics."""
 
     async def close(self) -> None:
-        """Finishes what is under way, and releases everything."""
+        """Finishes running work, and releases everything."""
 
 
 Page = Callable[[Any, Access], AbstractAsyncContextManager[str]]
-"""Serves the status page of a process, and enters with its address."""
+"""Serves the status page of a process; the context yields its address."""
 
 
 async def serve(
     opened: Callable[[Access], Awaitable[Served]], access_now: Callable[[], Access], what: str, *, page: Page | None = None
 ) -> int:
-    """Opens `what` and serves it until a signal, or until it fails; returns the exit code. A signal during the opening is obeyed after it.
+    """Opens `what` and serves it until a signal, or until it fails; returns the exit code. A signal during the opening takes effect after
+    it.
 
-    `access_now` reads how clients reach the server. SIGHUP has it read again: the tokens and the files of TLS may be others then.
-    Raises the error of the options, of a file of TLS, of the port, of the opening, or of the closing.
+    `access_now` reads the access options of the server. SIGHUP calls it again, for new tokens and files of TLS. Raises the error of the
+    options, of a file of TLS, of the port, of the opening, or of the closing.
     """
     raise_limit()
     loop, renewal = asyncio.get_running_loop(), asyncio.Event()
@@ -109,7 +110,7 @@ async def serve(
 
 
 async def _renew(server: Server, access_now: Callable[[], Access], requested: asyncio.Event) -> None:
-    """Reads the tokens and the files of TLS again, each time that this is requested."""
+    """Reads the tokens and the files of TLS again at each request."""
     while await requested.wait():
         requested.clear()
         try:
@@ -122,7 +123,7 @@ async def _renew(server: Server, access_now: Callable[[], Access], requested: as
 
 
 async def _end_of(process: Served, stopped: asyncio.Event) -> WALError | None:
-    """Returns None after a signal, or the reason why the process cannot serve any more."""
+    """Returns None after a signal, or the reason why the process can no longer serve."""
     waiter, failing = asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(process.failed())
     try:
         await asyncio.wait((waiter, failing), return_when=asyncio.FIRST_COMPLETED)

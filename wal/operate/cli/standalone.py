@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _page(location: Location, served: ServedLog, access: Access) -> AsyncIterator[str]:
     """Serves the status page of the log that this process has open; yields its URL.
 
-    Its token is the first of the server's that has all rights. Raises ImportError without the extra.
+    Its token is the server's first token with all rights. Raises ImportError without the extra.
     """
     from wal.api.accesser import WALAccesser
     from wal.api.opening import LogOpening
@@ -87,7 +87,7 @@ async def _page(location: Location, served: ServedLog, access: Access) -> AsyncI
 
 
 class _OpenLog:
-    """The engine of a log that is open already, and that another owner closes."""
+    """The engine of an open log, which another owner closes."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""StatusService: the status service of the process that has a log open for writing, asked by the command line over HTTP.
+"""StatusService: a client, over HTTP, of the status service of the process that has a log open for writing.
 
 A process that serves one writes its address into the file STATUS beside LOCK. Commands that change a log go through it, because only that
 process may write; the token is the setting `token` (WAL_TOKEN). Needs no extra. Its calls block.
@@ -28,8 +28,8 @@ class StatusService:
 
     @classmethod
     def of(cls, location: Location, settings: Settings) -> StatusService | None:
-        """Returns the service of the process that has the journal open for writing; None if there is none, or no such process."""
-        from wal.operate.inspect.outside import writer_of  # most commands never ask
+        """Returns the service of the process that has the journal open for writing; None without such a process or service."""
+        from wal.operate.inspect.outside import writer_of  # most commands never need it
 
         if location.path is None:
             return None
@@ -37,14 +37,14 @@ class StatusService:
         return None if address is None else cls(address, settings.token)
 
     def get(self, path: str) -> Any:
-        """Returns the answer to a question, such as `/api/live`. Raises UnavailableError, AuthenticationError or StorageError."""
+        """Returns the answer of a path, such as `/api/live`. Raises UnavailableError, AuthenticationError or StorageError."""
         return self._ask("GET", path, None)
 
     def act(self, action: str, **arguments: Any) -> dict[str, Any]:
-        """Performs an action, such as `append`; returns what it did.
+        """Performs an action, such as `append`; returns its result.
 
-        Raises InvalidArgumentError if it is refused, AuthenticationError without the token, UnavailableError if nothing answers (then it
-        is not known whether it was done), and StorageError for any other failure.
+        Raises InvalidArgumentError if the action is rejected, AuthenticationError without the token, UnavailableError without an answer
+        (the outcome is then unknown), and StorageError for any other failure.
         """
         answer: dict[str, Any] = self._ask("POST", f"/api/actions/{action}", json.dumps(arguments))
         return answer

@@ -1,7 +1,7 @@
 """`wal tail`, `wal cat` and `wal peek`: messages of vchannels, printed as lines, as JSON, as hexadecimal, or written into a file.
 
 They read beside the writer and save no cursor. Without -f a read ends at the end of the log as it was at the start. A read of the last
-messages, or of those since a time, begins there and not at the beginning of the log. Streams of several pchannels are merged by their
+messages, or of messages since a time, begins there and not at the beginning of the log. Streams of several pchannels are merged by their
 ticks, message by message. A payload in a line never carries control characters. Lines and files are written in threads, because a pipe may
 be full and a disk slow.
 """
@@ -45,7 +45,7 @@ _FORMATS: Final = """\
 
 
 class MessageRow(Row, frozen=True, kw_only=True, tag="message"):
-    """A message: its payload as text if it is UTF-8, else in base64; the other of both is None."""
+    """A message: its payload as text if it is UTF-8, else in base64; the other field is None."""
 
     vchannel: str
     message_id: str
@@ -106,7 +106,7 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 
 class _Choice:
-    """Which messages are wanted, and where the read begins and ends."""
+    """The selection of messages, and the beginning and the end of the read."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.until_id: MessageID | None = None
@@ -120,7 +120,7 @@ class _Choice:
                 self.policy = StartFrom(point)
             else:
                 tick = tick_of(point)
-                self.policy = StartAt(to_datetime(tick))  # where the read begins, to the millisecond
+                self.policy = StartAt(to_datetime(tick))  # the beginning of the read, to the millisecond
                 self.filters.append(TimeTickGTE(tick))
         if arguments.until != "end":
             point = parse_point("--until", arguments.until)
@@ -134,15 +134,15 @@ class _Choice:
             try:
                 self.pattern = re.compile(arguments.grep.encode(errors="surrogateescape"))
             except re.error as error:
-                raise InvalidArgumentError(f"--grep {arguments.grep!r} is no regular expression: {error}") from None
+                raise InvalidArgumentError(f"--grep {arguments.grep!r} is not a regular expression: {error}") from None
 
     @property
     def is_of_columns(self) -> bool:
-        """Whether a read by columns can make this choice: no payload is looked at, and it does not end at an id."""
+        """Whether a read by columns can make this selection: it inspects no payload, and does not end at an id."""
         return self.pattern is None and self.until_id is None
 
     def policy_for(self, count: int | None) -> DeliverPolicy:
-        """Returns where a read begins that needs only the last `count` messages, None: all of them."""
+        """Returns the policy of a read that needs only the last `count` messages, None: all of them."""
         if count is None or self.pattern is not None or self.until_id is not None or isinstance(self.policy, StartFrom):
             return self.policy
         return Last(count) if count else Latest()
@@ -197,7 +197,7 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
                     getting.cancel()
                 for reader in readers:
                     if reader.done():
-                        reader.result()  # raises the error of the read as it is
+                        reader.result()  # raises the error of the read unchanged
         finally:
             for reader in readers:
                 reader.cancel()
@@ -205,23 +205,23 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
 
 
 async def _subjects(log: WALAccesser, arguments: argparse.Namespace) -> list[list[str] | Matching]:
-    """Returns what is read: the vchannels of each pchannel, or a pattern."""
+    """Returns the subjects of the read: the vchannels of each pchannel, or a pattern."""
     if arguments.match:
         if len(arguments.vchannels) > 1:
             raise InvalidArgumentError(
                 f"--match takes one pattern, not {len(arguments.vchannels)}: quote it, so that the shell does not put names of files there"
             )
         return [Matching(arguments.vchannels[0])]
-    known = {info.name: info.pchannel for info in await log.vchannels()}
-    check_vchannels(arguments.vchannels, known)
+    pchannels = {info.name: info.pchannel for info in await log.vchannels()}
+    check_vchannels(arguments.vchannels, pchannels)
     groups: dict[str, list[str]] = {}
     for name in dict.fromkeys(arguments.vchannels):
-        groups.setdefault(known[name], []).append(name)
+        groups.setdefault(pchannels[name], []).append(name)
     return list(groups.values())
 
 
 def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[str], file: ParquetFile) -> None:
-    """Writes what a journal has now, without an object for each message. Blocks."""
+    """Writes the present content of a journal, without an object for each message. Blocks."""
     from wal.api.record_batches import record_batches
 
     settings, _ = settings_of(arguments)
@@ -241,7 +241,7 @@ def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[st
 async def _past(
     log: WALAccesser, subjects: list[list[str] | Matching], choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]
 ) -> list[tuple[list[str] | Matching, Any]]:
-    """Writes what the log has now, in the order of the ticks if it is on several pchannels; returns where each read ended."""
+    """Writes the present content of the log, in the order of the ticks if it is on several pchannels; returns where each read ended."""
     async with contextlib.AsyncExitStack() as stack:
         scanners = []
         for names in subjects:
@@ -259,7 +259,7 @@ async def _past(
 
 
 async def _merged(streams: list[AsyncIterator[ImmutableMessage]]) -> AsyncIterator[ImmutableMessage]:
-    """Yields the messages of these streams in the order of their ticks. It holds one message of each."""
+    """Yields the messages of these streams in the order of their ticks. It holds one message of each stream."""
     heads: list[tuple[int, int, ImmutableMessage]] = []
     for number, stream in enumerate(streams):
         if (body := await anext(stream, None)) is not None:
@@ -308,14 +308,14 @@ async def _peeked(arguments: argparse.Namespace) -> None:
             raise no_cursor(repr(arguments.cursor))
         write = _line_writer(arguments)
         for info in infos:
-            left = arguments.lines
+            remaining = arguments.lines
             subject = Matching(info.pattern) if info.pattern else info.vchannels
             async with log.read(subject, follow=False, cursor=info.name) as scanner:  # nothing is saved
                 async for _, body in scanner.bodies():
-                    if not left:
+                    if not remaining:
                         break
                     await in_thread(write, body)
-                    left -= 1
+                    remaining -= 1
 
 
 def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Callable[[ImmutableMessage], None]:
@@ -345,7 +345,7 @@ def _writer(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> Calla
 
 @contextlib.contextmanager
 def _whole_file(text: str) -> Iterator[Path]:
-    """Yields where to write a file that appears at its path once it is whole. A device or a pipe is written as it is."""
+    """Yields the path at which to write a file that appears at its own path once it is whole. A device or a pipe is written directly."""
     path = Path(text)
     part = path if path.exists() and not path.is_file() else path.with_name(f"{path.name}.part")
     try:
@@ -366,10 +366,10 @@ def _line_writer(arguments: argparse.Namespace) -> Callable[[ImmutableMessage], 
     if arguments.hex:
         return lambda body: print(f"{_time(body)} {printable(body.vchannel)} {body.message_id} {body.payload.hex(' ')}")
     form = arguments.format
-    known = set("TtivypPln%")
+    letters = set("TtivypPln%")
     for letter in re.findall(r"%(.?)", form):
-        if letter not in known:
-            raise InvalidArgumentError(f"--format has %{letter}: it knows {_FORMATS}")
+        if letter not in letters:
+            raise InvalidArgumentError(f"--format has %{letter}: the letters are {_FORMATS}")
     return lambda body: print(re.sub("%(.)", lambda matched: _value(body, matched[1]), form))
 
 
@@ -424,5 +424,5 @@ def _type(name: str) -> MessageType:
         return MessageType[name.upper()]
     except KeyError:
         raise InvalidArgumentError(
-            f"--type {name!r} is no type of a message: one of {', '.join(each.name for each in MessageType)}"
+            f"--type {name!r} is not a type of a message: use one of {', '.join(each.name for each in MessageType)}"
         ) from None

@@ -1,13 +1,13 @@
-"""Cutting: where each vchannel of a copied log goes, and the frames of the target that a frame of the source becomes. Pure.
+"""Cutting: the pchannel of each vchannel of a copied log, and the frames of the target that a frame of the source becomes. Pure.
 
-Routes: with as many pchannels or fewer, all of a source's pchannel goes to one of the target, number modulo number. With more, vchannels
-are spread by a hash of their names, as new ones are; those that share a transaction or a cursor stay together (`groups_of`).
+Routes: with the same number of pchannels or fewer, all of a source's pchannel goes to one of the target, number modulo number. With more,
+vchannels are spread by a hash of their names, as new ones are; vchannels that share a transaction or a cursor stay together (`groups_of`).
 
 An event keeps its tick. The event with index i of a frame has the tick `first_tick + i`, so the events of a frame that go to one pchannel
-stay in one frame only where their indices follow each other; elsewhere they become several frames. A transaction is never cut.
+stay in one frame only where their indices are consecutive; elsewhere they become several frames. A transaction is never cut.
 
-What a frame holds for the log itself is left out: the starts of terms, checkpoints, and the states of cursors and scheduled messages, which
-are copied as they are in the end. A forgotten producer is forgotten there too.
+Records of the log itself are left out: the starts of terms, checkpoints, and the states of cursors and scheduled messages, which are copied
+as they are at the end. A forgotten producer is forgotten in the target too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TargetRoutes:
         self._leaders = {name: min(group) for group in groups for name in group}
 
     def default(self, source: str) -> str:
-        """Returns the target of what belongs to no vchannel of this pchannel."""
+        """Returns the target for records of this pchannel that belong to no vchannel."""
         return self._defaults[source]
 
     def target(self, source: str, vchannel: str) -> str:
@@ -50,7 +50,7 @@ class TargetRoutes:
 
 
 class CutFrame(msgspec.Struct, frozen=True):
-    """A frame of the target: its records, and its ticks from `first_tick` on; `last_tick` is what it promises."""
+    """A frame of the target: its records, and its ticks from `first_tick` on; `last_tick` is its promised tick."""
 
     target: str
     draft: FrameDraft
@@ -59,9 +59,9 @@ class CutFrame(msgspec.Struct, frozen=True):
 
 
 def cut(view: FrameView, routes: TargetRoutes, source: str, *, least: int = 0) -> list[CutFrame]:
-    """Returns the frames that a frame becomes, in the order of their ticks; events with an index below `least` are left out.
+    """Returns the frames of the target for a frame, in the order of their ticks; events with an index below `least` are left out.
 
-    Raises InvalidArgumentError for a transaction whose vchannels go to several pchannels: it began after `groups_of` has looked.
+    Raises InvalidArgumentError for a transaction whose vchannels go to several pchannels: it began after `groups_of` has run.
     """
     first_tick, promised = view.header.first_tick, view.header.promised_tick
     parts = parts_of(view)
@@ -88,7 +88,7 @@ def cut(view: FrameView, routes: TargetRoutes, source: str, *, least: int = 0) -
 
 
 def groups_of(views: Iterable[FrameView], cursors: Iterable[Collection[str]]) -> list[list[str]]:
-    """Returns the vchannels that share a transaction of these frames, or a cursor: groups of several, sorted. It needs no bodies."""
+    """Returns the vchannels that share a transaction of these frames, or a cursor: groups of several, sorted. Reads no bodies."""
     leaders: dict[str, str] = {}
 
     def leader(name: str) -> str:
@@ -124,7 +124,7 @@ def _wide_txns(view: FrameView) -> Iterator[list[str]]:
 
 
 def _segments(parts: list[Part], targets: list[str], events: int, least: int) -> list[tuple[str, int, int]]:
-    """Returns (target, start, end) of the indices that follow each other and go to one target, in their order."""
+    """Returns (target, start, end) of consecutive indices that go to one target, in their order."""
     owners: list[str] = [""] * events
     for part, target in zip(parts, targets, strict=True):
         if part.kind in (RunKind.SHARED, RunKind.SYSTEM):
@@ -132,8 +132,8 @@ def _segments(parts: list[Part], targets: list[str], events: int, least: int) ->
         for index in part.indices:
             if owners[index] not in ("", target):
                 raise InvalidArgumentError(
-                    f"vchannel {part.name!r} shares a transaction with one that goes to another pchannel, which began while the log was "
-                    "copied: remove what was copied, and copy again"
+                    f"vchannel {part.name!r} shares a transaction with a vchannel that goes to another pchannel, which began while the "
+                    "log was copied: remove what was copied, and copy again"
                 )
             owners[index] = target
     segments: list[tuple[str, int, int]] = []
@@ -146,7 +146,7 @@ def _segments(parts: list[Part], targets: list[str], events: int, least: int) ->
 
 
 def _touching(parts: list[Part], events: int) -> list[list[int]]:
-    """Returns the ordinals of the runs that have a record with an index, for each index."""
+    """Returns, for each index, the ordinals of the runs with a record at it."""
     touching: list[list[int]] = [[] for _ in range(events)]
     for ordinal, part in enumerate(parts):
         if part.kind not in (RunKind.SHARED, RunKind.SYSTEM):

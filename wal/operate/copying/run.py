@@ -1,10 +1,10 @@
-"""The course of a copy: it begins or goes on, passes over the frames until there are no more, and makes a log of the target.
+"""The course of a copy: it begins or resumes, passes over the frames until all are copied, and turns the target into a log.
 
-With a writer, a pass ends at a tick that all pchannels of the source have promised, and that covers what was durable when it began, so that
+With a writer, a pass ends at a tick that all pchannels of the source have promised, and that covers the durable log at its beginning. So
 the target is the source as of one tick. With `follow`, passes repeat until the writer has closed the log (or is dead) and everything is
-copied: stopping the writer is the cut-over, and the target, once it is whole, is what the service opens next. Cursors are mapped last.
+copied: stopping the writer is the cut-over, and the service opens the finished target next. Cursors are mapped last.
 
-An interruption at any moment leaves the source as it is and the place of the target without a log; the same call goes on.
+An interruption at any moment leaves the source unchanged and the target's location without a log; the same call resumes the copy.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from wal.storage.journal.salvage import LostPart
 from wal.timestamp import to_datetime
 
 PAUSE_S: Final = 0.2
-"""Between two passes that follow a writer."""
+"""The pause between two passes that follow a writer."""
 PROMISE_BYTES: Final = 256 << 20
-"""An interrupted copy reads at most about this much again."""
+"""The approximate number of bytes that an interrupted copy reads again, at most."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_FRAMES: Final = 1024
 _PROGRESS_S: Final = 1.0
 
 
 class CopyProgress(Row, frozen=True, kw_only=True, tag="copy_progress"):
-    """What was copied since this call began, up to `tick` (its `time` in UTC), and about how many bytes of the source are left."""
+    """The progress since this call began, up to `tick` (its `time` in UTC), and the approximate number of remaining bytes of the source."""
 
     frames: int
     events: int
@@ -54,9 +54,9 @@ class CopyProgress(Row, frozen=True, kw_only=True, tag="copy_progress"):
 
 
 class CopyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that is whole: what this call copied, the tick up to which it has everything, its pchannels and its cursors.
+    """A finished copy: the amounts that this call copied, the tick up to which it is complete, its pchannels and its cursors.
 
-    `resumed` says that an earlier call had begun it. `lost` is what was left out of it because it is damaged in the source.
+    With `resumed` an earlier call had begun it. `lost` are the parts that were left out because they are damaged in the source.
     """
 
     frames: int
@@ -81,35 +81,36 @@ async def copy(
     stop: asyncio.Event | None = None,
     progress: Callable[[CopyProgress], None] | None = None,
 ) -> CopyResult | None:
-    """Copies the log at `source` into an empty place, `target`: journals and logs on Pulsar, in any combination, or that of a cluster.
+    """Copies the log at `source` into an empty location, `target`: journals and logs on Pulsar, in any combination, or that of a cluster.
 
-    Of a log on the network (`wal://…`) it copies what a client sees, without `follow`; see `wal.operate.copying.served`.
+    From a log on the network (`wal://…`) it copies what a client can read, without `follow`; see `wal.operate.copying.served`.
 
     Order, ticks, transactions, idempotency keys, producers, broadcasts and cursors are those of the source; ids are new ones. `settings`
-    are those of the target, `source_settings` (None: the same) those of the source. The target gets `pchannels` pchannels, None: as many as
-    the source has. With `skip_damaged` it copies what can be read of a damaged journal that no process writes, and returns what it left out
-    (`CopyResult.lost`); otherwise damage ends the copy (CorruptionError). With `follow` it copies until the writer
-    closes the source. `progress` is called about once a second. Once `stop` is set
-    the copy ends unfinished, and None is returned.
+    are those of the target, `source_settings` (None: the same) those of the source. The target gets `pchannels` pchannels, None: the same
+    number as the source.
 
-    Raises FormatError if the target is not empty or the source no log, InvalidArgumentError for a location that cannot be copied,
-    TruncatedError if the source drops what is still to be copied, and the errors of both logs. Whatever it raises, another call with the
-    same arguments goes on, and the target is no log before it is whole.
+    With `skip_damaged` it copies the readable part of a damaged journal that no process writes, and returns the parts that it left out
+    (`CopyResult.lost`); otherwise damage ends the copy (CorruptionError). With `follow` it copies until the writer closes the source.
+    `progress` is called about once a second. Once `stop` is set the copy ends unfinished, and None is returned.
+
+    Raises FormatError if the target is not empty or the source is not a log, InvalidArgumentError for a location that cannot be copied,
+    TruncatedError if the source drops frames that are not copied yet, and the errors of both logs. After any error, another call with the
+    same arguments resumes the copy, and the target is not a log before it is whole.
     """
     settings = settings or Settings.load()
-    given, to = parse_location(source), parse_location(target)
-    of, own = given, source_settings or settings
-    if given.servers is not None and given.servers.root is not None:
+    read_from, to = parse_location(source), parse_location(target)
+    of, own = read_from, source_settings or settings
+    if read_from.servers is not None and read_from.servers.root is not None:
         of, own = await log_of_cluster(source, own)
     else:
-        given = await cluster_over(of, own) or of
+        read_from = await cluster_over(of, own) or of
     if of == to:
         raise InvalidArgumentError(f"{of} cannot be copied into itself: name another place")
     if pchannels is not None and (isinstance(pchannels, bool) or not isinstance(pchannels, int) or not 1 <= pchannels <= 1000):
-        raise InvalidArgumentError(f"pchannels={pchannels!r} is no number of pchannels: give 1 to 1000")
+        raise InvalidArgumentError(f"pchannels={pchannels!r} is not a number of pchannels: give 1 to 1000")
     if skip_damaged and (follow or of.path is None):
         raise InvalidArgumentError(f"skip_damaged copies a journal that no process writes, not {'a log to follow' if follow else of}")
-    reader = await _source(given, of, own, follow=follow, skip_damaged=skip_damaged)
+    reader = await _source(read_from, of, own, follow=follow, skip_damaged=skip_damaged)
     writer = CopyTarget(to, settings)
     run = _RunningCopy(reader, writer, stop or asyncio.Event(), progress)
     try:
@@ -122,15 +123,15 @@ async def copy(
         await in_thread(reader.close)
 
 
-async def _source(given: Location, location: Location, settings: Settings, *, follow: bool, skip_damaged: bool) -> CopySource:
-    """Returns the log at `given`, which is stored at `location`."""
-    if given.servers is None:
+async def _source(read_from: Location, location: Location, settings: Settings, *, follow: bool, skip_damaged: bool) -> CopySource:
+    """Returns the source for the log at this location, which is stored at `location`."""
+    if read_from.servers is None:
         return CopySource(location, settings, skip_damaged=skip_damaged)
     await import_late("wal.operate.copying.served")
     from wal.operate.copying.served import ClusterSource, ServedSource
 
-    if given != location:
-        return ClusterSource(given, location, settings)
+    if read_from != location:
+        return ClusterSource(read_from, location, settings)
     if follow:
         raise InvalidArgumentError(
             f"{location} is a log on the network, whose clients do not see that its writers have ended: stop them, and copy it without "
@@ -162,7 +163,7 @@ class _RunningCopy:
             check_same_log(source.location, target.building, mark.source, await in_thread(source.incarnations))
             if pchannels not in (None, len(mark.incarnations)):
                 raise FormatError(
-                    f"{target.building} holds a part of a copy with {len(mark.incarnations)} pchannels: go on with as many, or remove it"
+                    f"{target.building} holds a part of a copy with {len(mark.incarnations)} pchannels: continue with as many, or remove it"
                 )
             if mark.whole:
                 cursors = len(await in_thread(source.cursors))
@@ -208,7 +209,7 @@ class _RunningCopy:
         return new_mark(incarnations, count, groups, min(source.first_ticks().values()) - 1)
 
     async def _pass(self, ends: Ends) -> bool:
-        """Copies what the source has up to these ends; returns False if it was stopped before."""
+        """Copies the source up to these ends; returns False if it was stopped before."""
         events, promised_at = self._events, self._bytes
         stream = self._source.frames(self._target.last_tick, ends)
         while (batch := await in_thread(self._batch, stream)) is not None:
@@ -225,7 +226,7 @@ class _RunningCopy:
         return not self._stop.is_set()
 
     def _batch(self, stream: Iterator[tuple[str, StoredFrame, int]]) -> list[tuple[str, EncodedFrame]] | None:
-        """Returns the next frames, as they are written; None at the end. Blocks."""
+        """Returns the next frames in the target's encoding; None at the end. Blocks."""
         frames: list[tuple[str, EncodedFrame]] = []
         size = count = 0
         for pchannel, frame, least in stream:
@@ -248,12 +249,17 @@ class _RunningCopy:
         if self._progress is None or now - self._noted_s < _PROGRESS_S:
             return
         self._noted_s = now
-        left = 0
+        remaining = 0
         for name, snapshot in ends.snapshots.items():
-            left += self._source.log(name).bytes_between(self._at.get(name, snapshot.earliest[0]), snapshot.durable_end)
+            remaining += self._source.log(name).bytes_between(self._at.get(name, snapshot.earliest[0]), snapshot.durable_end)
         self._progress(
             CopyProgress(
-                frames=self._frames, events=self._events, bytes=self._bytes, tick=self._tick, time=to_datetime(self._tick), left_bytes=left
+                frames=self._frames,
+                events=self._events,
+                bytes=self._bytes,
+                tick=self._tick,
+                time=to_datetime(self._tick),
+                left_bytes=remaining,
             )
         )
 

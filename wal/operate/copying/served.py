@@ -1,9 +1,9 @@
-"""What is copied of a log on the network: `ServedSource` by the calls that every client has, `ClusterSource` from the Pulsar of a cluster.
+"""The sources for a log on the network: `ServedSource` uses the calls of every client, `ClusterSource` the Pulsar of a cluster.
 
-Frames come as they are stored: order, ticks, transactions, keys, producers and what waits for its time are those of the frames. What only
-the files of the log know is not there: idempotency keys and producers whose messages are truncated, and which ids clients have allocated.
-What cannot be copied without them is refused: unfinished broadcasts, cursors that move with transactions, and scheduled messages whose
-frames are truncated. The copy ends at a tick of a moment without a broadcast, so that it has all copies of each or none.
+Frames come as they are stored: order, ticks, transactions, keys, producers and delayed messages are those of the frames. State that only
+the files of the log have is missing: idempotency keys and producers whose messages are truncated, and the ids that clients have allocated.
+Content that depends on it is rejected: unfinished broadcasts, cursors that move with transactions, and scheduled messages whose frames are
+truncated. The copy ends at a tick of a moment without a broadcast, so that it has all copies of each broadcast or none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class ServedSource(CopySource):
         self._waiting: dict[str, set[str]] | None = None
 
     def ends(self, *, follow: bool = False) -> Ends:
-        """Returns a tick that covers all that is durable now, of a moment without a broadcast. Raises UnavailableError if none comes."""
+        """Returns a tick that covers all that is durable now, at a moment without a broadcast. Raises UnavailableError if there is no such
+        moment.
+        """
         until = time.monotonic() + PROMISE_S
         while True:
             self._check_broadcasts()
@@ -58,7 +60,7 @@ class ServedSource(CopySource):
                 raise UnavailableError(f"{self.location} has broadcasts all the time: copy it when there are none for a moment")
 
     def _has_copies(self, tick: int) -> bool:
-        """Returns whether a broadcast that is over by now has copies above this tick; others of it may be below."""
+        """Returns whether a broadcast that has ended by now has copies above this tick; other copies of it may be below."""
         self._check_broadcasts()
         for name in self._core.logs:
             log = self.log(name)
@@ -77,10 +79,10 @@ class ServedSource(CopySource):
             )
 
     def metadata(self) -> dict[str, str]:
-        """Returns records as the metadata of the log have them, as far as its servers show them."""
+        """Returns records in the form of the log's metadata, as far as its servers return their content."""
         view = self._core.look()
         promised_ms = max(log.reach().promised_tick for log in self._core.logs.values()) >> LOGICAL_BITS
-        # The server may have handed out ticks up to a limit that it has saved ahead.
+        # The server may have allocated ticks up to a limit that it has saved ahead.
         limit_ms = max(promised_ms, int(time.time() * 1000)) + int(SAVE_WINDOW_S * 1000)
         records = {VCHANNELS + name: record_text(info) for name, info in view.records.items()}
         following = max((info.incarnation + 1 for info in view.records.values()), default=1)
@@ -91,7 +93,7 @@ class ServedSource(CopySource):
         return records
 
     def stored(self) -> StoredMetadata:
-        """Returns what `metadata` does, without a checkpoint. Raises UnavailableError while a broadcast is not finished."""
+        """Returns the result of `metadata`, without a checkpoint. Raises UnavailableError while a broadcast is not finished."""
         self._check_broadcasts()
         stored = StoredMetadata(self.metadata(), {})
         if self._waiting is None:
@@ -99,11 +101,11 @@ class ServedSource(CopySource):
         return stored
 
     def pins(self) -> list[Pin]:
-        """Returns nothing: the server makes records of them."""
+        """Returns an empty list: the server turns pins into records."""
         return []
 
     def _cursors(self) -> list[Cursor]:
-        """Returns the saved cursors, without those that are stale: nothing can be read with them."""
+        """Returns the saved cursors without stale ones, which no read can use."""
         cursors: list[Cursor] = []
         saved = self._source.cursors
         for key in saved.saved_keys():
@@ -116,7 +118,7 @@ class ServedSource(CopySource):
         return cursors
 
     def remembered(self, pchannel: str, stored: StoredMetadata, ends: Ends, live: Collection[RunName]) -> Remembered:
-        """Returns what the frames of a pchannel show. Raises InvalidArgumentError if that is not all."""
+        """Returns the state of a pchannel from its frames. Raises InvalidArgumentError if the frames do not have all of it."""
         remembered = super().remembered(pchannel, stored, ends, live)
         moving = sorted({record.key.name for record in remembered.cursors if record.cursor is not None and record.is_moving})
         if moving:
@@ -124,9 +126,9 @@ class ServedSource(CopySource):
                 f"cursor {moving[0]!r} of {self.location} moves with transactions, which a client cannot copy: copy the log where its "
                 "server has it"
             )
-        known = {message.key for message in remembered.scheduled}
+        framed_keys = {message.key for message in remembered.scheduled}
         assert self._waiting is not None, "stored() comes first"
-        waiting = self._waiting[pchannel] - known
+        waiting = self._waiting[pchannel] - framed_keys
         if waiting and (waiting := waiting & self._scheduled(pchannel)):
             raise InvalidArgumentError(
                 f"the scheduled message {min(waiting)!r} of {self.location} is in no frame any more, so a client cannot copy it: copy the "
@@ -136,7 +138,7 @@ class ServedSource(CopySource):
         return msgspec.structs.replace(remembered, broadcasts=frozenset(), cursors=records)  # no broadcast is unfinished
 
     def _scheduled(self, pchannel: str) -> set[str]:
-        """Returns the keys of the messages of a pchannel that wait for their time; nothing if its frames show all of them."""
+        """Returns the keys of the delayed messages of a pchannel; empty if its frames have all of them."""
         if self.log(pchannel).reach().earliest == (0, 0):
             return set()
         remote = self._remote()
@@ -151,9 +153,9 @@ class ServedSource(CopySource):
 
 
 class ClusterSource(CopySource):
-    """The log of the cluster at `root`, stored at `location`. Frames are read where they are stored, and its nodes say what they promise.
+    """The log of the cluster at `root`, stored at `location`. Frames are read from its storage; its nodes return the promised ticks.
 
-    Nodes that rest write no promises, so what is stored would be complete up to the last frame of the idlest pchannel alone.
+    Idle nodes write no promises. By the stored frames alone, a copy would be complete only up to the last frame of the idlest pchannel.
     """
 
     def __init__(self, root: Location, location: Location, settings: Settings) -> None:
@@ -167,7 +169,7 @@ class ClusterSource(CopySource):
         super().close()
 
     def ends(self, *, follow: bool = False) -> Ends:
-        """Returns where a pass that begins now ends. Raises UnavailableError if no node answers; to `follow` them it waits for none."""
+        """Returns the end of a pass that begins now. Raises UnavailableError if no node answers; with `follow` it waits for none."""
         if not self.has_writer():
             return super().ends(follow=follow)
         try:
@@ -178,4 +180,4 @@ class ClusterSource(CopySource):
         except UnavailableError:
             if not follow:
                 raise
-            return self._ends_beside_a_writer(self._core, follow=True)  # the stored promises are late, and true
+            return self._ends_beside_a_writer(self._core, follow=True)  # the stored promises are late, but valid

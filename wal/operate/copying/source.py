@@ -1,8 +1,8 @@
 """CopySource: the log that is copied, read beside its writer or without one.
 
-Owns: the open source, and what a copy asks of it: its frames in the order of their ticks up to a tick that no later frame undercuts, its
-metadata, its cursors, and what its checkpoints know that its frames do not show. It changes nothing and takes no lock. Its calls block,
-and one thread at a time calls.
+Owns the open source. It returns the source's frames in the order of their ticks up to a tick that no later frame undercuts, its metadata,
+its cursors, and the content of its checkpoints that is not in its frames. It changes nothing and takes no lock. Its calls block, and one
+thread at a time calls.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from wal.write.schedule import Scheduled, ScheduleTable
 PAGE_BYTES: Final = 4 << 20
 _TRIES: Final = 20
 PROMISE_S: Final = 10.0
-"""How long the promises of all pchannels are waited for."""
+"""The maximum wait for the promises of all pchannels."""
 _PAUSE_S: Final = 0.02
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """Where a pass over the source ends: the snapshots of its pchannels, and the last tick that is copied, None for all of it."""
+    """The end of a pass over the source: the snapshots of its pchannels, and the last tick that is copied, None for all of it."""
 
     snapshots: Mapping[str, LogSnapshot]
     tick: int | None
@@ -65,9 +65,9 @@ class Ends(msgspec.Struct, frozen=True):
 
 
 class TruncatedKeys(msgspec.Struct, frozen=True):
-    """The idempotency keys and producers whose events no frame shows any more, each with its pchannel.
+    """The idempotency keys and producers whose events are no longer in any frame, each with its pchannel.
 
-    `cut` is the tick of the newest key that was forgotten before its age. The keys have the position 0, where nothing is, and ascend.
+    `cut` is the tick of the newest key that was forgotten before its age. The keys have the position 0, where no event is, and ascend.
     """
 
     keys: tuple[tuple[str, KeyRun], ...]
@@ -76,15 +76,18 @@ class TruncatedKeys(msgspec.Struct, frozen=True):
 
 
 class StoredMetadata(msgspec.Struct, frozen=True):
-    """The metadata at one moment, and the checkpoint of each pchannel as of them: its position, and its state (None: without one)."""
+    """The metadata at one moment, and the checkpoint of each pchannel at that moment: its position, and its state (None: without a
+    state).
+    """
 
     metadata: Mapping[str, str]
     checkpoints: Mapping[str, tuple[int, bytes | None]]
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """What a pchannel remembers at the end of a pass, beside its keys: the ids of the broadcasts with copies, its cursors that are records
-    of the log, and the messages that wait for their time."""
+    """The state of a pchannel at the end of a pass, beside its keys: the ids of the broadcasts with copies, its cursors that are records of
+    the log, and its delayed messages.
+    """
 
     broadcasts: frozenset[int]
     cursors: tuple[CursorRecord, ...]
@@ -108,7 +111,7 @@ class CopySource:
         self._salvaged = {} if skip_damaged else None
 
     def open(self) -> None:
-        """Opens the log for reading. Raises FormatError if there is none, StorageError and UnavailableError if it cannot be reached."""
+        """Opens the log for reading. Raises FormatError for a missing log, StorageError and UnavailableError for an unreachable one."""
         self._core.open()
 
     def close(self) -> None:
@@ -132,20 +135,20 @@ class CopySource:
         return self._salvaged[pchannel]
 
     def lost(self) -> list[LostPart]:
-        """Returns what was left out of the frames, which is nothing without `skip_damaged`."""
+        """Returns the parts that were left out of the frames; empty without `skip_damaged`."""
         return [part for log in (self._salvaged or {}).values() for part in log.lost]
 
     def has_writer(self) -> bool:
-        """Returns whether a process has the log open for writing; True where that cannot be seen."""
+        """Returns whether a process has the log open for writing; True where that is not visible."""
         return self._core.source.has_writer() is not False
 
     def ends(self, *, follow: bool = False) -> Ends:
-        """Returns where a pass that begins now ends: without a writer at the end of all, with one at a tick that all pchannels promised.
+        """Returns the end of a pass that begins now: without a writer the end of the log, with one a tick that all pchannels promised.
 
         That tick covers everything that is durable now. To `follow` the writer it is the newest that is promised already. Raises
         UnavailableError if a pchannel does not promise it within `PROMISE_S`.
         """
-        if not self.has_writer():  # asked first: without one the snapshots have everything
+        if not self.has_writer():  # before the snapshots: without a writer they have everything
             return Ends(self._reached(self._core), None)
         if self._salvaged is not None:
             raise LockedError(f"a process has {self.location} open for writing: stop it to copy around damage", pid=None)
@@ -159,7 +162,7 @@ class CopySource:
         return Ends(snapshots if promises is self._core else self._reached(self._core), tick)
 
     def _promised(self, promises: ReadOnlyCore, tick: int, until: float) -> dict[str, LogSnapshot]:
-        """Returns the pchannels once each of them has promised this tick, so that no later frame undercuts it."""
+        """Waits until each pchannel has promised this tick, so that no later frame undercuts it, and returns their snapshots."""
         while True:
             snapshots = self._reached(promises)
             late = [name for name, snapshot in snapshots.items() if snapshot.promised_tick < tick]
@@ -176,7 +179,7 @@ class CopySource:
         return {name: (self.log(name) if core is self._core else log).reach() for name, log in core.logs.items()}
 
     def first_ticks(self) -> dict[str, int]:
-        """Returns, for each pchannel, a tick at or below that of its first event and above those of all that is truncated."""
+        """Returns, for each pchannel, a tick at or below that of its first event and above those of all truncated events."""
         ticks: dict[str, int] = {}
         for name in self._core.logs:
             snapshot = self.log(name).reach()
@@ -189,14 +192,14 @@ class CopySource:
     def frames(self, after: int, ends: Ends) -> Iterator[tuple[str, StoredFrame, int]]:
         """Yields (pchannel, frame, least index) of the frames with ticks above `after`, in the order of their ticks.
 
-        Raises InvalidArgumentError where the ticks of two pchannels overlap, so that there is no such order; TruncatedError if the writer
-        drops what is still to be copied.
+        Raises InvalidArgumentError where the ticks of two pchannels overlap, so that no such order exists; TruncatedError if the writer
+        drops frames that are not copied yet.
         """
         streams = [self._frames_of(name, after, snapshot, ends.tick) for name, snapshot in ends.snapshots.items()]
         yield from heapq.merge(*streams, key=lambda item: item[1].view.header.first_tick)
 
     def heads(self, ends: Ends) -> Iterator[FrameView]:
-        """Yields all frames, of which only the heads are certain to be there."""
+        """Yields all frames, possibly without their bodies."""
         for name, snapshot in ends.snapshots.items():
             yield from (frame.view for frame in self.log(name).heads(snapshot.earliest[0], snapshot.durable_end))
 
@@ -212,8 +215,9 @@ class CopySource:
                 yield name, frame, earliest[1] if frame.position == earliest[0] else 0
 
     def tick_at(self, pchannel: str, position: LogPosition, *, exact: bool = False) -> int | None:
-        """Returns the tick of the first event at or after this position; None if there is none yet, or it is truncated, or if it has to be
-        at this position (`exact`) and is not."""
+        """Returns the tick of the first event at or after this position. Returns None if there is none yet, or it is truncated, or (with
+        `exact`) if it is not at this position.
+        """
         log = self.log(pchannel)
         with contextlib.suppress(TruncatedError):
             for frame in log.heads(position[0], log.reach().durable_end, bytes_max=1):
@@ -232,8 +236,9 @@ class CopySource:
         return metadata_of(self.location.path, self._settings.kv)
 
     def pins(self) -> list[Pin]:
-        """Returns what processes beside the writer have saved. Raises CorruptionError for a pin that cannot be read: deleting or repairing
-        it comes first."""
+        """Returns the positions that processes beside the writer have saved. Raises CorruptionError for an unreadable pin, which has to be
+        deleted or repaired before the copy.
+        """
         pins: list[Pin] = []
         for pin in cast("PinnedCursors", self._core.source.cursors).all_pins():
             if isinstance(pin, DamagedCursor):
@@ -248,8 +253,9 @@ class CopySource:
         return {key: saved for key, saved in self.saved(records).items() if saved[1].cursor is not None}
 
     def saved(self, records: Mapping[str, Iterable[CursorRecord]]) -> dict[CursorKey, tuple[str, CursorRecord]]:
-        """Returns the newest record of each cursor with its home, given the records of each pchannel; those that pins replace are made of
-        these."""
+        """Returns the newest record of each cursor with its home, given the records of each pchannel. Pins replace the positions in these
+        records.
+        """
         saved = newest_records((name, record) for name, own in records.items() for record in own)
         pins: dict[CursorKey, list[Pin]] = {}
         for pin in self.pins():
@@ -266,7 +272,7 @@ class CopySource:
     def stored(self) -> StoredMetadata:
         """Returns the metadata and the checkpoints as they are now.
 
-        Raises CorruptionError for a checkpoint that is lost, UnavailableError if checkpoints replace each other meanwhile.
+        Raises CorruptionError for a lost checkpoint, UnavailableError if checkpoints replace each other meanwhile.
         """
         before: dict[str, CheckpointRecord] = {}
         for _ in range(_TRIES):
@@ -285,7 +291,7 @@ class CopySource:
                 if record.state is not None and state is None:
                     if self._salvaged is None:
                         missing.append(name)
-                    else:  # all frames that can be read are replayed instead
+                    else:  # all readable frames are replayed instead
                         checkpoints[name] = 0, None
             if not missing:
                 return StoredMetadata(metadata, checkpoints)
@@ -296,7 +302,7 @@ class CopySource:
         raise UnavailableError(f"the checkpoints of {self.location} were replaced during each of {_TRIES} attempts to read them: try again")
 
     def truncated_keys(self, stored: StoredMetadata, first_ticks: Mapping[str, int]) -> TruncatedKeys:
-        """Returns what the checkpoints know of events below the first tick of their pchannel."""
+        """Returns the keys and producers in the checkpoints whose events are below the first tick of their pchannel."""
         keys: list[tuple[str, KeyRun]] = []
         producers: list[tuple[str, KeptProducer]] = []
         cut = 0
@@ -321,7 +327,7 @@ class CopySource:
         return TruncatedKeys(tuple(keys), tuple(producers), cut)
 
     def remembered(self, pchannel: str, stored: StoredMetadata, ends: Ends, live: Collection[RunName]) -> Remembered:
-        """Returns what a pchannel remembers at these ends, from an earlier checkpoint and the frames written after it.
+        """Returns the state of a pchannel at these ends, from an earlier checkpoint and the frames written after it.
 
         `live` are the vchannels that exist.
         """
@@ -335,7 +341,7 @@ class CopySource:
                 copies.restore(state)
                 cursors.restore(state)
                 schedule.restore(state, live=live.__contains__)
-            while self._salvaged is None and position < at:  # truncated, and held for a recovery
+            while self._salvaged is None and position < at:  # truncated, and kept for a recovery
                 page = log.keyed_page(position, at, PAGE_BYTES)
                 for frame in page.frames:
                     cursors.replay(frame.position, frame.view)
@@ -354,7 +360,7 @@ class CopySource:
 
 
 async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Settings]:
-    """Returns where the log of the cluster at this root in etcd is stored, and the settings to read it with.
+    """Returns the location of the stored log of the cluster at this root in etcd, and the settings to read it with.
 
     Raises InvalidArgumentError if there is no cluster, FormatError for one of a newer version.
     """
@@ -385,11 +391,11 @@ async def _load_cluster(root: str | Secret) -> ClusterRecord | None:
 
 
 def _below(producer: KeptProducer, before: int) -> KeptProducer | None:
-    """Returns a producer as it was before this tick, without the results of its sequences; None if it is not known to be older."""
-    older = [sequence for sequence, kept in zip(producer.sequences, producer.results, strict=True) if kept.tick < before]
+    """Returns the producer's state before this tick, without the results of its sequences; None if it is not known to be older."""
+    older = [sequence for sequence, result in zip(producer.sequences, producer.results, strict=True) if result.tick < before]
     if older:
         return KeptProducer(producer.scope, producer.name, older[-1], (), ())
-    if producer.sequences:  # its frames are copied: they bring it back
+    if producer.sequences:  # the copied frames restore it
         return None
     return KeptProducer(producer.scope, producer.name, producer.last, (), ())
 

@@ -1,9 +1,9 @@
-"""CopyTarget: the log into which another is copied, while it is not a log yet.
+"""CopyTarget: the unfinished log that receives a copy.
 
-Owns: the storage of the target, its pchannels in a term of the copy, and a record in its metadata, `copying`, from the first step until the
-copy is whole. Frames are written with the ticks that they have in the source. The records that make a log of it are saved last, so nobody
-takes a part of a copy for a log; a journal is put together in a directory beside its place, and renamed. After an interruption `open` goes
-on: each pchannel knows the last tick that it has.
+Owns the storage of the target, its pchannels in a term of the copy, and a record in its metadata, `copying`, from the first step until the
+copy is whole. Frames are written with their ticks in the source. The records that turn the frames into a log are saved last, so a part of a
+copy is never taken for a log. A journal is built in a directory beside its location, and renamed. After an interruption `open` resumes:
+each pchannel has its last tick.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from wal.write.recovery import RecoveryState, recover
 from wal.write.schedule import Scheduled, ScheduleTable
 
 MARK: Final = "copying"
-"""The key of the record that says that a copy into this log is not finished."""
+"""The key of the record that marks an unfinished copy into this log."""
 IN_FLIGHT_BYTES: Final = 32 << 20
 _START: Final = Checkpoint(0, 0)
-"""Before the first frame: what the source's checkpoints know and no frame shows is stored there."""
+"""The position before the first frame, where the content of the source's checkpoints that no frame has is stored."""
 
 
 class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that is not finished: of which log, with which pchannels, and whether these were created and have frames perhaps.
+    """An unfinished copy: the log and its pchannels, and whether they were created and may have frames.
 
-    `floor` is below the ticks of all events. `whole` says that all records are saved, and only opening and renaming are left to do.
+    `floor` is below the ticks of all events. With `whole` all records are saved, and only opening and renaming remain.
     """
 
     version: int = 1
@@ -76,10 +76,10 @@ class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyTarget:
-    """The log at `location`. `open` begins a copy or goes on with one; `close` leaves it as it is, `finish` makes a log of it."""
+    """The log at `location`. `open` begins or resumes a copy; `close` leaves it unfinished, `finish` turns it into a log."""
 
     def __init__(self, location: Location, settings: Settings) -> None:
-        """Raises InvalidArgumentError for a location that no copy can be written to."""
+        """Raises InvalidArgumentError for a location that cannot be the target of a copy."""
         if location.servers is not None or (location.path is None and location.pulsar is None):
             raise InvalidArgumentError(
                 f"nothing can be copied to {location}: name a directory, or a namespace on Pulsar with the setting kv"
@@ -97,13 +97,13 @@ class CopyTarget:
 
     @property
     def building(self) -> Location:
-        """Where the log is until it is whole."""
+        """The location of the log until it is whole."""
         return self._building
 
     async def look(self) -> CopyMark | None:
-        """Opens the storage; returns the mark of a copy that was begun here, None if there is none.
+        """Opens the storage; returns the mark of an unfinished copy, or None.
 
-        Raises FormatError if a log is there already, and nothing is changed then.
+        Raises FormatError for an existing log, which stays unchanged.
         """
         await in_thread(self._check_place)
         settings = self._settings.replace(pchannels=None, compression=None)
@@ -118,7 +118,7 @@ class CopyTarget:
         return None
 
     async def open(self, mark: CopyMark, *, keys: TruncatedKeys | None, compressed: bool) -> None:
-        """Opens the pchannels in the next term. `keys` is what the source's checkpoints know, for a copy that begins now."""
+        """Opens the pchannels in the next term. `keys` are the truncated keys in the source's checkpoints, for a copy that begins now."""
         backend = self._storage.backend
         mark = await self._save_mark(msgspec.structs.replace(mark, term=mark.term + 1))
         self.routes = TargetRoutes(list(mark.source), list(mark.incarnations), place, mark.groups)
@@ -140,11 +140,11 @@ class CopyTarget:
 
     @property
     def last_tick(self) -> int:
-        """The tick up to which every pchannel has everything."""
+        """The tick up to which every pchannel is complete."""
         return min(writer.last_tick for writer in self._writers.values())
 
     def encode(self, pieces: Iterable[CutFrame]) -> list[tuple[str, EncodedFrame]]:
-        """Returns the frames of these pieces, without those that are there already. Any thread may call it, one at a time.
+        """Returns the frames of these pieces, without those already in the target. Any thread may call it, one at a time.
 
         Raises InvalidArgumentError for a frame that is too large for the target, and for ticks that do not ascend.
         """
@@ -157,9 +157,9 @@ class CopyTarget:
             await self._writers[name].write(frame)
 
     async def promise(self, tick: int) -> None:
-        """Waits until everything is durable, raising the first error, and notes that it is everything up to this tick.
+        """Waits until everything is durable, raising the first error, and records that the target is complete up to this tick.
 
-        An interrupted copy goes on from there.
+        An interrupted copy resumes from there.
         """
         for writer in self._writers.values():
             await writer.flush()
@@ -167,7 +167,7 @@ class CopyTarget:
             await writer.promise(tick)
 
     async def close(self) -> None:
-        """Closes what is open; an unfinished copy stays, so that another one goes on with it."""
+        """Closes all open resources. An unfinished copy stays, so that a later one resumes it."""
         failure = await self._undo.run()
         if failure is not None:
             raise failure
@@ -175,9 +175,10 @@ class CopyTarget:
     # -- the end
 
     async def finish(self, source: CopySource, before: StoredMetadata, metadata: Mapping[str, str], ends: Ends) -> int:
-        """Saves what makes a log of the frames up to these ends; returns how many cursors it has. `complete` follows, after `close`.
+        """Saves the records that turn the frames up to these ends into a log; returns its number of cursors. `complete` follows, after
+        `close`.
 
-        `metadata` are as they were after the pass over the frames, `before` as they were before it; the latter count for broadcasts.
+        `metadata` were read after the pass over the frames, `before` before it; the latter count for broadcasts.
         """
         infos = infos_in(metadata)
         positions, cursors = await self._finish_pchannels(source, before, infos, ends)
@@ -186,7 +187,7 @@ class CopyTarget:
         return cursors
 
     async def complete(self) -> None:
-        """Does the last steps of a copy whose records are saved: opens the log once, and puts a journal in its place. Idempotent."""
+        """Does the last steps of a copy whose records are saved: opens the log once, and moves a journal to its location. Idempotent."""
         settings = self._settings.replace(pchannels=None, compression=None)
         log = LocalLog(self._building, settings, create=False)
         await log.open()
@@ -195,7 +196,7 @@ class CopyTarget:
             assert self._building.path is not None
             await in_thread(_put_in_place, self._building.path, self.location.path)
         undo = Undo()
-        with contextlib.suppress(WALError):  # somebody may have opened the log already: to a log, the record means nothing
+        with contextlib.suppress(WALError):  # another process may have opened the log already: a log ignores the record
             storage = await open_storage(self.location, settings, undo, create=False)
             await storage.kv.remove(MARK)
         await undo.run()
@@ -203,8 +204,7 @@ class CopyTarget:
     async def _finish_pchannels(
         self, source: CopySource, before: StoredMetadata, infos: list[VChannelInfo], ends: Ends
     ) -> tuple[dict[str, int], int]:
-        """Stores what each pchannel remembers at its end, as a checkpoint; returns the positions where they end, and the number of
-        cursors."""
+        """Stores the state of each pchannel at its end, as a checkpoint; returns their ends, and the number of cursors."""
         live = {(info.name, info.incarnation) for info in infos}
         broadcasts: set[int] = set()
         records: dict[str, tuple[CursorRecord, ...]] = {}
@@ -240,7 +240,7 @@ class CopyTarget:
     async def _moved_records(
         self, source: CopySource, saved: Collection[tuple[str, CursorRecord]], known: Collection[str]
     ) -> dict[str, list[CursorRecord]]:
-        """Returns the records of cursors as they are in the target, by their homes there. `known` are the vchannels that exist."""
+        """Returns the records of cursors in the target, by their homes there. `known` are the vchannels that exist."""
         if self.routes.spreads:
             check_homes(record for _, record in saved)
         incarnations = await in_thread(source.incarnations)
@@ -259,8 +259,8 @@ class CopyTarget:
             if cursor is not None and (
                 incarnations.get(cursor.pchannel) != cursor.incarnation or not all(name in known for name in cursor.key.vchannels)
             ):
-                continue  # of a log, or a vchannel, that is gone: nothing can be read with it
-            # Where the transactions are that move it, and otherwise where it reads.
+                continue  # of a log, or a vchannel, that no longer exists: no read can use it
+            # The pchannel of the transactions that move it, otherwise the pchannel that it reads.
             target = self.routes.default(home)
             if cursor is not None and not record.is_moving:
                 target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
@@ -270,7 +270,7 @@ class CopyTarget:
         return moved
 
     async def _moved(self, source: CopySource, cursor: Cursor) -> Cursor:
-        """Returns the cursor as it is in the target: it begins with the same event."""
+        """Returns the cursor in the target: it begins with the same event."""
         target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         log = self._writers[target].log
         event_tick = None if cursor.event is None else await in_thread(partial(source.tick_at, cursor.pchannel, cursor.event, exact=True))
@@ -281,7 +281,7 @@ class CopyTarget:
         )
 
     async def _moved_state(self, source: CopySource, record: CursorRecord) -> bytes:
-        """Returns the state of a consumer with the positions that its bodies have in the target."""
+        """Returns the state of a consumer with the target's positions of its bodies."""
         state, cursor = decode_state(record.state), record.cursor
         if state.covered is None or cursor is None:
             return record.state if cursor is not None else b""
@@ -297,7 +297,7 @@ class CopyTarget:
     async def _save_records(
         self, infos: list[VChannelInfo], before: Mapping[str, str], metadata: Mapping[str, str], ends: Mapping[str, int]
     ) -> None:
-        """Saves the records that make a log of the frames."""
+        """Saves the records that turn the frames into a log."""
         saves: dict[str, str] = {}
         for info in infos:
             record: dict[str, Any] = msgspec.json.decode(metadata[VCHANNELS + info.name])
@@ -361,7 +361,7 @@ class CopyTarget:
 
 
 class _Writer:
-    """One pchannel of the target. `last_tick` is the tick up to which it has everything."""
+    """One pchannel of the target, which is complete up to `last_tick`."""
 
     def __init__(self, log: PChannelLog, term: int, floor: int, compressor: Compressor | None, frame_bytes_max: int) -> None:
         self.log = log
@@ -472,7 +472,7 @@ def _schedule(table: ScheduleTable, message: Scheduled) -> None:
 
 
 async def _moved(source: CopySource, log: PChannelLog, pchannel: str, position: LogPosition) -> LogPosition:
-    """Returns the position in a pchannel of the target at which the same event is as at this one of a pchannel of the source."""
+    """Returns the position in a pchannel of the target of the event at this position in the source."""
     tick = await in_thread(source.tick_at, pchannel, position)
     return (log.durable_end, 0) if tick is None else await _after(log, tick - 1)
 

@@ -1,7 +1,7 @@
-"""The unfinished broadcasts of a log that another process may write: found as its next opening would find them, without changing anything.
+"""The unfinished broadcasts of a log that another process may write, as its next opening would recover them. Nothing is changed.
 
-The records in the metadata, and the copies in the logs from their last checkpoints on, are what `broadcaster.records.rebuild` takes. A
-broadcast that ends while they are read may still be listed.
+`broadcaster.records.rebuild` recovers them from the records in the metadata, and from the copies in the logs after their last checkpoints.
+A broadcast that ends during the reading may still be listed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PAGE_BYTES: Final = 4 << 20
 def broadcasts_of(core: ReadOnlyCore, directory: Path | None, settings: Settings) -> list[BroadcastRow]:
     """Returns a row for each unfinished broadcast of a log whose frames this process reads, the oldest first. Blocks.
 
-    `directory` is that of a journal, None for another log. Raises InvalidArgumentError if it is not known where the metadata are,
-    FormatError or CorruptionError if they are missing or cannot be read, and what etcd raises.
+    `directory` is that of a journal, None for another log. Raises InvalidArgumentError if the location of the metadata is not known,
+    FormatError or CorruptionError if they are missing or unreadable, and the errors of etcd.
     """
     metadata = metadata_of(directory, settings.kv)
     records = broadcasts_in(metadata)
@@ -65,7 +65,7 @@ def _copies(log: ReadOnlyStoredLog, position: int, state: int | None) -> list[Co
     while at < snapshot.durable_end:
         try:
             page = log.page(at, snapshot.durable_end, None, _PAGE_BYTES)
-        except TruncatedError:  # what an unfinished broadcast needs is not truncated
+        except TruncatedError:  # frames that an unfinished broadcast needs are never truncated
             at = log.reach().earliest[0]
             continue
         for frame in page.frames:

@@ -1,8 +1,8 @@
-"""Makes the rows of an open log from its public calls.
+"""Builds the rows of an open log from its public calls.
 
-The log is a `WALAccesser`, opened for writing or with read_only=True, on any location. What its calls do not say comes from a `Details`,
-which the caller makes where it can: counts of messages, for example, mean a pass over frames. Without one these fields are None. Only the
-log's own calls are awaited here; nothing is changed, and no cursor is moved.
+The log is a `WALAccesser`, opened for writing or with read_only=True, at any location. A `Details` of the caller adds values that its calls
+do not return: counts of messages, for example, require a pass over frames. Without it these fields are None. Only the log's own calls are
+awaited here; nothing is changed, and no cursor is moved.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class InspectedLog(Protocol):
 
 
 class WriterDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the writer of a log: see `LogRow`."""
+    """The known details of the writer of a log: see `LogRow`."""
 
     state: str = "unknown"
     pid: int | None = None
@@ -64,7 +64,7 @@ class WriterDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PChannelDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one pchannel beyond the calls of the log; see `PChannelRow` and `LogRow`."""
+    """The known details of one pchannel beyond the calls of the log; see `PChannelRow` and `LogRow`."""
 
     end: int | None = None
     promised_tick: int = 0
@@ -78,7 +78,7 @@ class PChannelDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VChannelCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages of a vchannel, and their bytes in the log; the tick and the id of its last event, 0 and None if it has none."""
+    """The messages of a vchannel, and their bytes in the log; the tick and the id of its last event, 0 and None without events."""
 
     messages: int = 0
     bytes: int = 0
@@ -87,20 +87,20 @@ class VChannelCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cursor's reader has not read yet: so many messages, the first of them appended at `oldest` (None without any)."""
+    """The unread part of a cursor's log: the number of messages, the first of them appended at `oldest` (None without any)."""
 
     messages: int | None
     oldest: datetime | None
 
 
 class Counting(Protocol):
-    """What a caller knows of vchannels beyond the calls of the log. It may leave names out."""
+    """A caller's counts of vchannels, which the log's calls do not return. It may omit names."""
 
     async def counts(self, vchannels: Sequence[VChannelInfo]) -> Mapping[str, VChannelCounts]: ...
 
 
 class Details(Counting, Protocol):
-    """What a caller knows beyond the calls of the log. Every method may return None, or leave names out."""
+    """A caller's details that the log's calls do not return. Every method may return None, or omit names."""
 
     async def writer(self) -> WriterDetails: ...
     async def pchannel(self, name: str) -> PChannelDetails | None: ...
@@ -112,15 +112,15 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
     vchannels = await log.vchannels()
     reports = {report.pchannel: report for report in await log.retention()}
     rows = []
-    known: list[PChannelDetails] = []
+    details_of_pchannels: list[PChannelDetails] = []
     statistics = log.statistics()
     writes = statistics.role == "writer"
     for counts in statistics.pchannels:
         report = reports.get(counts.name)
         own = None if details is None else await details.pchannel(counts.name)
         own = own or PChannelDetails()
-        known.append(own)
-        end = max(counts.durable_end, own.end or 0)  # a client counts what it has seen of pchannels that others write: perhaps nothing
+        details_of_pchannels.append(own)
+        end = max(counts.durable_end, own.end or 0)  # a client counts only the pchannels of other writers that it has read
         promised_tick = max(counts.promise, own.promised_tick)
         rows.append(
             row_of(
@@ -149,8 +149,8 @@ async def log_rows(log: InspectedLog, location: str, details: Details | None = N
             vchannels=len(vchannels),
             bytes=sum(row.bytes for row in rows),
             oldest=min((row.oldest for row in rows if row.oldest is not None), default=None),
-            messages_per_s=_total(each.messages_per_s for each in known),
-            bytes_per_s=_total(each.bytes_per_s for each in known),
+            messages_per_s=_total(each.messages_per_s for each in details_of_pchannels),
+            bytes_per_s=_total(each.bytes_per_s for each in details_of_pchannels),
         ),
         *rows,
     ]
@@ -234,8 +234,9 @@ async def retention_rows(log: InspectedLog) -> list[RetentionRow | HolderRow]:
 
 
 def setting_rows(settings: Settings, sources: Mapping[str, str] | None = None) -> list[SettingRow]:
-    """Returns a row for each setting. `sources` says where values come from; without it, one that is neither its default nor that of the
-    environment of this process is "unknown"."""
+    """Returns a row for each setting. `sources` maps settings to the sources of their values. Without it, a value that is neither the
+    default nor that of the environment of this process is "unknown".
+    """
     defaults, environment = Settings(), Settings() if sources is not None else Settings.load()
     rows = []
     for name in Settings.__struct_fields__:
@@ -253,7 +254,7 @@ def setting_rows(settings: Settings, sources: Mapping[str, str] | None = None) -
 
 
 def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[HealthRow]:
-    """Returns what the rows of `log_rows`, and of `consumer_rows` if they are among them, say about the health of the log.
+    """Returns the health of a log by the rows of `log_rows`, and of `consumer_rows` if they are included.
 
     `now_s` is the wall time, None: that of this machine.
     """
@@ -278,7 +279,7 @@ def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[Healt
             rows.append(HealthRow(check=f"pchannel {row.pchannel}", ok=True, detail=f"readable{end} in term {row.term}"))
         elif isinstance(row, ConsumerRow) and row.error:
             rows.append(HealthRow(check=f"consumer {row.cursor}", ok=False, detail=row.error))
-    if ahead_s > AHEAD_MAX_S:  # nothing is refused for it, and a restart would not help
+    if ahead_s > AHEAD_MAX_S:  # no call fails because of it, and a restart would not help
         rows.append(
             HealthRow(
                 check="clock",
@@ -292,10 +293,10 @@ def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[Healt
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
     """Returns the bound of a histogram below which this share of the values lies; None without values, or above its last bound."""
-    left = share * sum(counts)
+    remaining = share * sum(counts)
     for bound, count in zip(bounds, counts, strict=False):
-        left -= count
-        if left <= 0 < sum(counts):
+        remaining -= count
+        if remaining <= 0 < sum(counts):
             return bound
     return None
 

@@ -1,8 +1,8 @@
-"""What another process can find out about a log from its frames and its files: `OutsideDetails`, and the metadata of a journal in use.
+"""The view of a log from another process, by its frames and its files: `OutsideDetails`, and the metadata of a journal in use.
 
-Every call blocks, or runs the blocking part in a thread. Nothing is written, no lock is taken but the shared one for an instant, with which
-a reader finds out whether a writer is there, and a log in use is not disturbed. Counting goes over the heads of the frames; bodies are not
-read where the log lets a reader leave them out.
+Every call blocks, or runs the blocking part in a thread. Nothing is written, and a log in use is not disturbed. The only lock is a shared
+one, held for an instant to check whether a writer is present. Counts read the heads of the frames; bodies are not read where the log allows
+to skip them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FLAG_COMMIT: Final = 2
 
 
 def writer_of(directory: Path) -> WriterDetails:
-    """Returns what is known of the process that has the journal in this directory open for writing; "killed" if there is none."""
+    """Returns the details of the process that has the journal in this directory open for writing; "killed" if it was killed."""
     if (written := is_being_written(directory)) is not True:
         return WriterDetails(state="unknown" if written is None else "killed")
     try:
@@ -63,7 +63,7 @@ def writer_of(directory: Path) -> WriterDetails:
 
 
 def _status_address(directory: Path, pid: int | None) -> str | None:
-    """Returns the URL of the status service of this process; None without one. A file that a killed process has left does not count."""
+    """Returns the URL of the status service of this process; None without one. A file of a killed process does not count."""
     try:
         status = msgspec.json.decode((directory / STATUS_NAME).read_bytes(), type=_Status)
     except (OSError, msgspec.MsgspecError, RecursionError, ValueError):
@@ -77,7 +77,7 @@ def _status_address(directory: Path, pid: int | None) -> str | None:
 def metadata_of(directory: Path | None, kv: str | Secret | None) -> dict[str, str]:
     """Returns the metadata of a log at one moment, by key: those at `kv`, or (None) of the journal in this directory, which may be in use.
 
-    Raises InvalidArgumentError if it is not known where they are, and what `RecordsBeside.load` and etcd raise.
+    Raises InvalidArgumentError if their location is not known, and the errors of `RecordsBeside.load` and etcd.
     """
     place = None if kv is None else parse_kv(kv)
     if isinstance(place, EtcdLocation):
@@ -95,7 +95,7 @@ def metadata_of(directory: Path | None, kv: str | Secret | None) -> dict[str, st
 class OutsideDetails:
     """The `Details` of a log that is read from outside; see `wal.operate.inspect.builders`.
 
-    It owns the source, open from `open` until `close`. Counts go over all frames, so they take as long as reading their heads takes.
+    It owns the source, open from `open` until `close`. A count takes as long as reading the heads of all frames.
     """
 
     def __init__(self, source: ReadOnlySource, directory: Path | None) -> None:
@@ -112,7 +112,7 @@ class OutsideDetails:
         self.core.close()
 
     def compression(self) -> str | None:
-        """Returns what new frames of a journal are compressed with, as its metadata say; None where these cannot be read."""
+        """Returns the compression of new frames of a journal, from its metadata; None where these cannot be read."""
         if self._directory is None:
             return None
         with contextlib.suppress(WALError):  # it may be in another KV, or the user may not read it
@@ -120,7 +120,7 @@ class OutsideDetails:
         return None
 
     async def writer(self) -> WriterDetails:
-        """Returns what is known of the writer."""
+        """Returns the details of the writer."""
         return await in_thread(self._writer)
 
     def _writer(self) -> WriterDetails:
@@ -142,7 +142,7 @@ class OutsideDetails:
         return await in_thread(self.count, vchannels)
 
     async def lag(self, cursor: CursorInfo) -> Lag | None:
-        """Returns what the cursor's reader has not read yet; None if its log is not known."""
+        """Returns the unread part of the cursor's log; None if its log is not known."""
         return await in_thread(self._lag, cursor)
 
     def _pchannel(self, log: ReadOnlyPChannelLog) -> PChannelDetails:
@@ -166,7 +166,7 @@ class OutsideDetails:
         )
 
     def _scheduled(self, log: ReadOnlyJournalLog, record: CheckpointRecord, end: int) -> int | None:
-        """Returns how many messages wait for their time; None if the writer has replaced the checkpoint meanwhile."""
+        """Returns the number of delayed messages; None if the writer has replaced the checkpoint meanwhile."""
         table, view = ScheduleTable(), self.core.view
 
         def live(name: RunName) -> bool:
@@ -179,7 +179,7 @@ class OutsideDetails:
             if blob is None:
                 return None
             table.restore(blob, live=live)
-            for frame in log.frames(record.position, end) if table.used else ():  # the first message waits for a checkpoint that says so
+            for frame in log.frames(record.position, end) if table.used else ():  # the first message waits for a checkpoint with its record
                 table.replay(frame.position, frame.view, live=live)
         except TruncatedError:
             return None
@@ -256,7 +256,7 @@ class OutsideDetails:
 def rows_of(view: FrameView, names: Mapping[str, object], least: int = 0) -> Iterator[tuple[str, int, int, int, int]]:
     """Yields (vchannel, incarnation, messages, bytes, last index) of these vchannels' events in a frame, at index `least` or after it.
 
-    A body of a transaction is a message, its commit is none.
+    A body of a transaction counts as a message, its commit does not.
     """
     for run in view.runs.find(names):
         if run.kind == RunKind.COPY:
@@ -279,7 +279,7 @@ def rows_of(view: FrameView, names: Mapping[str, object], least: int = 0) -> Ite
 
 
 def _unless_truncated(log: ReadOnlyPChannelLog, call: Callable[[], _T]) -> _T:
-    """Returns the result of a call that begins at the earliest event; makes it again if that was truncated meanwhile."""
+    """Returns the result of a call that begins at the earliest event; repeats it if that was truncated meanwhile."""
     while True:
         earliest = log.refresh().earliest
         try:
@@ -290,7 +290,7 @@ def _unless_truncated(log: ReadOnlyPChannelLog, call: Callable[[], _T]) -> _T:
 
 
 def _rates(log: ReadOnlyPChannelLog, start: int, end: int) -> tuple[float | None, float | None]:
-    """Returns the messages and the bytes that were appended in the last minute, a second."""
+    """Returns the messages and the bytes that were appended in the last minute, per second."""
     since = compose(max(0, int(1000 * (time.time() - RATE_S))), 0)
     try:
         position, _ = log.position_after(since, start, end)
@@ -301,7 +301,7 @@ def _rates(log: ReadOnlyPChannelLog, start: int, end: int) -> tuple[float | None
 
 
 def _age_s(log: ReadOnlyPChannelLog, position: int, end: int) -> float | None:
-    """Returns the age of the first frame at or after this position, 0 if there is none."""
+    """Returns the age of the first frame at or after this position, 0 without one."""
     try:
         weights = log.weights(position, end, None, rows_max=0)
     except TruncatedError:

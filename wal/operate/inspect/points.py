@@ -1,4 +1,4 @@
-"""A point of a log as an operator writes it: earliest, latest, a time, a time ago, a tick, or the id of a message."""
+"""A point of a log in an operator's notation: earliest, latest, a time, a time ago, a tick, or the id of a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Point = Literal["earliest", "latest"] | datetime | int | MessageID
 """An int is a tick."""
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO_S_MAX: Final = 1e10
-"""A time ago may reach below 1970, where ticks begin: it is that moment then."""
+"""The limit of a time ago. It may reach below 1970, where ticks begin: it then means the first tick."""
 
 
 def tick_of(point: Point) -> int:
@@ -25,9 +25,9 @@ def tick_of(point: Point) -> int:
 
 
 def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "latest"], ...] = ()) -> Point:
-    """Returns the point that a text names; `what` begins the error.
+    """Returns the point that a text names; `what` is the beginning of the error.
 
-    A time is `10m` (so long ago) or `2026-11-25T11:04:43Z`, in UTC unless it says otherwise; a tick is a whole number.
+    A time is `10m` (ten minutes ago) or `2026-11-25T11:04:43Z`, in UTC by default; a tick is a whole number.
     """
     for word in words:
         if text == word:

@@ -1,12 +1,12 @@
-"""The rows that an operator sees: what `wal info`, `wal ls` and the other commands print, and what the status service serves as JSON.
+"""The rows that `wal info`, `wal ls` and the other commands print, and that the status service serves as JSON.
 
-A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts. None means that the value is not known, or that
-there is none; the docstring of the field says which. Sizes are in bytes, and times that pass are in seconds. `as_json` is the one JSON form
-of a row: an object with `"version"` (VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or
-counts VERSION up. Pure: nothing here waits, reads a clock or opens a file.
+A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts. None means unknown or absent; the docstring of
+the field tells which. Sizes are in bytes, and durations in seconds. `as_json` is the one JSON form of a row: an object with `"version"`
+(VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or raises VERSION. Pure: nothing here waits,
+reads a clock or opens a file.
 
-Every JSON that users get, of a command or of the status service, is encoded here, by `json_of`. Ticks, ids, positions and incarnations take
-up to 128 bits, and jq and JavaScript round numbers above 2^53, so these fields are texts in JSON, of decimal digits; see `_EXACT`.
+`json_of` encodes every JSON for users, of a command or of the status service. Ticks, ids, positions and incarnations have up to 128 bits,
+and jq and JavaScript round numbers above 2^53. So these fields are texts of decimal digits in JSON; see `_EXACT`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ RowT = TypeVar("RowT", bound=Row)
 class LogRow(Row, frozen=True, kw_only=True, tag="log"):
     """A log as a whole.
 
-    `writer` is "open" (a process has it open for writing), "closed", "killed" (the last writer did not close it, and none has it open) or
-    "unknown"; `writer_pid` is None if no process writes it, or it cannot be seen from here. `status_address` is that of the writer's status
-    service, None without one. `bytes` are held now. `oldest` is the time of the first event that is not truncated. The rates are those of
-    the last minute, None if they are not known.
+    `writer` is "open" (a process has it open for writing), "closed", "killed" (the last writer did not close it, and no process has it
+    open) or "unknown". `writer_pid` is None if no process writes it, or the process is not visible from here. `status_address` is that of
+    the writer's status service, None without one. `bytes` is the present size. `oldest` is the time of the first event that is not
+    truncated. The rates are those of the last minute, None if they are not known.
     """
 
     release: str
@@ -57,9 +57,9 @@ class LogRow(Row, frozen=True, kw_only=True, tag="log"):
 class PChannelRow(Row, frozen=True, kw_only=True, tag="pchannel"):
     """One pchannel of a log.
 
-    `end` is the durable end, as the bytes of a position; None for a client that has not seen it. `promised` is the time of the promised
+    `end` is the durable end, as the bytes of a position; None for a client that has not read it. `promised` is the time of the promised
     tick: no later event is older. `segments`, `checkpoint` (the position where recovery begins), `replay_bytes` (the log from there to the
-    end), `checkpoint_age_s` and `scheduled` (the messages that wait for their time) are None where they are not known.
+    end), `checkpoint_age_s` and `scheduled` (the number of delayed messages) are None where they are not known.
     """
 
     pchannel: str
@@ -79,7 +79,7 @@ class PChannelRow(Row, frozen=True, kw_only=True, tag="pchannel"):
 class VChannelRow(Row, frozen=True, kw_only=True, tag="vchannel"):
     """One vchannel: its messages that are not truncated, plain ones and bodies of transactions, and their `bytes` in the log.
 
-    The counts are None if nobody counted. `last_append` is the time of its last event, `last_id` its id.
+    The counts are None if they were not counted. `last_append` is the time of its last event, `last_id` its id.
     """
 
     vchannel: str
@@ -92,11 +92,11 @@ class VChannelRow(Row, frozen=True, kw_only=True, tag="vchannel"):
 
 
 class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
-    """One cursor and what its reader has not read yet.
+    """One cursor and its lag.
 
-    `position` is None if it was saved before any message was passed. `lag_messages` and `lag_bytes` are those of its vchannels, `lag_s` is
-    the age of the oldest message among them (0 without any); `held_bytes` is the log that retention keeps for it. `idle_s` is the time
-    since its last save. All are None where they are not known. A `stale` cursor holds nothing back.
+    `position` is None if it was saved before any message was passed. `lag_messages` and `lag_bytes` are those of its vchannels. `lag_s` is
+    the age of the oldest unread message (0 without any). `held_bytes` is the size of the log that retention keeps for it. `idle_s` is the
+    time since its last save. All are None where they are not known. A `stale` cursor does not hold the log.
     """
 
     cursor: str
@@ -111,7 +111,9 @@ class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
 
 
 class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
-    """One consumer of this process; see `wal.ConsumerStatistics` for its counts. `error` is what has ended it, empty while it runs."""
+    """One consumer of this process; see `wal.ConsumerStatistics` for its counts. `error` is the error that ended it, empty while it
+    runs.
+    """
 
     cursor: str
     vchannels: tuple[str, ...]
@@ -135,7 +137,7 @@ class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
 class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):
     """One unfinished broadcast: its state in lower case, and the vchannels whose copy or acknowledgement is missing.
 
-    `age_s` is None if it is not known when the broadcast began.
+    `age_s` is None if the beginning of the broadcast is not known.
     """
 
     broadcast_id: int
@@ -148,7 +150,7 @@ class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):
 
 
 class RetentionRow(Row, frozen=True, kw_only=True, tag="retention"):
-    """What a pchannel's log holds, and its bounds: None for no bound, or for one that only the writer knows."""
+    """The size of a pchannel's log, and its bounds: None for no bound, or for a bound that only the writer has."""
 
     pchannel: str
     earliest: str | None
@@ -171,10 +173,10 @@ class HolderRow(Row, frozen=True, kw_only=True, tag="holder"):
 
 
 class LatencyRow(Row, frozen=True, kw_only=True, tag="latency"):
-    """How long appends and syncs of a pchannel take, from the status service of its writer; None where that is not known.
+    """The latencies of appends and syncs of a pchannel, from the status service of its writer; None where they are not known.
 
-    Each is at most the value, as far as the bounds of the histogram tell: of half of them (p50), and of 99 % (p99). The counts are those of
-    the time since the row before, or since the opening.
+    Half of the values are at most p50, and 99 % at most p99, as exact as the bounds of the histogram. The counts are those since the
+    previous row, or since the opening.
     """
 
     pchannel: str
@@ -188,7 +190,7 @@ class LatencyRow(Row, frozen=True, kw_only=True, tag="latency"):
 class SettingRow(Row, frozen=True, kw_only=True, tag="setting"):
     """One setting: its value as text (a secret as `***`, None: not set), and its source.
 
-    The source is "default", "environment", "file", "flag", "log" (the log has it stored) or "unknown".
+    The source is "default", "environment", "file", "flag", "log" (stored in the log) or "unknown".
     """
 
     setting: str
@@ -198,7 +200,7 @@ class SettingRow(Row, frozen=True, kw_only=True, tag="setting"):
 
 
 class HealthRow(Row, frozen=True, kw_only=True, tag="health"):
-    """One check of a log's health, whether it holds, and the reason in words."""
+    """One check of a log's health, its result, and the reason in words."""
 
     check: str
     ok: bool
@@ -206,7 +208,7 @@ class HealthRow(Row, frozen=True, kw_only=True, tag="health"):
 
 
 def row_of(kind: type[RowT], source: object, **fields: Any) -> RowT:
-    """Returns a row of this kind with these fields; the others are the attributes of `source` that have their names."""
+    """Returns a row of this kind with these fields; the others are the attributes of `source` with their names."""
     return kind(**{name: fields[name] if name in fields else getattr(source, name) for name in kind.__struct_fields__})
 
 
@@ -216,7 +218,7 @@ def as_json(row: Row) -> bytes:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """Returns the same as built-in objects, with numbers as they are."""
+    """Returns the row as built-in objects, with numbers unchanged."""
     return {"version": VERSION, **msgspec.to_builtins(row)}
 
 
@@ -236,7 +238,7 @@ def _exact(name: str, value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Returns the text without what could change a terminal: control and format characters are escaped."""
+    """Returns the text with control and format characters escaped, which could change a terminal."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,12 +1,12 @@
-"""Collector: what a registry of prometheus-client scrapes of one log; and LoopLag, how late the event loop is.
+"""Collector: the metrics of one log for a registry of prometheus-client; and LoopLag, the delay of the event loop.
 
-How it works. A registry calls `collect` in any thread. There the collector asks the loop of the log for a snapshot, and makes the families
-of it in the caller's thread, so that a scrape holds the loop for the reading of counts only. On the loop itself nothing can be waited for:
-there `collect` has the cursors and the retention of the last `refresh`, or of the last scrape from another thread.
+How it works. A registry calls `collect` in any thread. There the collector requests a snapshot from the loop of the log, and builds the
+families in the caller's thread, so that a scrape holds the loop only while counts are read. On the loop itself nothing can be awaited:
+there `collect` returns the cursors and the retention of the last `refresh`, or of the last scrape from another thread.
 
-What can go wrong: the log is closed, or its loop is blocked for longer than `TIMEOUT_S`. Then a scrape shows `wal_up` 0 and nothing else,
-and raises nothing: one log of several in a process does not take the others' metrics away. While metadata is slow or cannot be read, a
-scrape shows all counts, with the cursors and the retention that were read last.
+What can go wrong: the log is closed, or its loop is blocked for longer than `TIMEOUT_S`. Then a scrape contains `wal_up` 0 and nothing
+else, and raises nothing, so that one log of several in a process leaves the others' metrics intact. While metadata is slow or unreadable, a
+scrape has all counts, with the cursors and the retention of the last successful read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_S: Final = 5.0
-"""How long a scrape waits for the loop of the log."""
+"""The time that a scrape waits for the loop of the log."""
 LAG_INTERVAL_S: Final = 0.05
 LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class LoopLag:
-    """Measures how late the loop calls a timer, from its creation until `stop`. A timer that would be late twice counts once, as it
-    came."""
+    """Measures the delay of a timer on the loop, from its creation until `stop`. A delay over several intervals counts once, in full."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -55,14 +54,14 @@ class LoopLag:
         self._wait()
 
     def stop(self) -> None:
-        """Measures nothing more."""
+        """Stops measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def histogram(self) -> Histogram:
-        """Returns what was measured so far."""
+        """Returns the measurements so far."""
         return Histogram(LAG_BOUNDS_S, tuple(self._counts), self._total)
 
     def _wait(self) -> None:
@@ -87,7 +86,7 @@ class Collector(RegistryCollector):
 
     @classmethod
     def of(cls, source: SnapshotSource) -> Collector:
-        """Returns a collector of what another process of a cluster measures."""
+        """Returns a collector for another source, such as a process of a cluster."""
         collector = cls.__new__(cls)
         collector._start(source)
         return collector
@@ -99,15 +98,15 @@ class Collector(RegistryCollector):
         self._registries: list[CollectorRegistry] = []
 
     def close(self) -> None:
-        """Stops measuring the loop, and leaves the registries that `register` put it in. Idempotent."""
+        """Stops measuring the loop, and unregisters from the registries of `register`. Idempotent."""
         self._lag.stop()
         registries, self._registries = self._registries, []
         for registry in registries:
-            with contextlib.suppress(KeyError):  # somebody took it out already
+            with contextlib.suppress(KeyError):  # it was unregistered already
                 registry.unregister(self)
 
     def describe(self) -> Iterator[Metric]:
-        """Yields all families without samples: a registry refuses another collector with the same names."""
+        """Yields all families without samples: a registry rejects another collector with the same names."""
         return described()
 
     def collect(self) -> Iterator[Metric]:
@@ -120,11 +119,11 @@ class Collector(RegistryCollector):
         yield from families(snapshot, self._lag.histogram)
 
     async def refresh(self) -> None:
-        """Looks at cursors and retention again, for a `collect` on the loop of the log."""
+        """Reads cursors and retention again, for a `collect` on the loop of the log."""
         await self._source.take()
 
     async def text(self) -> tuple[bytes, str]:
-        """Returns a scrape of this log alone, and its content type. The text is made in a thread."""
+        """Returns a scrape of this log alone, and its content type. The text is built in a thread."""
 
         def made() -> bytes:
             registry = CollectorRegistry()
@@ -138,19 +137,19 @@ class Collector(RegistryCollector):
             return self._source.take_nowait()
         if not self._loop.is_running():
             raise RuntimeError("the event loop of the log has ended")
-        asked = asyncio.run_coroutine_threadsafe(self._source.take(), self._loop)
+        request = asyncio.run_coroutine_threadsafe(self._source.take(), self._loop)
         try:
-            return asked.result(TIMEOUT_S)
+            return request.result(TIMEOUT_S)
         except TimeoutError:
-            asked.cancel()
+            request.cancel()
             raise
 
 
 def register(log: MeasuredLog, registry: CollectorRegistry = REGISTRY) -> Collector:
     """Registers the metrics of an open log, and returns their collector; its `close` unregisters them.
 
-    One registry takes one log, since the names are the same: give each further log a registry of its own. Raises InvalidArgumentError, a
-    ValueError, otherwise; so it does if the collector of a log that is closed was not closed.
+    One registry takes one log, since the names are the same: use a registry of its own for each further log. Otherwise it raises
+    InvalidArgumentError, a ValueError, as it also does if the collector of a closed log was not closed.
     """
     collector = Collector(log)
     try:
@@ -166,10 +165,10 @@ def register(log: MeasuredLog, registry: CollectorRegistry = REGISTRY) -> Collec
 
 
 class MetricsEndpoint:
-    """The server of `--metrics HOST:PORT`, within `async with`. `address` is where it listens, with the port that was found.
+    """The server of `--metrics HOST:PORT`, within `async with`. `address` is its address, with the actual port.
 
     It has a thread of its own, so that a scrape never waits for other calls of the process. It answers every GET with the metrics of this
-    process, to everybody who reaches the address: they name pchannels and cursors, and hold nothing of what is in the log.
+    process, to every client that reaches the address. The metrics name pchannels and cursors, and contain no messages.
     """
 
     def __init__(self, address: str, source: SnapshotSource) -> None:
@@ -179,7 +178,7 @@ class MetricsEndpoint:
         self._server: WSGIServer
 
     async def __aenter__(self) -> Self:
-        """Listens. Raises StorageError if nothing can listen at the address."""
+        """Listens. Raises StorageError if it cannot listen at the address."""
         host, _, port = self.address.rpartition(":")
         registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
@@ -197,7 +196,7 @@ class MetricsEndpoint:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         def end() -> None:
             self._server.shutdown()
-            socketserver.TCPServer.server_close(self._server)  # a scrape under way, which may wait for this loop, is not waited for
+            socketserver.TCPServer.server_close(self._server)  # not awaited, since a running scrape may wait for this loop
             self._thread.join()
 
         self._collector.close()

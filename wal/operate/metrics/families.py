@@ -1,11 +1,11 @@
-"""The families of metrics, and how a snapshot fills them. Pure: nothing here waits or reads a clock.
+"""The families of metrics, and their values from a snapshot. Pure: nothing here waits or reads a clock.
 
 The fields of statistics declare most families (`wal/read/figures.py`); `_OTHERS` has those that are computed here, and
-docs/reference/metrics.md lists all. Labels are bounded: `pchannel`, of which a log has few; `cursor`, at most `CURSORS_MAX` names, those
-that lag most; and words of a fixed list. Vchannels are no label. Counters count since the opening of the log.
+docs/reference/metrics.md lists all. Labels are bounded: `pchannel`, of which a log has few; `cursor`, at most the `CURSORS_MAX` names that
+lag most; and words of a fixed list. Vchannels are never labels. Counters count since the opening of the log.
 
-A log that this process writes shows all families. A client of a served log shows what is its own under `wal_client_…`, so that a sum over
-all processes counts no append twice; a process that only reads shows cursors, retention and readers.
+A process that writes a log exports all families. A client of a served log exports its own counts under `wal_client_…`, so that a sum over
+all processes counts no append twice. A process that only reads exports cursors, retention and readers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal.read.figures import Histogram, PChannelStatistics, figures_of
 from wal.requests.pchannels import PChannelRetention
 
 CURSORS_MAX: Final = 200
-"""The most names of cursors that are shown one by one."""
+"""The maximum number of cursors that are exported one by one."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ _MEASURED: Final[tuple[tuple[type[msgspec.Struct], tuple[str, ...]], ...]] = (
     (ConsumerStatistics, ("cursor",)),
     (CoordinatorStatistics, ()),
 )
-"""The structs whose fields declare figures, with the labels that all figures of one have."""
+"""The structs whose fields declare figures, each with the labels of all its figures."""
 _OTHERS: Final = {
     "wal_log": Family("info", "The release of wal-runtime, the backend of the log, and what this process is to it", ("backend", "role")),
     "wal_up": Family("gauge", "1 if the log is open here, else 0; a scrape of a closed log shows nothing else"),
@@ -109,7 +109,7 @@ class _Values:
         self._made: dict[str, Metric] = {}
 
     def add_all(self, measured: msgspec.Struct, *labels: str, role: str = "writer") -> None:
-        """Adds the figures that the fields of a struct declare, as a process with this role shows them."""
+        """Adds the figures that the fields of a struct declare, as a process of this role exports them."""
         for name, figure in figures_of(type(measured)):
             if role in figure.roles and (value := getattr(measured, name)) is not None:
                 if isinstance(value, dict):
@@ -159,15 +159,15 @@ def _retention(values: _Values, reports: Iterable[PChannelRetention], at_s: floa
         values.add_all(report, report.pchannel)
         if report.oldest_time is not None:
             values.add("wal_retention_oldest_seconds", max(at_s - report.oldest_time.timestamp(), 0.0), report.pchannel)
-        held: dict[str, int] = {}
+        bytes_by_kind: dict[str, int] = {}
         for holder in report.holders:
-            held[holder.kind] = max(held.get(holder.kind, 0), holder.bytes)
-        for kind, size in held.items():
+            bytes_by_kind[holder.kind] = max(bytes_by_kind.get(holder.kind, 0), holder.bytes)
+        for kind, size in bytes_by_kind.items():
             values.add("wal_retention_held_bytes", size, report.pchannel, kind)
 
 
 def _cursors(values: _Values, cursors: Iterable[CursorLag]) -> None:
-    """Adds the cursors by name: of several with one name, on other vchannels, the worst values."""
+    """Adds the cursors by name. Several cursors with one name, on other vchannels, get the worst of their values."""
     named: dict[str, list[CursorLag]] = {}
     stale = live = 0
     for cursor in cursors:
@@ -179,19 +179,19 @@ def _cursors(values: _Values, cursors: Iterable[CursorLag]) -> None:
     values.add("wal_cursors_omitted", max(len(listed) - CURSORS_MAX, 0))
     for name, same in listed[:CURSORS_MAX]:
         for field, figure in figures_of(CursorLag):
-            if known := [value for cursor in same if (value := getattr(cursor, field)) is not None]:
-                values.add(figure.metric, max(known), name)
+            if values_of_field := [value for cursor in same if (value := getattr(cursor, field)) is not None]:
+                values.add(figure.metric, max(values_of_field), name)
 
 
 def _consumers(values: _Values, consumers: Sequence[ConsumerStatistics]) -> None:
-    """Adds the consumers of this process by cursor; those that have ended, and that lag most, if there are many."""
+    """Adds the consumers of this process by cursor. If there are too many, ended and most lagging ones come first."""
     for state, count in Counter([consumer.state for consumer in consumers]).items():
         values.add("wal_consumers", count, state)
-    shown: set[str] = set()
+    names: set[str] = set()
     for consumer in sorted(consumers, key=lambda consumer: (bool(consumer.error), consumer.lag_s), reverse=True):
-        if consumer.cursor in shown or len(shown) == CURSORS_MAX:  # a second one waits for the same cursor
+        if consumer.cursor in names or len(names) == CURSORS_MAX:  # a second one waits for the same cursor
             continue
-        shown.add(consumer.cursor)
+        names.add(consumer.cursor)
         values.add("wal_consumer_up", 0 if consumer.error else 1, consumer.cursor)
         values.add_all(consumer, consumer.cursor)
 

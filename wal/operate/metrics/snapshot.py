@@ -1,7 +1,7 @@
-"""What is measured of a log at one moment, for metrics and for the status page.
+"""The measurements of a log at one moment, for metrics and for the status page.
 
-Owns how often cursors and retention are looked at: that reads files, so callers within `FRESH_S` share one look. Counts are read at each
-call. Everything runs on the loop of the log; a snapshot itself never changes, and any thread may use it.
+Owns the interval at which cursors and retention are read: that reads files, so callers within `FRESH_S` share one read. Counts are read at
+each call. Everything runs on the loop of the log; a snapshot itself never changes, and any thread may use it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from wal.consumers.consumer import ConsumerStatistics
 
 FRESH_S: Final = 1.0
-"""How old what was read from files may be."""
+"""The maximum age of values from files."""
 LOOK_S: Final = 2.0
-"""How long a snapshot waits for that. A scrape of Prometheus ends after 10 s by default, and the collector's own bound is 5 s."""
+"""The time that a snapshot waits for these values. A scrape of Prometheus ends after 10 s by default, and the collector's own limit is 5
+s.
+"""
 _T = TypeVar("_T")
 _log: Final = logging.getLogger("wal.metrics")
 
 
 class MeasuredLog(Protocol):
-    """An open log; `WALAccesser` is one."""
+    """An open log; `WALAccesser` is an implementation."""
 
     def statistics(self) -> LogStatistics: ...
     async def cursors(self) -> list[CursorInfo]: ...
@@ -43,18 +45,18 @@ class MeasuredLog(Protocol):
 
 
 class SnapshotSource(Protocol):
-    """What is measured in a process: see `Snapshots`, and for a coordinator `wal/operate/processes/coordinator.py`."""
+    """A source of measurements of a process: see `Snapshots`, and for a coordinator `wal/operate/processes/coordinator.py`."""
 
     async def take(self) -> MetricsSnapshot: ...
     def take_nowait(self) -> MetricsSnapshot: ...
 
 
 class CursorLag(msgspec.Struct, frozen=True):
-    """How far a cursor is behind.
+    """The lag of a cursor.
 
-    `lag_s` is how much older than the promised tick of its pchannel its position is: at most the age of its oldest unread event. It is 0 if
-    nothing is left to read, and None if it was saved before any message was delivered. `idle_s` is the time since its last save, None if
-    that is not known.
+    `lag_s` is the distance of its position to the promised tick of its pchannel: at most the age of its oldest unread event. It is 0 if
+    nothing remains to be read, and None if the cursor was saved before any message was delivered. `idle_s` is the time since its last save,
+    None if that is not known.
     """
 
     name: str
@@ -69,9 +71,9 @@ class CursorLag(msgspec.Struct, frozen=True):
 
 
 class CoordinatorStatistics(msgspec.Struct, frozen=True):
-    """Counts of a coordinator of a cluster: of its nodes by "healthy", "unhealthy" and "draining", and of pchannels by state in lower case.
+    """Counts of a coordinator of a cluster: nodes by "healthy", "unhealthy" and "draining", and pchannels by state in lower case.
 
-    A standby has no counts: it does not know them.
+    A standby has no counts.
     """
 
     leads: Annotated[bool, gauge("wal_coordinator_leads", "1 if this coordinator leads its cluster, else 0")]
@@ -86,19 +88,19 @@ class CoordinatorStatistics(msgspec.Struct, frozen=True):
 
 
 class MetricsSnapshot(msgspec.Struct, frozen=True):
-    """`at_s` is its wall time. `log` is None for a process without a log, as a coordinator is."""
+    """`at_s` is the snapshot's wall time. `log` is None for a process without a log, such as a coordinator."""
 
     at_s: float
     log: LogStatistics | None = None
     cursors: Sequence[CursorLag] = ()
     consumers: Sequence[ConsumerStatistics] = ()
-    """Those that run in this process."""
+    """The consumers of this process."""
     retention: Sequence[PChannelRetention] = ()
     coordinator: CoordinatorStatistics | None = None
 
 
 class _Look(Generic[_T]):
-    """What is read by `read`, which takes a while: callers within `FRESH_S` share one reading. `value` is what was read last."""
+    """The result of `read`, which is slow: callers within `FRESH_S` share one read. `value` is the last result."""
 
     def __init__(self, name: str, read: Callable[[], Awaitable[Sequence[_T]]]) -> None:
         self.value: Sequence[_T] = []
@@ -108,7 +110,7 @@ class _Look(Generic[_T]):
         self._reading: asyncio.Task[None] | None = None
 
     async def fresh(self) -> Sequence[_T]:
-        """Returns what is not older than `FRESH_S`. Raises what reading it raises."""
+        """Returns a result that is not older than `FRESH_S`. Raises the errors of `read`."""
         if time.monotonic() - self._read_at_s >= FRESH_S:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.get_running_loop().create_task(self._look(), name=f"look at {self._name}")
@@ -138,8 +140,8 @@ class Snapshots:
     async def take(self) -> MetricsSnapshot:
         """Returns a snapshot that is not older than the call, except that cursors and retention may be `FRESH_S` old.
 
-        They are as they were last, or missing, where they take longer than `LOOK_S` or the metadata cannot be read: the counts of the log
-        are shown in any case. Raises ClosedError once the log is closed.
+        If they take longer than `LOOK_S`, or the metadata cannot be read, the snapshot has their last values or none: the counts of the log
+        are always exported. Raises ClosedError once the log is closed.
         """
         looks = [asyncio.ensure_future(self._cursors.fresh()), asyncio.ensure_future(self._retention.fresh())]
         try:
@@ -162,7 +164,7 @@ class Snapshots:
         return MetricsSnapshot(now_s, counts, cursors, self._consumers(), self._retention.value)
 
     async def retention(self) -> Sequence[PChannelRetention]:
-        """Returns what the pchannels answer about their retention, at most `FRESH_S` old. Raises the errors of the log."""
+        """Returns the pchannels' retention, at most `FRESH_S` old. Raises the errors of the log."""
         return await self._retention.fresh()
 
 

@@ -1,11 +1,12 @@
 """ClusterCoordinator: a coordinator of a cluster: a candidate, and the leader while it is elected.
 
-How it works. The first coordinator of a root saves which log the cluster serves. Each one then listens, becomes a candidate under its
-address, and waits for its turn. Meanwhile it answers every call with NotLeaderError, which names the leader. When it leads, it serves what
-`Leading` serves.
+How it works. The first coordinator of a root saves the location of the cluster's log. Each coordinator then listens, becomes a candidate
+under its address, and waits for its turn. Meanwhile it answers every call with NotLeaderError, which names the leader. As the leader it
+serves the handlers of `Leading`.
 
-What can go wrong: its session is lost, or a write says that another one leads: `Leading` ends, its streams with it, and the process becomes
-a candidate again. A write that was not answered ends `Leading` too, which begins anew with what is saved, under the same leadership.
+What can go wrong: its session is lost, or a write fails because another coordinator leads. Then `Leading` ends, with its streams, and the
+process becomes a candidate again. A write without an answer ends `Leading` too, which starts again from the saved state, under the same
+leadership.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ClusterCoordinator:
     ) -> None:
         """`log` is the location of the cluster's log on Pulsar; only the first coordinator has to name it.
 
-        `ttl_s` is the lifetime of its session, and how long a node may be silent.
+        `ttl_s` is the lifetime of its session, and the time after which a silent node counts as lost.
         """
         self.server: Server
         self._root = root
@@ -77,7 +78,7 @@ class ClusterCoordinator:
         self._check = LogCheck(None, {})
         self._leading: Leading | None = None
         self._leader = ""
-        """The address of the leader, as far as it is known."""
+        """The address of the leader; empty if not known."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -86,9 +87,9 @@ class ClusterCoordinator:
         return self._leading is not None
 
     async def open(self) -> None:
-        """Joins the cluster, or creates it, and listens. A failure undoes what was done and raises.
+        """Joins the cluster, or creates it, and listens. A failure closes everything again and raises.
 
-        Raises InvalidArgumentError if there is no cluster at the root and no log is named, or if the log or a setting is another one.
+        Raises InvalidArgumentError for a new root without the location of a log, or if the log or a setting contradicts the cluster's.
         """
         try:
             await self._open()
@@ -97,7 +98,7 @@ class ClusterCoordinator:
             raise
 
     def measured(self) -> SnapshotSource:
-        """Returns what is measured of this coordinator."""
+        """Returns the source of this coordinator's metrics."""
         return _Measured(self)
 
     def statistics(self) -> CoordinatorStatistics:
@@ -105,14 +106,14 @@ class ClusterCoordinator:
         return CoordinatorStatistics(False) if self._leading is None else self._leading.statistics()
 
     async def failed(self) -> WALError:
-        """Returns the reason once this coordinator cannot go on: a defect in one of its tasks."""
+        """Returns the reason once this coordinator cannot continue: a defect in one of its tasks."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         ended = next(task for task in self._tasks if task.done())
         failure = None if ended.cancelled() else ended.exception()
         return failure if isinstance(failure, WALError) else UnknownError(f"the coordinator failed ({failure!r}): please report it")
 
     async def close(self) -> None:
-        """Resigns, refuses new calls and ends. Idempotent."""
+        """Resigns, rejects new calls and ends. Idempotent."""
         await end_tasks(*self._tasks)
         failure = await self._undo.run()
         if failure is not None:
@@ -182,7 +183,7 @@ class ClusterCoordinator:
             except ClosedError:
                 return
             except WALError as error:
-                _log.warning("this coordinator is no candidate at the moment: %s", error)
+                _log.warning("this coordinator is not a candidate at the moment: %s", error)
             await asyncio.sleep(backoff.next())
 
     async def _stand(self, session: EtcdSession) -> None:
@@ -194,12 +195,13 @@ class ClusterCoordinator:
             backoff, version_count = Backoff(0.1, 2.0), 0
             while session.alive:
                 self._record = check_format(await load_cluster(self._kv) or self._record)  # a leader of a later version may have raised it
-                # What this process leads with next may be older than what it has told clients: it is a later version all the same.
+                # The state that this process leads with next may be older than the state that clients have got; it still gets a later
+                # version.
                 version_count = 1 + await session.guard(self._lead(leadership, version_count))
                 await asyncio.sleep(backoff.next())
 
     async def _lead(self, leadership: Leadership, version_count: int) -> int:
-        """Leads once, until a write fails or this is cancelled. Returns the count of the last version that clients were told."""
+        """Leads once, until a write fails or the call is cancelled. Returns the count of the last version that clients have got."""
         leading = Leading(
             self._kv,
             leadership,
@@ -218,7 +220,7 @@ class ClusterCoordinator:
             await self.server.states.leads(True)
             await leading.run()
         except (LeadingEndedError, WALError) as error:
-            _log.warning("what this leader knows is read anew: %s", error)
+            _log.warning("this leader reads the saved state again: %s", error)
         finally:
             self._leading = None
             await asyncio.shield(asyncio.ensure_future(self._step_down(leading)))
@@ -229,7 +231,7 @@ class ClusterCoordinator:
         await leading.close()
 
     async def _observe(self) -> None:
-        """Keeps in mind who leads, for those who ask this one."""
+        """Stores the address of the current leader, for the answers to clients."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
@@ -255,12 +257,12 @@ class ClusterCoordinator:
     def _leader_here(self) -> Leading:
         if self._leading is None:
             leader = "" if self._leader == self.server.advertised else self._leader
-            said = f"ask {leader}" if leader else "none leads at the moment: ask again"
-            raise NotLeaderError(f"this coordinator does not lead: {said}", leader=leader)
+            hint = f"ask {leader}" if leader else "none leads at the moment: ask again"
+            raise NotLeaderError(f"this coordinator does not lead: {hint}", leader=leader)
         return self._leading
 
     def _elsewhere(self, method: Method[Any, Any]) -> Handler:
-        """Raises UnavailableError: a client asks a coordinator for a pchannel while that is on no node."""
+        """Raises UnavailableError: a client calls a coordinator for a pchannel while that is on no node."""
         raise UnavailableError("the pchannel is on no node at the moment: wait for AssignmentDiscover to show it, and ask there")
 
     async def _on_no_node(self, _request: Request[Any], _pchannel: PChannelInfo) -> Any:
@@ -268,7 +270,7 @@ class ClusterCoordinator:
 
 
 class _Measured:
-    """The snapshots of a coordinator: it has no log."""
+    """The metric snapshots of a coordinator, which has no log."""
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator

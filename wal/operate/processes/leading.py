@@ -1,12 +1,12 @@
-"""Leading: what a coordinator does from the moment on at which it leads.
+"""Leading: the work of a coordinator while it leads.
 
-Owns the order: what is saved is read anew, missing pchannels are created, the nodes are found, and then the assigner, the directory of
-vchannels and the services begin. The broadcaster starts last and by itself, since it first asks every pchannel for the copies in its log,
-and a pchannel that nobody has must not keep the others waiting.
+Owns the order: the saved state is read again, missing pchannels are created, the nodes are discovered, and then the assigner, the directory
+of vchannels and the services begin. The broadcaster starts last and on its own. It first reads the copies in every pchannel's log, and a
+pchannel without a node must not delay the other components.
 
-Every change is saved through a KV that etcd accepts only while this process leads, and while its earlier changes are there. So nothing here
-asks whether it still leads. When a write or the check of each second fails, `run` ends, and the process is a standby or leads anew with
-what is saved. So it also notices that etcd was restored from an older copy, in which it may lead too.
+Every change is saved through a KV that etcd accepts only while this process leads, and while its earlier changes are present. So nothing
+here checks the leadership itself. When a write or the check of each second fails, `run` ends, and the process becomes a standby or leads
+again from the saved state. In this way it also notices that etcd was restored from an older copy, in which it may lead too.
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ from wal.storage.kv.etcd.election import LedKV
 from wal.timestamp import TimestampOracle
 
 WAIT_FOR_NODES_S: Final = 5.0
-"""How long the first leader of a cluster waits for its nodes, if nobody says how many there will be."""
+"""The time that the first leader of a cluster waits for its nodes, without an expected number."""
 END_S: Final = 0.5
-"""How long broadcasts and saves under way may take when the leading ends. A broadcast may wait for a pchannel that nobody has, and nobody
-gets one before this leader, or the next one, begins."""
+"""The time that running broadcasts and saves may take when the leadership ends. A broadcast may wait for a pchannel without a node, and no
+node gets one before this leader, or the next one, begins.
+"""
 CONFIRM_S: Final = 1.0
-"""How often a leader that saves nothing asks whether what it has saved is there still."""
+"""The interval at which a leader that saves nothing checks that its saved state is still there."""
 FORMAT_LOOK_S: Final = 1.0
-"""How often a leader that knows a later format looks whether all nodes do."""
+"""The interval at which a leader with a later format checks whether all nodes support it."""
 WAIT_EXPECTED_S: Final = 60.0
-"""How long it waits for as many as are expected."""
+"""The time that it waits for the expected number of nodes."""
 _log: Final = logging.getLogger("wal.cluster")
 
 
 class Leading:
-    """The work of one leader. `open` it, then `run`, and `close` it."""
+    """The work of one leader. Call `open`, then `run`, and `close`."""
 
     def __init__(
         self,
@@ -79,10 +80,10 @@ class Leading:
         ttl_s: float,
         version_count: int = 0,
     ) -> None:
-        """`version_count` is that of the first version of the assignments, as `Assignments` has it."""
+        """`version_count` is that of the first version of the assignments, see `Assignments`."""
         self._version_count = version_count
         self.handlers: Mapping[Method[Any, Any], Handler] = {}
-        """The handlers of all that a leader serves, once it is open."""
+        """The handlers of all methods of a leader, once it is open."""
         self._kv = kv
         self._kv_as_leader = LedKV(kv, leadership)
         self._leadership = leadership
@@ -100,7 +101,7 @@ class Leading:
         self._membership: Membership
 
     async def open(self) -> None:
-        """Begins to lead. A failure undoes what was done and raises."""
+        """Begins to lead. A failure closes everything again and raises."""
         try:
             await self._open()
         except BaseException:
@@ -108,7 +109,7 @@ class Leading:
             raise
 
     async def run(self) -> None:
-        """Leads until that ends. Raises the reason."""
+        """Leads until the leadership ends. Raises the reason."""
         tasks = [asyncio.ensure_future(self._assigner.run()), asyncio.ensure_future(self._confirm())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -122,11 +123,11 @@ class Leading:
 
     @property
     def version_count(self) -> int:
-        """The count of the newest version of the assignments that clients may have been told."""
+        """The count of the newest version of the assignments that clients may have got."""
         return max(self._version_count, self._assigner.assignments.version.count if hasattr(self, "_assigner") else 0)
 
     async def submit(self, request: Request[Any]) -> Any:
-        """Returns the answer to a request that concerns the log as a whole. What is lost with the lease is asked of the next leader."""
+        """Returns the answer to a request that concerns the whole log. After a lost lease the error sends the caller to the next leader."""
         return await _handed_on(self._answer(request))
 
     async def _answer(self, request: Request[Any]) -> Any:
@@ -142,7 +143,7 @@ class Leading:
         return None
 
     def statistics(self) -> CoordinatorStatistics:
-        """Returns how many nodes and pchannels there are, by state, and the counts of the broadcaster once it runs."""
+        """Returns the numbers of nodes and pchannels, by state, and the counts of the broadcaster once it runs."""
         membership, coordinator = self._membership, self._coordinator
         nodes = dict.fromkeys(("healthy", "unhealthy", "draining"), 0)
         for server_id, one in membership.nodes.items():
@@ -155,7 +156,7 @@ class Leading:
         return CoordinatorStatistics(True, membership.paused, nodes, pchannels, broadcasts)
 
     async def close(self) -> None:
-        """Ends all of it; what has begun is left to the next leader. Idempotent."""
+        """Ends all components; the next leader continues the unfinished work. Idempotent."""
         failure = await asyncio.shield(asyncio.ensure_future(self._undo.run()))
         if failure is not None:
             _log.info("the end of this leader was not in order: %s", failure)
@@ -228,11 +229,11 @@ class Leading:
         """Raises ChannelFencedError once etcd was restored from an older copy, or another process leads, also while nothing is saved."""
         while True:
             await asyncio.sleep(CONFIRM_S)
-            with contextlib.suppress(UnavailableError):  # the session says when it has been away for too long
+            with contextlib.suppress(UnavailableError):  # the session ends by itself after a long outage
                 await self._kv_as_leader.confirm()
 
     async def _create(self, meta: PChannelMeta) -> None:
-        """Makes the topics of a new pchannel."""
+        """Creates the topics of a new pchannel."""
         undo = Undo()
         try:
             storage = await open_log(self._record.log, self._settings, undo, create=True)
@@ -249,7 +250,7 @@ class Leading:
                 if self._record.format >= CHECKED_RECORDS:
                     await self._kv_as_leader.upgrade()
                     checked = True
-            except WALError as error:  # the assigner finds out whether this process still leads
+            except WALError as error:  # the assigner detects whether this process still leads
                 _log.info("the format of the cluster is not raised now: %s", error)
 
     async def _start_broadcasts(self, operator: CopiesOnNodes) -> None:
@@ -308,7 +309,7 @@ class Leading:
 
 
 class _LeaderEnd(Draining):
-    """The end of one leader's streams, while the server goes on."""
+    """The end of one leader's streams, while the server continues."""
 
     @staticmethod
     def error() -> WALError:
@@ -316,8 +317,8 @@ class _LeaderEnd(Draining):
 
 
 async def _handed_on(answer: Awaitable[Any]) -> Any:
-    """Returns the answer. If a write says that this leader leads no more, nothing was changed, and the caller finds the next one."""
+    """Returns the answer. If a write fails because this leader has lost the leadership, the error sends the caller to the next one."""
     try:
         return await answer
-    except (ChannelFencedError, ClosedError) as error:  # ClosedError: it is being ended
+    except (ChannelFencedError, ClosedError) as error:  # ClosedError: the leader is closing
         raise NotLeaderError(f"this coordinator leads no more: {error}") from error

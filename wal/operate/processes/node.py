@@ -1,14 +1,14 @@
 """ClusterNode: a streaming node of a cluster, from its start to its end.
 
-How it works. It takes a session, opens the log that the cluster's record names, follows the directory of vchannels, listens, and only then
-shows itself in etcd: from there on the leader gives it pchannels. It serves the pchannels that are here at each moment.
+How it works. It takes a session, opens the log in the cluster's record, follows the directory of vchannels, listens, and only then saves
+its own record in etcd: from there on the leader assigns pchannels to it. It serves the pchannels that are assigned to it at each moment.
 
-How it ends. Asked to stop it says so in its record, the leader takes its pchannels away, and then it closes what is left and exits with 0.
-When its session is lost it holds nothing any more: every pchannel answers with SessionLostError at once, since each asks the lease, and the
-process exits with 3, without waiting for anything.
+How it ends. A stopping node marks its record, the leader moves its pchannels away, and then the node closes the remaining ones and exits
+with 0. A node whose session is lost holds nothing: every pchannel answers with SessionLostError at once, since each checks the lease, and
+the process exits with 3, without waiting for anything.
 
-What can go wrong: no coordinator has made the cluster yet: it waits for its record. The leader is away while it stops: it closes its
-pchannels by itself after `HAND_OVER_S`, and the next leader finds them free.
+What can go wrong. Without a record of the cluster, the node waits for a coordinator to create it. Without a leader, a stopping node closes
+its pchannels by itself after `HAND_OVER_S`, and the next leader gets them free.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from wal.operate.metrics.snapshot import SnapshotSource
 
 HAND_OVER_S: Final = 20.0
-"""How long a node that stops waits for the leader to take its pchannels away."""
+"""The time that a stopping node waits for the leader to move its pchannels away."""
 TICKS_AHEAD_S: Final = 10.0
-"""How far ahead a node saves the limit of its ticks: an election of etcd must not stop its appends."""
+"""The lead with which a node saves the limit of its ticks: an election of etcd must not stop its appends."""
 _log: Final = logging.getLogger("wal.cluster")
 
 
@@ -92,7 +92,7 @@ class ClusterNode:
         return self.session.server_id
 
     async def open(self) -> None:
-        """Starts to serve. A failure undoes what was done and raises."""
+        """Starts to serve. A failure closes everything again and raises."""
         try:
             await self._open()
         except BaseException:
@@ -100,12 +100,12 @@ class ClusterNode:
             raise
 
     async def failed(self) -> WALError:
-        """Returns the reason once the session is lost; from then on nothing is answered here."""
+        """Returns the reason once the session is lost; from then on the node answers no call."""
         return await asyncio.shield(self.session.lost)
 
     def measured(self) -> SnapshotSource:
-        """Returns what is measured of the pchannels that are here, and of the cursors on them."""
-        from wal.operate.metrics.snapshot import Snapshots  # only where it is asked for
+        """Returns the source of metrics of this node's pchannels, and of the cursors on them."""
+        from wal.operate.metrics.snapshot import Snapshots  # only on request
 
         node = self.node
 
@@ -114,7 +114,7 @@ class ClusterNode:
         )
 
     async def hand_over(self) -> None:
-        """Has the leader take all pchannels away, as far as there is one."""
+        """Waits until the leader, if there is one, has moved all pchannels away."""
         self._manager.stopping = True
         try:
             await self._show(stopping=True)
@@ -127,9 +127,9 @@ class ClusterNode:
             _log.warning("no leader took the %d pchannels of this node, which closes them itself: %s", len(self.node.pchannels), error)
 
     async def close(self) -> None:
-        """Hands the pchannels over, and ends: calls under way are finished, what was accepted is written.
+        """Hands the pchannels over, and ends: running calls are finished, accepted messages are written.
 
-        After the session was lost nothing is written and nobody is answered: what was here is another node's. The caller ends the process,
+        After the session was lost nothing is written and no call is answered: another node has the pchannels. The caller ends the process,
         since calls to Pulsar may still wait.
         """
         if self.session.lost.done():
@@ -177,7 +177,7 @@ class ClusterNode:
         await self._show(stopping=False)
 
     async def _have_created(self, name: str, pchannel: str) -> None:
-        """Has the leading coordinator create a vchannel, unless it exists."""
+        """Asks the leading coordinator to create a vchannel, unless it exists."""
         _, coordinators = await self._kv.load_with_prefix(LEADER)
         if not coordinators:
             raise UnavailableError(f"vchannel {name!r} does not exist, and no coordinator is there to create it: try again when one is")
@@ -189,17 +189,17 @@ class ClusterNode:
             await connection.close()
 
     async def _joined(self) -> tuple[Any, Settings]:
-        """Returns the record of the cluster, once a coordinator has made it, and this node's settings."""
+        """Waits until a coordinator has created the record of the cluster; returns it, and this node's settings."""
         backoff = Backoff(0.1, 2.0)
         kv = await open_root(self._root)
         try:
-            told = False
+            is_logged = False
             while True:
                 record = await load_cluster(kv)
                 if record is not None and await load_pchannels(kv):
                     return record, settings_for(record, self._own, self._root)
-                if not told:
-                    told = True
+                if not is_logged:
+                    is_logged = True
                     _log.info("there is no cluster at this root yet: waiting for its first coordinator")
                 await asyncio.sleep(backoff.next())
         finally:
@@ -235,7 +235,7 @@ class ClusterNode:
         self._undo.add(readiness.close)
 
     async def _others(self) -> bool:
-        """Returns whether another node is there to take pchannels."""
+        """Returns whether another node can take pchannels."""
         keys, texts = await self._kv.load_with_prefix(NODES)
         records = map(node_from, keys, texts)
         return any(record.server_id != self.server_id and not record.stopping for record in records)
@@ -246,7 +246,7 @@ class ClusterNode:
         await self.session.register(node_key(self.server_id), encode(record))
 
     def _changed(self, before: VChannelInfo | None, now: VChannelInfo | None) -> None:
-        """Takes a change of the directory; the cursors of a vchannel that has ended are deleted by the node that has its pchannel."""
+        """Handles a change of the directory: the node of a vchannel's pchannel deletes the cursors of a vchannel that has ended."""
         self.node.routes.follow(before, now)
         if before is not None and before.pchannel in self.node.pchannels:
             keep_task(
@@ -265,7 +265,7 @@ async def _of_the_leader(request: Request[Any]) -> Any:
 
 
 async def _leading_token(storage: Storage) -> int:
-    """Returns the token of the coordinator that leads, or 0 if none does."""
+    """Returns the token of the leading coordinator, or 0 without one."""
     assert isinstance(storage.kv, EtcdKV), "the metadata of a cluster are in etcd"
     leader = await EtcdElection(storage.kv, LEADER).leader()
     return 0 if leader is None else leader.token
@@ -274,7 +274,7 @@ async def _leading_token(storage: Storage) -> int:
 async def _raise_format(storage: Storage) -> None:
     """Raises the format of the log for the first cursor that moves with transactions.
 
-    Raises UnavailableError as long as the cluster has an earlier format: its nodes of an earlier version would refuse the log.
+    Raises UnavailableError as long as the cluster has an earlier format: its nodes of an earlier version would reject the log.
     """
     record = await load_cluster(storage.kv)
     if record is not None and record.format < MOVING_CURSORS:

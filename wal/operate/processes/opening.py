@@ -1,6 +1,6 @@
-"""What a coordinator and a node begin with: the record of the cluster, and the log, the metadata and the settings that it names.
+"""The first steps of a coordinator and a node: they load the record of the cluster, and open its log, its metadata and its settings.
 
-Settings that concern the log are the cluster's: one process that contradicts them is refused. Those that concern a process, such as its
+Settings that concern the log are the cluster's; a process that contradicts them gets an error. Settings that concern a process, such as its
 token for Pulsar, are its own.
 """
 
@@ -59,14 +59,14 @@ def check_log(log: str) -> str:
 
 
 def saved_settings(settings: Settings) -> dict[str, Any]:
-    """Returns those of these settings that belong to the log."""
+    """Returns the settings that belong to the log."""
     return {name: getattr(settings, name) for name in _SAVED}
 
 
 def check_format(record: ClusterRecord) -> ClusterRecord:
-    """Returns the record of a cluster; raises FormatError if it writes a newer format than this version knows."""
+    """Returns the record of a cluster; raises FormatError if its format is newer than this version."""
     if record.format > FORMAT:
-        raise FormatError(f"the cluster at {LOG_KEY} writes format {record.format}, and this version knows {FORMAT}: update it first")
+        raise FormatError(f"the cluster at {LOG_KEY} writes format {record.format}, and this version supports {FORMAT}: update it first")
     return record
 
 
@@ -93,5 +93,5 @@ async def connected(access: Access, *addresses: str) -> Connection:
 
 
 async def open_log(log: str, settings: Settings, undo: Undo, *, create: bool) -> Storage:
-    """Opens the log of a cluster and its metadata; `undo` gets what closes them."""
+    """Opens the log of a cluster and its metadata; `undo` gets the functions that close them."""
     return await open_storage(parse_location(log), settings, undo, create=create)

@@ -1,15 +1,15 @@
-"""Readiness: whether the whole cluster can be used, as the records in etcd say; every coordinator and node tells that to probes.
+"""Readiness: whether the whole cluster can be used, by the records in etcd. Every coordinator and node reports it to probes.
 
-How it works. The assignments of all pchannels and the records of live nodes are followed. The cluster is ready while each pchannel is
-ASSIGNED to a live node and no earlier holder is left that may still have it; a pchannel may be otherwise for `BOUND_S`, since a move is no
-outage. What is so at the first look counts at once: a cluster that starts is not ready before everything is assigned. While etcd has not
-answered for longer than that, nobody knows, and the cluster is not ready either. An open watch survives an etcd that is gone, and shows
-nothing of it, so etcd is asked for a key every `ASK_S`.
+How it works. It follows the assignments of all pchannels and the records of live nodes. The cluster is ready while each pchannel is
+ASSIGNED to a live node and no earlier holder may still have it. A pchannel may be otherwise for `BOUND_S`, since a move is not an outage.
+At the first check the bound does not apply: a starting cluster is not ready before everything is assigned. While etcd has not answered for
+longer than `BOUND_S`, the state is unknown, and the cluster is not ready either. An open watch stays silent when etcd is lost, so the
+component loads a key every `ASK_S`.
 
-Live is not ready: a process whose cluster is not ready serves what it has. So this is a service of gRPC's health by itself, `readiness`,
-for a rollout that must not go on; the reason is in GetComponentStates and in the logs.
+Live is not ready: a process of a cluster that is not ready still serves its part. So readiness is a separate service of gRPC's health,
+`readiness`, for a rollout that must stop; the reason is in GetComponentStates and in the logs.
 
-`Placement` is pure: told what the records are and what time it is, it answers with the reason.
+`Placement` is pure: it takes the records and the time, and returns the reason.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from wal.storage.kv import KVBase, WatchEvent
 from wal.storage.kv.following import follow_prefix
 
 BOUND_S: Final = 5.0
-"""How long a pchannel may be on no node before the cluster is not ready: more than a move takes, less than the loss of a node."""
+"""The time that a pchannel may be on no node before the cluster is not ready: longer than a move, shorter than the loss of a node."""
 LOOK_S: Final = 0.5
 ASK_S: Final = 1.0
 _NAMED: Final = 3
-"""The most pchannels that the reason names."""
+"""The maximum number of pchannels in the reason."""
 _log: Final = logging.getLogger("wal.cluster")
 
 
 class Placement:
-    """Since when each pchannel is not where it should be."""
+    """The time since when each pchannel is misplaced."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
@@ -44,11 +44,11 @@ class Placement:
 
     @property
     def sound(self) -> bool:
-        """Whether the newest look found every pchannel where it should be: until the records change, another look finds the same."""
+        """Whether the newest check was without findings: until the records change, another check has the same result."""
         return self._looked and not self._since_s
 
     def look(self, records: Mapping[str, Assignment], live: Mapping[int, object], now_s: float) -> str:
-        """Returns why the cluster is not ready, or an empty text. `live` are the server ids of the live nodes."""
+        """Returns the reason why the cluster is not ready, or an empty text. `live` are the server ids of the live nodes."""
         if not records:
             return "no pchannel is known yet"
         troubles = {name: trouble for name, record in records.items() if (trouble := _trouble(record, live))}
@@ -58,13 +58,13 @@ class Placement:
         overdue = sorted((since_s, name) for name, since_s in self._since_s.items() if now_s - since_s >= BOUND_S)
         if not overdue:
             return ""
-        told = [f"pchannel {name} {troubles[name]} for {now_s - since_s:.0f} s" for since_s, name in overdue[:_NAMED]]
+        reasons = [f"pchannel {name} {troubles[name]} for {now_s - since_s:.0f} s" for since_s, name in overdue[:_NAMED]]
         others = f", and {len(overdue) - _NAMED} others" if overdue[_NAMED:] else ""
-        return "; ".join(told) + others
+        return "; ".join(reasons) + others
 
 
 def _trouble(record: Assignment, live: Mapping[int, object]) -> str:
-    """Returns what is wrong with where a pchannel is, or an empty text."""
+    """Returns the problem with the assignment of a pchannel, or an empty text."""
     if record.owner is None:
         return "has not been on any node"
     if record.owner.node.server_id not in live:
@@ -87,15 +87,15 @@ class Readiness:
         self._records: dict[str, Assignment] = {}
         self._live: dict[int, str] = {}
         self._changed = True
-        """Whether a record has changed since the newest look."""
+        """Whether a record has changed since the newest check."""
         self._answered_s: dict[str, float] = {}
-        """When the records below each prefix were last known to be the newest; infinite while a watch is open."""
+        """The time at which the records below each prefix were last known to be the newest; infinite while a watch is open."""
         self._asked_s = 0.0
-        """When the last question was asked that etcd has answered."""
+        """The time of the last request that etcd has answered."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to follow the records."""
+        """Starts following the records."""
         loop = asyncio.get_running_loop()
         self._asked_s = -BOUND_S + self._monotonic()
         self._tasks.append(loop.create_task(self._ask(), name="readiness: does etcd answer"))
@@ -105,11 +105,11 @@ class Readiness:
         self._tasks.append(loop.create_task(self._look(), name="readiness"))
 
     async def close(self) -> None:
-        """Follows them no longer. Idempotent."""
+        """Stops following the records. Idempotent."""
         await end_tasks(*self._tasks)
 
     async def _look(self) -> None:
-        told: str | None = None
+        reported: str | None = None
         while True:
             now_s = self._monotonic()
             unknown_s = now_s - min(self._asked_s, *self._answered_s.values())
@@ -120,13 +120,13 @@ class Readiness:
                 why = self._placement.look(self._records, self._live, now_s)
             else:
                 why = ""
-            if told is None or bool(why) != bool(told):
-                if why and told is not None:
+            if reported is None or bool(why) != bool(reported):
+                if why and reported is not None:
                     _log.warning("the cluster is not ready: %s", why)
-                elif told:
+                elif reported:
                     _log.info("the cluster is ready: every pchannel is on a live node")
-            if why != told:
-                told = why
+            if why != reported:
+                reported = why
                 await self._report(why)
             await asyncio.sleep(LOOK_S)
 
@@ -146,20 +146,20 @@ class Readiness:
             await asyncio.sleep(ASK_S)
 
     async def _follow(self, prefix: str, take: Callable[[str, str | None], None]) -> None:
-        known: set[str] = set()
+        present_keys: set[str] = set()
 
         async def read() -> None:
             keys, texts = await self._kv.load_with_prefix(prefix)
             for key, text in zip(keys, texts, strict=True):
                 take(key, text)
-            for gone in known - set(keys):
-                take(gone, None)
-            known.clear()
-            known.update(keys)
+            for deleted in present_keys - set(keys):
+                take(deleted, None)
+            present_keys.clear()
+            present_keys.update(keys)
             self._answered_s[prefix] = float("inf")
 
         def changed(event: WatchEvent) -> None:
-            known.add(event.key)
+            present_keys.add(event.key)
             take(event.key, event.value)
 
         def late(error: WALError) -> None:

@@ -1,7 +1,7 @@
 """LogServer: a log that this process serves to clients, from the start of its server to its end.
 
-The log stays its owner's: it is opened before the server starts, and closed after it. All services of a log whose coordinator and only node
-are this process. A new one is a file of its own whose `handlers()` are added here.
+The log belongs to its owner, who opens it before the server starts and closes it after. This file lists all services of a log whose
+coordinator and only node are this process. A new service is a file of its own whose `handlers()` are added here.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def all_handlers(
 ) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
-    `log` is the open log, `hosted` the pchannels of it that are here. What a service does for a pchannel it asks of `hosted` first; a
-    stream that lasts asks `draining` to be told when the node stops. Clients reach the node at `address`; `fence` is the server's.
+    `log` is the open log, `hosted` are its pchannels in this process. A service first gets a pchannel from `hosted`; a long-lived stream
+    registers with `draining` for the end of the node. Clients reach the node at `address`; `fence` is the server's.
     """
     rounds, requests = AllTickRounds(), log.coordinator_requests(draining.ending)
     draining.on_begin(lambda: log.coordinator.end_waiting(draining.error))
@@ -65,9 +65,10 @@ class LogServer(Server):
 
     def __init__(self, log: LocalLog, access: Access) -> None:
         self.failure: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
-        """The reason why a pchannel takes nothing any more until the log is opened again, once there is one. The node is NOT_SERVING then.
+        """The first reason why a pchannel has failed until the log is opened again. The node is then NOT_SERVING.
 
-        A pchannel that another server has taken over is no such reason: opening the log again would take it back."""
+        A pchannel that another server has taken over does not count: opening the log again would take it back.
+        """
         self._failing: asyncio.Task[None] | None = None
         self.fence: CallFence = CallFence()
         interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels), self.fence)
@@ -88,13 +89,13 @@ class LogServer(Server):
         return server
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the server stops at once."""
+        """Rejects new calls, waits up to `drain_s` for running ones, and stops. Idempotent; if cancelled, the server stops at once."""
         if self._failing is not None:
             await self._failing
         await super().close(drain_s=drain_s)
 
     def _look_at(self, cause: BaseException) -> None:
-        """Notes why a pchannel has ended, if that is a failure of this process."""
+        """Records the end of a pchannel, if it is a failure of this process."""
         if isinstance(cause, ClosedError | ChannelFencedError) or self.failure.done():
             return
         if isinstance(cause, WALError):
@@ -111,7 +112,7 @@ class ServedLog:
 
     @classmethod
     async def open(cls, location: Location, settings: Settings, access: Access) -> ServedLog:
-        """Opens the log and serves it; raises what either of the two raises."""
+        """Opens the log and serves it; raises the errors of both."""
         log = LocalLog(location, settings)
         await log.open()
         try:
@@ -121,12 +122,12 @@ class ServedLog:
             raise
 
     async def failed(self) -> WALError:
-        """Returns the reason once the log cannot be written any more."""
+        """Returns the reason once the log can no longer be written."""
         return await asyncio.shield(self.server.failure)
 
     def measured(self) -> SnapshotSource:
-        """Returns what is measured of the log."""
-        from wal.operate.metrics.snapshot import Snapshots  # only where it is asked for
+        """Returns the source of the log's metrics."""
+        from wal.operate.metrics.snapshot import Snapshots  # only on request
 
         log = self.log
         return Snapshots(log.statistics, log.cursors.infos, lambda: log.submit(Retention()))

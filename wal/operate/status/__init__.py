@@ -1,9 +1,9 @@
 """The status page of a log, and its JSON for programs (the extra `status`).
 
-`app.py` is the application: the page, metrics, health, and the rows of `wal/operate/inspect` as JSON. `access.py` decides who may ask:
-anybody on loopback, elsewhere a holder of the token, and for actions always. `actions.py` has the few calls that change a log. `server.py`
-serves the application on the loop of the log, and publishes its address beside the log. `assets/` is the page itself, which loads nothing
-from elsewhere.
+`app.py` is the application: the page, metrics, health, and the rows of `wal/operate/inspect` as JSON. `access.py` checks requests: on
+loopback any client may read, elsewhere a holder of the token, and actions always need the token. `actions.py` has the few calls that change
+a log. `server.py` serves the application on the loop of the log, and publishes its address beside the log. `assets/` is the page itself,
+which loads nothing from other sites.
 """
 
 from __future__ import annotations

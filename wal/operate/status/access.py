@@ -1,8 +1,8 @@
-"""Who may ask the status service. Pure: it looks at headers only.
+"""The access checks of the status service. Pure: they read headers only.
 
-Guarantees: an action needs the token, in the header `Authorization: Bearer …`, which no other site can have a browser send; there are no
-cookies. A request from another origin is refused in any case. Without a token a page on loopback answers only requests that name loopback
-as their host, so that no name of another site can be pointed at it.
+Guarantees: an action needs the token, in the header `Authorization: Bearer …`, which another site cannot make a browser send; there are no
+cookies. A request from another origin is always rejected. Without a token a page on loopback answers only requests that name loopback as
+their host, so that another site cannot point a name of its own at it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKEN_LENGTH_MIN: Final = 16
 
 
 class StatusAccess:
-    """`token` allows actions. `open_reads`: whether everything else needs no token. `loopback`: whether only this machine reaches it."""
+    """`token` allows actions. With `open_reads` all other requests need no token. With `loopback` only this machine reaches the service."""
 
     def __init__(self, token: Secret | None, *, open_reads: bool, loopback: bool) -> None:
         if token is not None and len(token.reveal()) < TOKEN_LENGTH_MIN:
@@ -64,7 +64,7 @@ class StatusAccess:
 
 
 def _parts(url: str) -> SplitResult:
-    """Returns the parts of what a header names; those of an empty text, which is no host of ours, if it is no URL at all."""
+    """Returns the parts of a URL in a header; for text that is not a URL, those of an empty text, which never match a host of ours."""
     try:
         return urlsplit(url)
     except ValueError:

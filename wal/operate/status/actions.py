@@ -1,7 +1,7 @@
-"""The actions of the status service: each changes one thing of a log by its public calls, and is confirmed by the name of that thing.
+"""The actions of the status service: each changes one object of a log by its public calls, and is confirmed by the name of that object.
 
-`perform` takes the name of an action and its arguments as JSON. Everything that takes something from somebody needs `confirm`, the text
-that names what is meant; a program that acts on a wrong name is refused before anything is done.
+`perform` takes the name of an action and its arguments as JSON. Every destructive action needs `confirm`, the name of the object; a wrong
+name is rejected before any change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal.timestamp.checks import TICK_MAX, whole_number
 
 
 class AppendArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """`payload` is a text, `payload_base64` any bytes; one of them is given."""
+    """`payload` is a text, `payload_base64` any bytes; exactly one of them is set."""
 
     vchannel: str
     payload: str | None = None
@@ -48,7 +48,7 @@ class RemoveCursor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AbortAction(msgspec.Struct, forbid_unknown_fields=True):
-    """`broadcast_id` is a text of digits, as JSON shows it; a number is accepted too, but many parsers round it."""
+    """`broadcast_id` is a text of digits, as in the JSON of the service; a number is accepted too, but many parsers round it."""
 
     broadcast_id: int | str
     reason: str
@@ -63,13 +63,13 @@ class TruncateAction(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def perform(log: Any, name: str, body: bytes) -> dict[str, Any]:
-    """Performs an action, and returns what it did. Raises InvalidArgumentError for wrong arguments, and the errors of the log."""
+    """Performs an action, and returns its result. Raises InvalidArgumentError for wrong arguments, and the errors of the log."""
     if name not in _ACTIONS:
         raise InvalidArgumentError(f"there is no action {shortened(name)}: {', '.join(sorted(_ACTIONS))}")
     kind, action = _ACTIONS[name]
     try:
         arguments = msgspec.json.decode(body, type=kind)
-        json.loads(body, object_pairs_hook=_check_once, parse_int=str)  # of a name that is there twice, msgspec takes the last value
+        json.loads(body, object_pairs_hook=_check_once, parse_int=str)  # for a duplicate name, msgspec takes the last value
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgumentError(f"the arguments of {name} are wrong: {error}") from error
     return await action(log, arguments)

@@ -1,8 +1,8 @@
 """The application of the status service: the page at `/`, `/metrics`, `/healthz`, `/readyz`, and `/api/…` with the rows of the command
 line.
 
-How it works. Every handler runs on the loop of the log and only calls the log; sorting, filtering and encoding of what may be long happen
-in a thread, so that the loop is never held by a page. Lists are cut at `LIMIT_MAX` rows.
+How it works. Every handler runs on the loop of the log and only calls the log. Sorting, filtering and encoding of long lists happen in a
+thread, so that a page never holds the loop. Lists are cut at `LIMIT_MAX` rows.
 
 `status_app` returns a Starlette application, to be served or mounted in another one.
 """
@@ -54,20 +54,20 @@ from wal.storage.files.free_space import free_bytes
 from wal.timestamp.checks import whole_number
 
 LIMIT_MAX: Final = 500
-"""The most rows of one answer."""
+"""The maximum number of rows in an answer."""
 OFFSET_MAX: Final = 1 << 53
 TASKS_MAX: Final = 2_000
-"""With more unfinished broadcasts, only their counts are shown: listing them would hold the loop."""
+"""The number of unfinished broadcasts above which only their counts are returned: listing them would hold the loop."""
 ROOM_BYTES_MIN: Final = 256 << 20
-"""With less free space than this, four segments of the default size, a log on a disk is not ready."""
+"""The free space below which a log on a disk is not ready: four segments of the default size."""
 READY_S: Final = 5.0
-"""How long the pchannels may take to answer before the log counts as not ready."""
+"""The time after which a pchannel without an answer makes the log not ready."""
 ACTION_BYTES_MAX: Final = 2 << 20
 """The longest body of an action."""
 REST_BYTES_MAX: Final = 64 << 20
-"""How much of a body that is too long is read, and dropped, before the answer."""
+"""The bytes of a too long body that are read, and dropped, before the answer."""
 REST_S: Final = 30.0
-"""For how long."""
+"""The time limit for that."""
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -87,15 +87,15 @@ _ASSETS: Final = {
 def status_app(log: Any, *, token: str | Secret | None = None) -> Starlette:
     """Returns the status service of an open log as an application, to mount in Starlette or FastAPI on the loop of the log.
 
-    With a token every request has to show it, as `Authorization: Bearer TOKEN`, but for `/healthz`, `/readyz` and the empty page. Without
-    one, reading is free for whoever reaches the application, and there are no actions.
+    With a token every request must carry it, as `Authorization: Bearer TOKEN`, except for `/healthz`, `/readyz` and the empty page. Without
+    a token, any client that reaches the application may read, and there are no actions.
     """
     secret = None if token is None else Secret.of(token)
     return StatusHandlers(log, StatusAccess(secret, open_reads=secret is None, loopback=False)).app
 
 
 class StatusHandlers:
-    """The handlers for one log. `directory` is where a journal's files are; `settings` those that the log was opened with, if known."""
+    """The handlers for one log. `directory` has a journal's files; `settings` are those of the opening, if known."""
 
     def __init__(self, log: Any, access: StatusAccess, *, directory: Path | None = None, settings: Settings | None = None) -> None:
         self._log = log
@@ -181,7 +181,7 @@ class StatusHandlers:
         checks["open"] = True
         checks["takes appends"] = not any(pchannel.failure for pchannel in counts.pchannels)
         checks["pchannels answer"] = bool(counts.pchannels)
-        if counts.role == "client":  # its pchannels are elsewhere; here, whoever asks must not make the log read its cursors
+        if counts.role == "client":  # its pchannels are elsewhere; a request here must not make the log read its cursors
             try:
                 async with asyncio.timeout(READY_S):
                     checks["pchannels answer"] = bool(await self._snapshots.retention())
@@ -233,17 +233,17 @@ class StatusHandlers:
         return consumer_rows(self._log.consumers())
 
     async def _vchannels(self, request: Request) -> Response:
-        """Lists vchannels: found and cut in a thread, and only those that are shown are asked for their last events."""
+        """Lists vchannels. A thread filters and cuts the list, and only the last events of listed vchannels are read."""
         offset, limit, text = _page(request)
         infos = await self._log.vchannels()
 
         def cut() -> tuple[list[Any], int]:
-            found = sorted((info for info in infos if text in info.name), key=lambda info: info.name)
-            return found[offset : offset + limit], len(found)
+            matches = sorted((info for info in infos if text in info.name), key=lambda info: info.name)
+            return matches[offset : offset + limit], len(matches)
 
-        shown, total = await in_thread(cut)
+        page, total = await in_thread(cut)
         counts = None if self._counts is None else _Counted(await self._counts.counts(infos))
-        rows = await vchannel_rows(_SomeVChannels(self._log, shown), counts)
+        rows = await vchannel_rows(_SomeVChannels(self._log, page), counts)
         return _json({"total": total, "offset": offset, "rows": [as_dict(row) for row in rows]})
 
     async def _broadcasts(self) -> list[Row]:
@@ -283,8 +283,8 @@ class _TooLargeError(InvalidArgumentError):
 class _WholeRequests:
     """Reads the rest of a request's body before its answer begins, whatever the answer is.
 
-    A connection that is closed with data unread is reset, and then the client loses an answer that it has not read yet. A client that waits
-    to be told to continue sends no body, so there is none to read.
+    A connection that is closed with unread data is reset, and then the client loses an unread answer. A client that waits for permission to
+    continue sends no body, so nothing has to be read.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -300,17 +300,17 @@ class _WholeRequests:
         async def receive_part() -> Message:
             nonlocal ended
             part = await receive()
-            ended = not part.get("more_body", False)  # the end of the connection is one as well
+            ended = not part.get("more_body", False)  # the end of the connection counts too
             return part
 
         async def send_after(message: Message) -> None:
             nonlocal ended
             if not ended:
-                left = REST_BYTES_MAX
+                remaining = REST_BYTES_MAX
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REST_S):
-                        while not ended and left > 0:
-                            left -= len((await receive_part()).get("body", b""))
+                        while not ended and remaining > 0:
+                            remaining -= len((await receive_part()).get("body", b""))
                 ended = True
             await send(message)
 
@@ -318,7 +318,7 @@ class _WholeRequests:
 
 
 class _Counted:
-    """Counts that were made before."""
+    """Counts that were computed before."""
 
     def __init__(self, counts: Mapping[str, VChannelCounts]) -> None:
         self._counts = counts
@@ -328,10 +328,10 @@ class _Counted:
 
 
 class _SomeVChannels:
-    """A log of which `vchannel_rows` sees some vchannels only."""
+    """A log with some of its vchannels only, for `vchannel_rows`."""
 
-    def __init__(self, log: Any, shown: list[Any]) -> None:
-        self._shown = shown
+    def __init__(self, log: Any, vchannels: list[Any]) -> None:
+        self._shown = vchannels
         self.last = log.last
         self.wal_name: str = log.wal_name
         self.cursors = log.cursors
@@ -343,7 +343,7 @@ class _SomeVChannels:
 
 
 def _uptime_s(began_s: float) -> float:
-    """Returns how long this process runs; where the system does not tell, how long it serves the page."""
+    """Returns the uptime of this process; if the system does not provide it, the uptime of the page."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")

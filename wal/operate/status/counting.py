@@ -1,7 +1,7 @@
 """JournalCounts: the messages and bytes of the vchannels of a journal, for its status page.
 
-Nobody keeps these counts, so a thread goes over the heads of all frames, as `wal ls` does. It does so when it is asked, and so seldom that
-it works at most `SHARE` of the time; in between the counts before are shown. A caller waits at most `WAIT_S` for the first ones.
+The log does not keep these counts, so a thread reads the heads of all frames, as `wal ls` does. It runs on request, and works at most
+`SHARE` of the time; in between it returns the previous counts. A caller waits at most `WAIT_S` for the first ones.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class JournalCounts:
         return self._counts
 
     def close(self) -> None:
-        """Stops waiting for a count that is under way."""
+        """Stops waiting for a running count."""
         if self._counting is not None:
             self._counting.cancel()
 
     async def _count(self, vchannels: Sequence[VChannelInfo]) -> None:
         began_s = time.monotonic()
         try:
-            with contextlib.suppress(WALError):  # what is damaged is not counted: other parts of the page say so
+            with contextlib.suppress(WALError):  # damaged parts are not counted: other parts of the page report them
                 self._counts = await in_thread(self._in_thread, vchannels)
         finally:
             self._next_s = time.monotonic() + (time.monotonic() - began_s) / SHARE

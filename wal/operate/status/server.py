@@ -1,7 +1,7 @@
 """StatusServer: serves the status service of a log on the log's own loop, from `async with` to its end.
 
-Guarantees: it listens on loopback unless a token is given; it takes no signal of the process. While it serves a journal that this process
-writes, the file `STATUS` beside `LOCK` has its host, port and process id, and no token; it is removed at the end.
+Guarantees: it listens on loopback only unless it has a token; it handles no signal of the process. While it serves a journal that this
+process writes, the file `STATUS` beside `LOCK` has its host, port and process id, and no token; the file is removed at the end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StatusServer:
         settings: Settings | None = None,
         publish: bool = False,
     ) -> None:
-        """Raises InvalidArgumentError for another address than loopback without a token."""
+        """Raises InvalidArgumentError for an address beyond loopback without a token."""
         secret = None if token is None else Secret.of(token)
         loopback = is_loopback(host)
         if not loopback and secret is None:
@@ -69,8 +69,8 @@ class StatusServer:
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        """Serves from now on. Raises StorageError if nothing can listen at the address, ImportError without the extra."""
-        app, uvicorn = await in_thread(_load_server)  # it takes longer than the loop of a log may stand still
+        """Starts to serve. Raises StorageError if it cannot listen at the address, ImportError without the extra."""
+        app, uvicorn = await in_thread(_load_server)  # it takes longer than the loop of a log may be blocked
         listening = await in_thread(self._listen)
         self._status = app.StatusHandlers(self._log, self._access, directory=self._log_directory, settings=self._settings)
         config = uvicorn.Config(self._status.app, log_config=None, access_log=False, lifespan="off", server_header=False, ws="none")
@@ -90,7 +90,7 @@ class StatusServer:
             await self.close()
 
     async def close(self) -> None:
-        """Ends the requests under way, and serves no more. Idempotent."""
+        """Ends the running requests, and stops serving. Idempotent."""
         serving, self._serving = self._serving, None
         if serving is None or self._server is None or self._status is None:
             return
@@ -109,7 +109,7 @@ class StatusServer:
             listening = socket.socket(family)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((self._host, self._port))
-            listening.listen()  # whoever learns the address can connect at once
+            listening.listen()  # a client that reads the address can connect at once
         except OSError as error:
             if listening is not None:
                 listening.close()
@@ -118,7 +118,7 @@ class StatusServer:
 
 
 def load_app() -> ModuleType:
-    """Imports the application, which blocks. Raises ImportError, saying how to install it, without the extra."""
+    """Imports the application, which blocks. Without the extra it raises ImportError with the remedy."""
     with Needed("the status page needs", "status"):
         return importlib.import_module("wal.operate.status.app")
 
@@ -129,7 +129,7 @@ def _load_server() -> tuple[ModuleType, ModuleType]:
 
 
 def _publish(directory: Path, host: str, port: int) -> None:
-    """Writes the address beside the log. Best effort: a page is served without it too."""
+    """Writes the address beside the log. Best effort: the page is served without the file too."""
     path, fresh = directory / STATUS_NAME, directory / f"{STATUS_NAME}.new"
     with contextlib.suppress(OSError):
         fresh.unlink(missing_ok=True)
