@@ -206,7 +206,7 @@ class Consumer(AsyncOnly):
         """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
         A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
-        one that takes as long again (at least a second) to end after its cancellation. It keeps its message, and the cursor, until it
+        an async one that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until it
         returns. A handler that closes its own consumer does not wait.
         """
         self._close(check_drain(drain_s))

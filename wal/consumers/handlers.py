@@ -203,10 +203,10 @@ class HandlerPool:
         self.wake()
 
     async def drain(self, timeout_s: float) -> list[asyncio.Future[Any]]:
-        """Starts no more handlers, waits for those that run, and after `timeout_s` cancels those that still do.
+        """Starts no more handlers, waits for running ones, and cancels the rest after `timeout_s`.
 
-        Returns the calls that go on all the same: those of threads, and of coroutines that ignore their cancellation. Their bodies stay
-        with them until they return.
+        Returns the calls that continue: threads, and coroutines that ignore their cancellation. Their bodies stay with them until they
+        return.
         """
         self._starts, self._ending = False, True
         self._wake(len(self._idle))
@@ -229,10 +229,7 @@ class HandlerPool:
                 worker.thread = None
                 self._release(worker)
 
-    # Starts no more handlers, waits for running ones, and cancels those that still run after `timeout_s`.
-    #
-    # Returns the calls that continue: threads, and coroutines that ignore their cancellation. Their bodies stay with them until they
-    # return.
+    # -- for deliveries, see `Handling`
 
     def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
         self.has_outputs = True

@@ -161,7 +161,7 @@ def _end_of(item: Delivery | Gap) -> LogPosition:
 
 
 def event_of(item: Delivery | Gap) -> ImmutableMessage | None:
-    """Returns the event that ends with this body, or the last one that ends in this gap; None if there is none."""
+    """Returns the event that ends with this body, or the last event of this gap; None if no event ends there."""
     if isinstance(item, Gap):
         return item.event
     event = item._event

@@ -360,7 +360,7 @@ class ConsumerSession:
         return count, size
 
     def _deliveries(self, messages: Sequence[ImmutableMessage]) -> list[Delivery]:
-        """Returns the deliveries of these messages, body by body. Those that were redriven for other cursors are DONE."""
+        """Returns the deliveries of these messages, body by body. Messages redriven for other cursors are DONE."""
         pool, options = self.pool, self.options
         by_key, by_vchannel, name = options.key is not None, options.plan.order == "vchannel", options.cursor.name
         deliveries: list[Delivery] = []

@@ -78,7 +78,7 @@ class SavedState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, runs=runs, handed=0)
 
     def after_a_death(self) -> SavedState:
-        """Returns the state for the consumer after one that has ended without releasing its handed-out bodies.
+        """Returns the state for the next consumer, after the death of the previous one with handed-out bodies.
 
         All of them are suspect from now on. A death with several bodies counts for none of them; a death with one body that was suspect
         before is a failed attempt of that body.

@@ -181,7 +181,7 @@ class Deliveries:
 
     @property
     def is_regular(self) -> bool:
-        """Whether all bodies in the table are at their first attempt, and those that have ended are handled."""
+        """Whether all bodies in the table are at their first attempt, and all ended bodies are handled."""
         return self._stretch is not None
 
     @property
@@ -330,7 +330,7 @@ class Deliveries:
         return lane
 
     def _recall_known(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Applies the saved state to bodies, and returns those that are unfinished and not condemned."""
+        """Applies the saved state to bodies, and returns the unfinished ones that are not condemned."""
         saved = self._known
         assert saved is not None
         assert saved.covered is not None

@@ -1,7 +1,7 @@
 """FrameLogs: the logs of a Spark read, open in one process, and LogSource, the recipe that opens them.
 
 A recipe is small and picklable, with nothing open. The driver sends it to every task; a task opens it once per process and thread
-(`opened`). The open logs block, need no event loop, and serve one thread at a time. They use the interface of every blocking read
+(`opened`). The open logs block, need no event loop, and serve a single thread. They use the interface of every blocking read
 (`wal.read.read_only_core`), so a journal, a log on Pulsar and a log on the network are read alike; each implements searches in its own way.
 
 A process keeps a few sources open, so that the tasks of a worker share their state. Workers are forked: a child reopens the sources of its

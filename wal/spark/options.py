@@ -101,7 +101,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Returns the checked options of a stream or a batch read, from those that Spark passes."""
+        """Returns the checked options of a stream or a batch read, from Spark's own mapping."""
         source_options = _Given(options)
         source_options.check_names()
         starts = only_one(source_options.options, "startingOffsets", "startingTimestamp", "startingTimeTick")

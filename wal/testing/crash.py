@@ -233,7 +233,7 @@ class _Moments:
 
 
 def _watch(moments: _Moments) -> None:
-    """Wraps the calls that append, and those that store a cursor, so that they count as moments."""
+    """Wraps the calls that append or store a cursor, so that they count as moments."""
     from wal.node.appends import LocalAppends
     from wal.node.cursors import NodeCursors
     from wal.node.txn import LocalTxn

@@ -241,7 +241,7 @@ class RetentionKeeper:
                 self._saved_since[cursor.key] = cursor.saved_at, since if saved_at == cursor.saved_at else elapsed
 
     def _is_due(self, now_s: float | None) -> bool:
-        """Returns whether any part of a log would be dropped if there were no pins."""
+        """Returns whether any part of a log would be dropped without pins."""
         return self.bounds.of_logs and any(
             self._plan(pchannel, (), now_s).unpinned_end is not None for pchannel in self._pchannels.values()
         )
@@ -278,7 +278,7 @@ class RetentionKeeper:
         return over_bound(cursor, view.held_bytes(cursor), self.bounds, now_s=now_s, kept_s=kept_s)
 
     async def _sweep(self, now_s: float | None) -> list[Cursor | DamagedCursor]:
-        """Marks cursors over a bound, deletes those of dropped vchannels, and returns those that may hold the log.
+        """Marks cursors over a bound, deletes cursors of dropped vchannels, and returns the others, which may hold the log.
 
         Best effort: a cursor that cannot be updated (disk full) does not block freeing space. Its reader gets a TruncatedError, or loses
         nothing.

@@ -2,9 +2,9 @@
 
 Completeness at one tick: the metadata are read once before the ends of the pchannels, and once after. Checkpoints are those of the first
 reading, so they only cover the log below the ends. Vchannels and the limit of ticks are those of the second, so they cover everything in
-the log. Broadcasts are those of both, since one that ended in between may have copies above the tick. The tick is the smallest promised one
-of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile, the round starts again.
-The files that the writer replaces most often, checkpoints and cursors, are read first.
+the log. Broadcasts are those of both, since a broadcast that ended in between may have copies above the tick. The tick is the smallest
+promised one of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile, the round
+starts again. The files that the writer replaces most often, checkpoints and cursors, are read first.
 
 Costs: a round reads new bytes once, and checks their frames on the way, as `wal verify` does; several threads compress and store them.
 Between two rounds the journal stays open, and the last manifest lists the content of the store. So a round lists nothing, and reads no

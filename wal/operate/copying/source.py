@@ -267,7 +267,7 @@ class CopySource:
                 saved[key] = home, CursorRecord(key, revision, None if later.deleted else later.cursor, deleted=later.deleted)
         return saved
 
-    # -- what checkpoints know
+    # -- checkpoints
 
     def stored(self) -> StoredMetadata:
         """Returns the metadata and the checkpoints as they are now.

@@ -1,7 +1,7 @@
 """The rows that `wal info`, `wal ls` and the other commands print, and that the status service serves as JSON.
 
 A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts. None means unknown or absent; the docstring of
-the field tells which. Sizes are in bytes, and durations in seconds. `as_json` is the one JSON form of a row: an object with `"version"`
+the field states which. Sizes are in bytes, and durations in seconds. `as_json` is the one JSON form of a row: an object with `"version"`
 (VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or raises VERSION. Pure: nothing here waits,
 reads a clock or opens a file.
 

@@ -1,6 +1,6 @@
 """The families of metrics, and their values from a snapshot. Pure: nothing here waits or reads a clock.
 
-The fields of statistics declare most families (`wal/read/figures.py`); `_OTHERS` has those that are computed here, and
+The fields of statistics declare most families (`wal/read/figures.py`); `_OTHERS` has the families that are computed here, and
 docs/reference/metrics.md lists all. Labels are bounded: `pchannel`, of which a log has few; `cursor`, at most the `CURSORS_MAX` names that
 lag most; and words of a fixed list. Vchannels are never labels. Counters count since the opening of the log.
 

@@ -134,7 +134,7 @@ class StatusHandlers:
         if self._counts is not None:
             self._counts.close()
 
-    # -- who may ask, and how errors are told
+    # -- access, and errors
 
     def _answering(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -168,7 +168,7 @@ class StatusHandlers:
 
         return asset
 
-    # -- what is read
+    # -- reads
 
     async def _healthz(self, _request: Request) -> Response:
         counts: LogStatistics = self._log.statistics()
@@ -258,7 +258,7 @@ class StatusHandlers:
     async def _health(self) -> list[Row]:
         return list(health_rows([*await log_rows(self._log, self._log.location), *consumer_rows(self._log.consumers())]))
 
-    # -- what is changed
+    # -- actions
 
     async def _action(self, request: Request) -> Response:
         self._access.check_action(request.headers)

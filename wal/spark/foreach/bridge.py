@@ -89,8 +89,9 @@ def foreach_batch(
 
 
 class ForeachBatch:
-    """The function that `foreach_batch` returns. Spark calls it for one batch at a time, in the driver's process or, under Spark Connect,
-    pickled to a process beside it."""
+    """The function that `foreach_batch` returns. Spark calls it for one batch after the other, in the driver's process or, under Spark
+    Connect, pickled to a process beside it.
+    """
 
     def __init__(
         self, handler: Handler, decoding: Decoding | None, cursor: QueryCursor | None, *, persist: bool, checkpoint: str | None

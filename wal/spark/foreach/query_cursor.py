@@ -60,7 +60,7 @@ class QueryCursor:
             self._save_pchannel(logs, store, place, self._vchannels(logs, place.pchannel, named, store))
 
     def _vchannels(self, logs: FrameLogs, pchannel: str, named: frozenset[str], store: SavedCursors) -> dict[str, int]:
-        """Returns the vchannels of this pchannel to save for, with their incarnations: those that have a cursor first, then by name."""
+        """Returns the vchannels of this pchannel to save for, with their incarnations: first the ones with a cursor, then by name."""
         alive = {
             name: incarnation
             for name, incarnation in logs.vchannels().on(pchannel).items()

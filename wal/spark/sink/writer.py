@@ -110,7 +110,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 commit_write(self._options, key, files, stream=True)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes the staged files of this batch, except those that a stored manifest names."""
+        """Removes the staged files of this batch, except files that a stored manifest names."""
         folder = self._options.folder
         for message in messages:
             if isinstance(message, Staged) and message.file is not None:

@@ -2,8 +2,8 @@
 
 Owns the producers and the subscriptions, with two actors for each subscription, and the medium if `owns_medium`. It guarantees that
 messages are durable when `produce` and `broadcast` return. A pack is acknowledged only by `ack` or by the request for the next one, and a
-cancelled `consume` loses nothing. At most `buffer_size` packs wait, beside one that each channel receives. An error of the medium ends the
-stream: every later call raises it.
+cancelled `consume` loses nothing. At most `buffer_size` packs wait, beside a page that each channel receives. An error of the medium ends
+the stream: every later call raises it.
 
 The statistics of a stream are frozen structs, created on request; its options and their checks are `StreamOptions`.
 """
@@ -75,7 +75,7 @@ class MsgStream(AsyncOnly, AsyncClosing):
     A pack has up to 1,024 messages of one channel, in its order. Several streams can share a subscription, if the medium can.
 
     `buffer_size` is the number of received packs that may wait to be consumed, over all channels; each channel has at least one.
-    `dispatcher` decodes the messages, and `on_refused` gets every one that is skipped. With `auto_ack` False only `ack` acknowledges a
+    `dispatcher` decodes the messages, and `on_refused` gets every skipped message. With `auto_ack` False only `ack` acknowledges a
     pack. With `owns_medium` the stream closes the medium at its own close.
     """
 
@@ -119,7 +119,7 @@ class MsgStream(AsyncOnly, AsyncClosing):
         return self._auto_ack
 
     async def as_producer(self, channels: Sequence[str]) -> None:
-        """Adds these channels to those that the stream writes to; bucket i is the i-th of all. Present channels are skipped.
+        """Adds these channels to the targets of the stream; bucket i is the i-th of all. Present channels are skipped.
 
         When it raises, no channel was added.
         """

@@ -71,7 +71,7 @@ class TtMsgStream(MsgStream):
         """
         if inclusive:
             raise InvalidArgumentError("inclusive=True is for streams without time ticks: to get a pack again, seek to its start_positions")
-        await self._seek(positions, inclusive=True)  # the message at a position is the first one that remains
+        await self._seek(positions, inclusive=True)  # the message at a position is the first remaining one
 
     def _sought(self, positions: Sequence[MsgPosition]) -> None:
         self._positions |= {position.channel_name: position for position in positions}

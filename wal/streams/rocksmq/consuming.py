@@ -126,7 +126,7 @@ class Consuming:
             if not consume.auto_ack and first <= group.acked_id:
                 acked = group.acked_id = await self._id_before(channel, first)
             channel.ack(group, acked, changes, first_returned=await self._first_returned(channel, group))
-            consume.taken = group
+            consume.served_group = group
         elif consume.waits:
             self.waiting.add(consume)
         elif not consume.reply.done():
@@ -137,7 +137,7 @@ class Consuming:
         """Stores the messages for the next call of the group, unless the group has moved since they were delivered."""
         self.consumed -= len(messages)
         channel = self._catalog.channels.get(consume.channel)
-        if channel is None or (group := channel.groups.get(consume.group)) is not consume.taken or group is None:
+        if channel is None or (group := channel.groups.get(consume.group)) is not consume.served_group or group is None:
             return
         group.returned = sorted([*group.returned, *messages], key=lambda message: message.message_id)
         channel.ack(group, group.acked_id, changes, first_returned=await self._first_returned(channel, group))

@@ -147,7 +147,7 @@ class TurnWrites:
         self.deletions.add(key)
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
-        """Removes the keys in [begin, end), including those that an earlier put added."""
+        """Removes the keys in [begin, end), including keys of earlier puts."""
         for key in [key for key in self.puts if begin <= key < end]:
             del self.puts[key]
         self.ranges.append((begin, end))

@@ -34,7 +34,7 @@ class ConsumeRequest:
     _: KW_ONLY
     waits: bool
     auto_ack: bool
-    taken: ConsumerGroup | None = None
+    served_group: ConsumerGroup | None = None
     """The group, as it was when it got messages."""
 
 
