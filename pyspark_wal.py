@@ -1,7 +1,7 @@
-"""The module that Spark finds by itself: a top-level module `pyspark_…` with a `DefaultSource` makes `spark.read.format("wal")` work.
+"""The module that makes `spark.read.format("wal")` work: Spark discovers a top-level module `pyspark_…` with a `DefaultSource`.
 
-Every session imports it when it looks for Python data sources, and an error here would break the lookup of all of them: so it imports only
-pyspark, and the rest when the format is used. The options are checked where a reader or writer is created, so that a mistake is found
+Every session imports it when it searches for Python data sources, and an error here would break the lookup of all of them. So it imports
+only pyspark, and the rest when the format is used. The options are checked where a reader or writer is created, so that a mistake raises
 before anything runs.
 """
 

@@ -1,1 +1,1 @@
-"""Benchmarks of the log. Run one with `python -m benchmarks.<name>`; README.md says what each is for."""
+"""Benchmarks of the log. Run one with `python -m benchmarks.<name>`; README.md describes each."""

@@ -1,8 +1,7 @@
 """The benchmarks W1 to W12, Spark and the opening of a log, in one run: `python -m benchmarks [w1 … w12 spark opening] [--quick]`.
 
-Prints medians with ratios and the targets, and writes everything to benchmarks/results/, from which `python -m benchmarks.figures` takes
-what README.md shows. README.md says what each measures and how to read it. The exit status is 1 when a cell failed; a missed target is not
-a failure.
+Prints medians with ratios and the targets, and writes everything to benchmarks/results/, the input of `python -m benchmarks.figures` for
+README.md. README.md describes each measurement. The exit status is 1 when a cell failed; a missed target is not a failure.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ def main() -> int:
             opened = run_opening(plan, place)
         except CellError as failure:
             errors.append(str(failure))
-    found = document(plan.rows, results, judge(results), opened)
+    results_document = document(plan.rows, results, judge(results), opened)
     text = [
         *lines(plan.rows, results),
         *(() if opened is None else opening_lines(opened)),
-        *target_lines(found["targets"], opened),
+        *target_lines(results_document["targets"], opened),
         "",
         f"{plan.rounds} rounds of {plan.seconds:g} s a cell, {time.monotonic() - began:.0f} s in all",
     ]
@@ -61,7 +60,7 @@ def main() -> int:
         print(f"\nFAILED: {error}")
     output = Path(options.output) if options.output else RESULTS / f"{_name(options)}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    everything = {"plan": _size(options), **_about(place, load, plan), **found, "errors": errors}
+    everything = {"plan": _size(options), **_about(place, load, plan), **results_document, "errors": errors}
     output.write_text(json.dumps(everything, indent=1) + "\n")
     print(f"written to {output}")
     return 1 if errors else 0
@@ -78,10 +77,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--directory", default=".", help="where the files are made and removed; a real disk (.)")
     parser.add_argument("--output", help="the JSON file (in benchmarks/results/)")
     options = parser.parse_args()
-    known = [*plans.WORKLOADS, plans.OPENING]
+    workloads = [*plans.WORKLOADS, plans.OPENING]
     for name in options.workloads:
-        if name not in known:
-            parser.error(f"there is no workload {name!r}: name some of {', '.join(known)}")
+        if name not in workloads:
+            parser.error(f"there is no workload {name!r}: name some of {', '.join(workloads)}")
     return options
 
 

@@ -1,7 +1,7 @@
 """Measures the cost of a message in a group's inbox, from `tell` to the end of `receive`.
 
-Run: python benchmarks/actors_inbox.py [messages]. Prints nanoseconds per message, the best and the median of seven rounds; one round
-tells `messages` (default 200,000) in turns of 4,096, as a busy pchannel would, and lets the loop deliver each turn.
+Run: python benchmarks/actors_inbox.py [messages]. Prints nanoseconds per message, the best and the median of seven rounds. One round sends
+`messages` (default 200,000) in turns of 4,096, as a busy pchannel would, and lets the loop deliver each turn.
 """
 
 from __future__ import annotations

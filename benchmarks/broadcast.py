@@ -1,7 +1,7 @@
 """Broadcasts: W9, one message of 1 KB to many vchannels; each of four callers waits until all copies are durable.
 
-It is compared with SQLite, which stores a row for each vchannel, in one transaction with whatever else waits. In our log each caller holds
-its own resource key meanwhile, and no acks are required: they come when consumers read the copies, and SQLite has none.
+It is compared with SQLite, which stores a row for each vchannel, in one transaction with all other waiting appends. In our log each caller
+holds its own resource key meanwhile, and no acks are required: consumers send them when they read the copies, and SQLite has none.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...]
     writers: int = 1
     clients: int = 1
-    """The processes that each have so many writers."""
+    """The number of client processes, each with all writers of the row."""
     readers: int = 0
     payload_bytes: int = 1024
     properties: int = 0
@@ -84,7 +84,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure. `directory` is on a real disk: empty or, for a workload that reads, with the files that `prepare` created there."""
+    """A measurement to make. `directory` is on a real disk: empty or, for a workload that reads, with the files that `prepare` created
+    there.
+    """
 
     row: Row
     engine: str
@@ -113,7 +115,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     device_bytes: int | None = None
     payload_bytes: int | None = None
     skipped: str | None = None
-    """Why this cell could not be measured here."""
+    """The reason why this cell could not be measured here."""
 
 
 class CellError(Exception):

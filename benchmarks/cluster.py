@@ -2,9 +2,9 @@
 
 256 writers each await the append of one 1 KB message after the other, to twelve vchannels on six pchannels: through the log in one process,
 through `wal standalone`, through a cluster of one node and one of three, and through Pulsar's own asyncio API with its defaults. They take
-turns, the order reversed every round, each in processes of its own and a namespace of its own, on one broker and one etcd: those that
-WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN and WAL_TEST_ETCD name, or new ones. Targets, in the same round: three nodes at least 0.5 of one
-process, and one node at least 0.9 of `wal standalone`.
+turns, the order reversed every round, each in processes of its own and a namespace of its own, on one broker and one etcd: the servers in
+WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN and WAL_TEST_ETCD, or new ones. Targets, in the same round: three nodes at least 0.5 of one process,
+and one node at least 0.9 of `wal standalone`.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def main() -> None:
     for engine in ENGINES:
         medians = [statistics.median(one[name] for one in results[engine]) for name in ("rate", "p50_ms", "p99_ms")]
         print(f"  {engine:<24}{medians[0]:>10,.0f}{medians[1]:>10.2f}{medians[2]:>10.2f}")
-    for (engine, against), wanted in TARGETS.items():
+    for (engine, against), target in TARGETS.items():
         ratios = [mine["rate"] / other["rate"] for mine, other in zip(results[engine], results[against], strict=True)]
-        met = "" if statistics.median(ratios) >= wanted else "  NOT MET"
-        print(f"  {engine} to {against}: {statistics.median(ratios):.2f} (wanted {wanted:g}){met}  {[round(one, 2) for one in ratios]}")
+        met = "" if statistics.median(ratios) >= target else "  NOT MET"
+        print(f"  {engine} to {against}: {statistics.median(ratios):.2f} (wanted {target:g}){met}  {[round(one, 2) for one in ratios]}")
 
 
 if __name__ == "__main__":

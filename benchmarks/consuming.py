@@ -1,16 +1,16 @@
 """Consuming: W12, handlers of `log.consume` beside a bare reader of the same messages, a table with a status, and JetStream.
 
-Each cell appends its messages first, of 5,000 keys, opens the log again, and lets a consumer handle a few messages of another vchannel, so
-that the clock runs from the start of a consumer until it has handled and saved everything.
+Each cell appends its messages first, of 5,000 keys, opens the log again, and lets a consumer handle a few messages of another vchannel. So
+the clock runs from the start of a consumer until it has handled and saved everything.
 
 * `pages`: `scanner.batches` over all messages, which creates each of them, as a consumer does, and handles none;
-* `one by one`: an async handler that never suspends, `concurrency=1`; `batch=100` the same with so many messages in a call;
+* `one by one`: an async handler that never suspends, `concurrency=1`; `batch=100` is the same with 100 messages in a call;
 * `64 by key`: a handler that suspends once, `concurrency=64`, `order="key"`;
-* `stage`: a handler with one output for each message, committed with the position; `append_txn` are transactions of as many bodies as a
-  stage commits at a time while it never waits, one in flight;
-* `sqlite`: a table with a column `status`, of which TAKEN rows at a time are selected, and marked as done in a transaction;
-* `JetStream`: a pull consumer that fetches 100 messages at a time and waits until the server has confirmed the ack of each ("double ack").
-  It has JETSTREAM_PART of the messages, because it takes so long.
+* `stage`: a handler with one output for each message, committed with the position; `append_txn` are transactions of the same number of
+  bodies as a commit of a stage that never waits, one in flight;
+* `sqlite`: a table with a column `status`, of which TAKEN rows are selected at once, and marked as done in a transaction;
+* `JetStream`: a pull consumer that fetches 100 messages at once and waits until the server has confirmed the ack of each ("double ack"). It
+  has JETSTREAM_PART of the messages, because it takes so long.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def measure(cell: Cell) -> Measured:
     async with open_wal(path) as log:
         await _append(log, cell.row, vchannel_name(0), cell.row.messages)
         await _append(log, cell.row, _WARM_UP, WARM_UP)
-    async with open_wal(path) as log:  # anew, so that nothing that was written is in memory
+    async with open_wal(path) as log:  # opened again, so that no written message is in memory
         return await _WAYS[cell.engine](log, cell.row)
 
 
@@ -73,13 +73,13 @@ def _payloads(row: Row, first: int, end: int) -> list[bytes]:
 
 
 class _Clock:
-    """Measures what runs in its block."""
+    """Measures the code in its block."""
 
     def __init__(self) -> None:
         self._began, self._cpu = time.perf_counter(), tree_cpu_s()
 
     def measured(self, row: Row, messages: int, *, syncs: int | None = None) -> Measured:
-        """Returns the measurement of so many messages, handled since it was made."""
+        """Returns the measurement of this many messages, handled since the clock was created."""
         seconds, cpu = time.perf_counter() - self._began, tree_cpu_s() - self._cpu
         return Measured(
             messages=messages, seconds=seconds, rate=messages / seconds, cpu_s=cpu, syncs=syncs, payload_bytes=messages * row.payload_bytes
@@ -158,9 +158,9 @@ def _table(cell: Cell) -> Measured:
         rows.executemany("INSERT INTO jobs (payload, status) VALUES (?, 0)", ((body,) for body in _payloads(row, 0, row.messages)))
         rows.execute("COMMIT")
         commits, clock = 0, _Clock()
-        while taken := rows.execute("SELECT id, payload FROM jobs WHERE status = 0 ORDER BY id LIMIT ?", (TAKEN,)).fetchall():
+        while jobs := rows.execute("SELECT id, payload FROM jobs WHERE status = 0 ORDER BY id LIMIT ?", (TAKEN,)).fetchall():
             rows.execute("BEGIN")
-            rows.executemany("UPDATE jobs SET status = 1 WHERE id = ?", [(number,) for number, _ in taken])
+            rows.executemany("UPDATE jobs SET status = 1 WHERE id = ?", [(number,) for number, _ in jobs])
             rows.execute("COMMIT")
             commits += 1
         return clock.measured(row, row.messages, syncs=commits)

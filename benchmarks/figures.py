@@ -1,4 +1,4 @@
-"""Figures: what benchmarks/README.md shows of a run, and the plot beside it, from the JSON that the run wrote.
+"""Figures: the figures of a run in benchmarks/README.md, and the plot beside it, from the run's JSON.
 
 Run: python -m benchmarks.figures [results/all.json]. It replaces the text between the marks in README.md, and writes `appends.svg`, both
 beside this file.
@@ -28,7 +28,7 @@ _ENGINES: Final = {"wal": "wal", "SQLite": "sqlite", "loop floor": LOOP_FLOOR, "
 
 
 def block(document: Mapping[str, Any]) -> str:
-    """Returns the text that stands between the marks in README.md."""
+    """Returns the text for the space between the marks in README.md."""
     return "\n".join([*_about(document), "", *_rates(document), "", "```", *_targets(document), "```", ""])
 
 
@@ -102,8 +102,8 @@ def _found(document: Mapping[str, Any], writers: int, engine: str) -> Mapping[st
     name = Row(workload="w1", engines=(), writers=writers).name
     for row in document["rows"]:
         if (row["workload"], row["row"], row["engine"]) == ("w1", name, engine):
-            found: Mapping[str, Any] = row
-            return found
+            result: Mapping[str, Any] = row
+            return result
     return {}
 
 

@@ -1,9 +1,9 @@
 """The raw floor: the minimum cost of a durable frame, or of a read and checked one, on this disk, without a loop.
 
-Writing: one frame of everything that a round of writers appends (cut where the log cuts, at `FRAME_BYTES_MAX`), its CRCs, one `pwritev`
-of it with its envelope into space that was written before (64 MiB, over and over), one `fdatasync`. The bytes are in the log's own format,
-created before the clock starts; creating messages, waking writers and answering them costs it nothing. Reading: the same bytes from a plain
-file, a megabyte at a time, with their CRC. No engine that does more can be faster.
+Writing: one frame of all appends of a round of writers (cut where the log cuts, at `FRAME_BYTES_MAX`), its CRCs, one `pwritev` of it with
+its envelope into space that was written before (64 MiB, repeatedly), one `fdatasync`. The bytes are in the log's own format, created before
+the clock starts; creating messages, waking writers and answering them costs it nothing. Reading: the same bytes from a plain file, in reads
+of a megabyte, with their CRC. No engine that does more can be faster.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_floor(path: Path) -> int:
 
 
 class _Space:
-    """A file that was written once, and is overwritten from its beginning again and again."""
+    """A file that was written once, and is repeatedly overwritten from its beginning."""
 
     def __init__(self, path: Path) -> None:
         self._at = 0
@@ -127,7 +127,7 @@ class _Space:
 
 
 def _rounds(file: _Space, frames: list[EncodedFrame], seconds: float, latencies: array[float]) -> None:
-    """Writes one frame after the other until the time is over, at least once."""
+    """Writes one frame after the other until the time has passed, at least once."""
     clock = time.perf_counter
     until = clock() + seconds
     began = clock()

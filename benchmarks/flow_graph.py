@@ -1,8 +1,8 @@
 """A flow graph compared with a chain of bare actors: `python -m benchmarks.flow_graph [--quick]`.
 
-Six nodes in a row, an input node, four that add 1 to every message, and a sink that adds them up, compared with six actors that do the
-same work and hand the ticks on with `tell_wait`, with inboxes as long as the queues of the graph. The rounds alternate; the output is
-medians, and the ratio of the processor times of a tick. Target: 0.4 of the bare chain.
+Six nodes in a row, an input node, four that add 1 to every message, and a sink that sums them, are compared with six actors. These do the
+same work and pass the ticks with `tell_wait`, with inboxes as long as the queues of the graph. The rounds alternate; the output is medians,
+and the ratio of the processor times of a tick. Target: 0.4 of the bare chain.
 
 Then one million messages of 200 bytes go through a graph of six nodes whose last one takes 10 ms for a tick of 1,000. Target: the memory of
 the process grows by at most 32 MiB. The exit status is 1 if a target is missed.
@@ -42,7 +42,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Numbers(BaseNode):
-    """Gives so many ticks of so many numbers."""
+    """Returns a number of ticks with the same number of messages each."""
 
     def __init__(self, ticks: int, size: int) -> None:
         super().__init__("numbers")
@@ -70,7 +70,7 @@ class AddWaiting(Add):
 
 
 class Sum(BaseNode):
-    """Adds the numbers up."""
+    """Sums the numbers."""
 
     total = 0
 
@@ -82,7 +82,7 @@ class Sum(BaseNode):
 
 
 class Payloads(BaseNode):
-    """Gives so many ticks of 1,000 payloads of 200 bytes."""
+    """Returns a number of ticks of 1,000 payloads of 200 bytes."""
 
     def __init__(self, ticks: int) -> None:
         super().__init__("payloads")
@@ -94,7 +94,7 @@ class Payloads(BaseNode):
 
 
 class PassOn(BaseNode):
-    """Hands the messages on."""
+    """Returns the messages unchanged."""
 
     def operate(self, msgs: list[Msg]) -> Outputs:
         return msgs
@@ -134,18 +134,18 @@ async def in_graph(ticks: int, size: int, add: type[BaseNode] = Add) -> int:
 
 
 class Input(Actor):
-    """An actor that hands all ticks of an input node on when it is told to."""
+    """An actor that sends all ticks of an input node at the start message."""
 
     def __init__(self, numbers: Numbers, following: ActorRef) -> None:
         self._numbers, self._following = numbers, following
 
     async def receive(self, batch: list[Any]) -> None:
-        while given := self._numbers.operate([]):
-            await self._following.tell_wait(given[0])
+        while messages := self._numbers.operate([]):
+            await self._following.tell_wait(messages[0])
 
 
 class Stage(Actor):
-    """An actor that has a tick worked on, and hands the result on."""
+    """An actor that has its node operate on a tick, and sends the result on."""
 
     def __init__(self, work: BaseNode, following: ActorRef | None) -> None:
         self._work, self._following = work, following
@@ -191,14 +191,15 @@ def compare(rounds: int, seconds: float) -> bool:
             "graph": lambda: in_graph(ticks, size),  # noqa: B023
             "waiting": lambda: in_graph(ticks, size, AddWaiting),  # noqa: B023
         }
-        found: dict[str, list[float]] = {name: [] for name in work}
+        costs_by_case: dict[str, list[float]] = {name: [] for name in work}
         for index in range(rounds):
             for name in sorted(work, reverse=bool(index % 2)):
-                found[name].append(asyncio.run(_measured(work[name], expected)) / ticks)
+                costs_by_case[name].append(asyncio.run(_measured(work[name], expected)) / ticks)
         ratios = {
-            name: statistics.median(bare / ours for bare, ours in zip(found["actors"], costs, strict=True)) for name, costs in found.items()
+            name: statistics.median(bare / ours for bare, ours in zip(costs_by_case["actors"], costs, strict=True))
+            for name, costs in costs_by_case.items()
         }
-        costs = {name: 1e6 * statistics.median(seconds) for name, seconds in found.items()}
+        costs = {name: 1e6 * statistics.median(seconds) for name, seconds in costs_by_case.items()}
         print(
             f"{size:5,} messages a tick: actors {costs['actors']:6.1f} µs a tick   graph {costs['graph']:6.1f} µs, ratio "
             f"{ratios['graph']:.2f} (asked {TARGET})   with coroutines {costs['waiting']:6.1f} µs, ratio {ratios['waiting']:.2f}"
@@ -217,7 +218,7 @@ def rss_bytes() -> int:
 
 
 async def grow(messages: int) -> int:
-    """Returns by how many bytes the memory of the process grows at most while so many messages pass a slow node."""
+    """Returns the largest growth of the process's memory, in bytes, while this many messages pass a slow node."""
     slow = Slow("slow")
     graph = chain(Payloads(messages // 1_000), *(PassOn(f"pass {index}") for index in MIDDLE), slow)
     early, highest = rss_bytes(), 0

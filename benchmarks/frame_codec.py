@@ -51,7 +51,7 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 def compression() -> str:
-    """Returns what compressing 256 records of JSON of 1 KB adds to the frame, in microseconds, and how much smaller it gets."""
+    """Returns the time that compressing 256 records of JSON of 1 KB adds to the frame, in microseconds, and the ratio of sizes."""
     records = [
         Record(b'{"flight": %d, "carrier": "UA", "origin": "EWR", "destination": "ORD", "delay_s": %d}' % (at, at * 7919 % 5000) * 12)
         for at in range(MESSAGES)

@@ -64,7 +64,7 @@ def percentile(ordered: Sequence[float], fraction: float) -> float | None:
 
 
 class _LagProbe:
-    """Schedules a callback on the loop every `LAG_PROBE_S` from a thread, and records how long each had to wait.
+    """Schedules a callback on the loop every `LAG_PROBE_S` from a thread, and records each one's delay.
 
     A timer of the loop is too coarse: uvloop's are whole milliseconds.
     """

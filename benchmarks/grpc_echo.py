@@ -19,7 +19,7 @@ async def _echo(_requests: object, context: Any) -> None:
 
 
 async def serve() -> None:
-    """Prints where it listens, and serves until SIGTERM."""
+    """Prints its address, and serves until SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -1,4 +1,4 @@
-"""Importing: how long a fresh process takes to import the package, compared with its dependencies alone.
+"""Importing: the time that a fresh process needs to import the package, compared with its dependencies alone.
 
     python -m benchmarks.importing              # 15 rounds, some 20 seconds
 
@@ -36,13 +36,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="wal-pyc-") as cache:
         for code in CASES.values():
             _seconds(code, cache)
-        found = [{case: _seconds(code, cache) for case, code in CASES.items()} for _ in range(rounds)]
-    base = statistics.median(one[BASE] for one in found)
+        rounds_s = [{case: _seconds(code, cache) for case, code in CASES.items()} for _ in range(rounds)]
+    base = statistics.median(one[BASE] for one in rounds_s)
     print(f"{'importing':<38} {'median ms':>10} {'least':>7} {'ratio':>6}")
     for case in CASES:
-        median = statistics.median(one[case] for one in found)
-        print(f"{case:<38} {median * 1e3:>10.1f} {min(one[case] for one in found) * 1e3:>7.1f} {median / base:>6.2f}")
-    ratio = statistics.median(one["import wal"] / one[BASE] for one in found)
+        median = statistics.median(one[case] for one in rounds_s)
+        print(f"{case:<38} {median * 1e3:>10.1f} {min(one[case] for one in rounds_s) * 1e3:>7.1f} {median / base:>6.2f}")
+    ratio = statistics.median(one["import wal"] / one[BASE] for one in rounds_s)
     print(f"\nimport wal ≤ {TARGET:g} times {BASE}: {ratio:.2f}, {'met' if ratio <= TARGET else 'not met'}")
 
 

@@ -1,8 +1,9 @@
-"""Measures how much of the disk's own rate the journal backend keeps: the same frames, written bare and through JournalBackend.append.
+"""Measures the share of the disk's own rate that the journal backend reaches: the same frames, written bare and through
+JournalBackend.append.
 
-The floor is the minimum cost of a durable frame: one pwritev of the frame and its envelope into space that was zeroed before, the
-CRC of its body, one fdatasync. Both run in turns in one process and one directory, so that they run under the same conditions; the ratio
-counts. Run: python -m benchmarks.journal_floor [--directory DIR] [--frames N] [--rounds N]
+The floor is the minimum cost of a durable frame: one pwritev of the frame and its envelope into space that was zeroed before, the CRC of
+its body, one fdatasync. Both run in turns in one process and one directory, so that they run under the same conditions; the ratio counts.
+Run: python -m benchmarks.journal_floor [--directory DIR] [--frames N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from wal.storage.journal.log import JournalLog
 RECORDS = 256
 PAYLOAD_BYTES = 1024
 IN_FLIGHT = 2
-"""The number of frames under way, as in the log's write path: one is written while the next one waits."""
+"""The number of frames in flight, as in the log's write path: one is written while the next one waits."""
 
 
 def make_frame(sequence: int, payloads: list[bytes]) -> EncodedFrame:
@@ -68,7 +69,7 @@ def floor(path: Path, frames: list[EncodedFrame]) -> float:
 
 
 async def journal(log: JournalLog, frames: list[EncodedFrame]) -> float:
-    """Returns the seconds for the same frames through the backend, `IN_FLIGHT` at a time, each acknowledged on the loop."""
+    """Returns the seconds for the same frames through the backend, with `IN_FLIGHT` of them at once, each acknowledged on the loop."""
     finished = asyncio.get_running_loop().create_future()
     waiting = iter(frames)
     remaining = len(frames)

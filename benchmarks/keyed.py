@@ -1,7 +1,7 @@
 """Keyed: W10, appends with an idempotency key, each used once: plain keys, and the sequences of one producer.
 
-All writers of a cell share the producer and take its sequences in turn, so that as many sequences as there are writers are in flight. The
-log without keys is measured beside them. SQLite stores the key in a column with a unique index, and skips a row whose key it has.
+All writers of a cell share the producer and take its sequences in turn, so that each writer has one in flight. The log without keys is
+measured beside them. SQLite stores the key in a column with a unique index, and skips a row whose key exists.
 """
 
 from __future__ import annotations

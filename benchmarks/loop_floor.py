@@ -1,7 +1,7 @@
 """The loop floor: the rate that an asyncio program can reach on this disk: a task for each writer, a future for each append, nothing else.
 
-It writes the bytes that the raw floor writes, with their CRC: what waits at the end of a turn of the loop is one write and one sync, then
-its callers wake. The writes go to the disk by Linux AIO from the loop, past the page cache; a thread that writes and syncs was slower at
+It writes the bytes of the raw floor, with their CRC: the waiting appends at the end of a turn of the loop are one write and one sync, then
+their callers wake. The writes go to the disk by Linux AIO from the loop, past the page cache. A thread that writes and syncs was slower at
 1, 16 and 64 writers, and no faster at 256 and 1,024 (1 KB) or with writes of 4 MiB. There is no log, no id, no check, and no encoding: the
 bytes are ready before the clock starts. No program that serves awaiting callers from Python can be much faster.
 """
@@ -39,7 +39,7 @@ async def open_loop_floor(cell: Cell) -> AsyncIterator[LoopFloor]:
 
 
 def why_no_loop_floor() -> str | None:
-    """Returns why this machine cannot be measured; None if it can."""
+    """Returns the reason why this machine cannot be measured; None if it can."""
     try:
         AsyncWrite().close()
     except OSError as error:
@@ -92,7 +92,7 @@ class LoopFloor:
 
 
 class _File:
-    """A file that was written once and is overwritten past the page cache, from its beginning again and again."""
+    """A file that was written once and is repeatedly overwritten past the page cache, from its beginning."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self._data = data
@@ -109,7 +109,7 @@ class _File:
         self._loop.add_reader(self._write.event_fd, self._ended)
 
     def begin(self, size: int, done: _Done) -> None:
-        """Begins to write this many of the bytes, after their CRC; `done` is called when they are on the disk."""
+        """Starts to write this many of the bytes, after their CRC; `done` is called when they are on the disk."""
         data = self._data[:size]
         google_crc32c.value(data)
         self._write.buffer(size)[:size] = data

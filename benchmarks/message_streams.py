@@ -1,13 +1,13 @@
-"""Consuming message streams compared with what carries them: `python -m benchmarks.message_streams [rocksmq] [pulsar] [wal] [--quick]`.
+"""Consuming message streams compared with their media: `python -m benchmarks.message_streams [rocksmq] [pulsar] [wal] [--quick]`.
 
-Messages of 200 bytes lie in a channel, produced 1,000 at a time. A MsgStream consumes them: it decodes them and acknowledges every pack.
-The bare reader of the same system takes the same messages as bytes, 1,000 at a time: `RocksMQ.consume`, `batch_receive` of Pulsar's
-client, `scanner.batches` of a log. The acknowledging reader also records every batch as consumed, as the stream does: `RocksMQ.ack`,
-`acknowledge`, `scanner.save`.
+Messages of 200 bytes are in a channel, produced 1,000 at once. A MsgStream consumes them: it decodes them and acknowledges every pack. The
+bare reader of the same system reads the same messages as bytes, 1,000 at once: `RocksMQ.consume`, `batch_receive` of Pulsar's client,
+`scanner.batches` of a log. The acknowledging reader also records every batch as consumed, as the stream does: `RocksMQ.ack`, `acknowledge`,
+`scanner.save`.
 
 The rounds alternate, each under a new subscription. The output is medians: messages per second, µs of processor time a message, and the
-ratios of the rounds. Targets: 0.35 of RocksMQ, 0.25 of Pulsar, 0.3 of the log. The exit status is 1 if one is missed beside the
-acknowledging reader. Pulsar is the broker that WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN name, or one that is started.
+ratios of the rounds. Targets: 0.35 of RocksMQ, 0.25 of Pulsar, 0.3 of the log. The exit status is 1 if a target is missed in comparison
+with the acknowledging reader. Pulsar is the broker in WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN, or a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MESSAGE_BYTES: Final = 200
 CHANNEL: Final = "orders"
 
 Reader = Callable[[int], Awaitable[int]]
-"""Reads as many messages from the beginning, under a name that is new in each call; returns how many it found, which can be more."""
+"""Reads this many messages from the beginning, under a name that is new in each call; returns the number read, which can be larger."""
 
 
 class Readers(NamedTuple):
@@ -64,17 +64,17 @@ async def fill(medium: Medium, count: int) -> None:
 
 
 def streamed(medium: Medium) -> Reader:
-    """Returns the reader that a stream is."""
+    """Returns a reader that uses a stream."""
 
     async def read(count: int) -> int:
-        found = 0
+        count_read = 0
         async with MsgStream(medium) as stream:
             await stream.as_consumer([CHANNEL], f"stream-{secrets.token_hex(4)}")
-            while found < count:
+            while count_read < count:
                 pack = await stream.consume()
                 assert pack is not None
-                found += len(pack.msgs)
-        return found
+                count_read += len(pack.msgs)
+        return count_read
 
     return read
 
@@ -88,14 +88,14 @@ async def rocksmq(directory: Path, stack: AsyncExitStack, count: int) -> Readers
 
     async def read(count: int, *, acks: bool) -> int:
         group = f"bare-{secrets.token_hex(4)}"
-        found = 0
+        count_read = 0
         await mq.create_consumer_group(group, CHANNEL)
-        while found < count:
+        while count_read < count:
             batch = await mq.consume(group, CHANNEL, BATCH, auto_ack=not acks)
             if acks:
                 await mq.ack(group, CHANNEL, batch[-1].message_id)
-            found += len(batch)
-        return found
+            count_read += len(batch)
+        return count_read
 
     return Readers(partial(read, acks=False), partial(read, acks=True), streamed(medium))
 
@@ -109,7 +109,7 @@ async def wal(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
 
     async def read(count: int, *, acks: bool) -> int:
         cursor = f"bare-{secrets.token_hex(4)}" if acks else None
-        found = 0
+        count_read = 0
         async with log.read(CHANNEL, cursor=cursor) as scanner:
             async for page in scanner.batches(BATCH):
                 if acks:
@@ -117,10 +117,10 @@ async def wal(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
                 for message in page:
                     for body in message.bodies():
                         assert body.payload
-                        found += 1
-                if found >= count:
+                        count_read += 1
+                if count_read >= count:
                     break
-        return found
+        return count_read
 
     return Readers(partial(read, acks=False), partial(read, acks=True), streamed(medium))
 
@@ -133,8 +133,8 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
     from wal.storage.pulsar.address import PulsarAddress
     from wal.streams.msgstream.media.pulsar import PulsarMedium
 
-    found = stack.enter_context(started())
-    url, admin = found[ADDRESS_VARIABLE], found[ADMIN_VARIABLE]
+    servers = stack.enter_context(started())
+    url, admin = servers[ADDRESS_VARIABLE], servers[ADMIN_VARIABLE]
     tenant, _, namespace = keeping_namespace(admin, "").partition("/")
     address = PulsarAddress(url, tenant, namespace, admin_url=admin)
     medium = await stack.enter_async_context(PulsarMedium(address))
@@ -150,15 +150,15 @@ async def pulsar(directory: Path, stack: AsyncExitStack, count: int) -> Readers:
             initial_position=client_module.InitialPosition.Earliest,
             batch_receive_policy=client_module.ConsumerBatchReceivePolicy(BATCH, 4 << 20, 100),
         )
-        found = 0
-        while found < count:
+        count_read = 0
+        while count_read < count:
             batch = consumer.batch_receive()
             if acks:
                 for message in batch:
                     consumer.acknowledge(message)
-            found += len(batch)
+            count_read += len(batch)
         consumer.close()
-        return found
+        return count_read
 
     async def read(count: int, *, acks: bool) -> int:
         return await asyncio.to_thread(receive, count, acks)

@@ -1,8 +1,8 @@
-"""What metrics cost at 256 writers: `python -m benchmarks.metrics [--rounds 12]`.
+"""The cost of metrics at 256 writers: `python -m benchmarks.metrics [--rounds 12]`.
 
 One process, one log, 256 writers of 1 KB. Slices of half a second with a collector that a thread scrapes every 100 ms, a hundred and fifty
-times as often as Prometheus does by default, are interleaved with slices without one, so that the machine's other work meets both. Printed
-are the medians of rate and processor time a message, and their ratios; the target is 2 %. What a frame counts is in both.
+times as often as Prometheus does by default, are interleaved with slices without one, so that the machine's other work affects both. The
+output is the medians of rate and processor time a message, and their ratios; the target is 2 %. The counts of frames are in both.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What appends notice when the processes of a cluster come and go: `python -m benchmarks.moves [--rounds N]`.
+"""The effect on appends when the processes of a cluster come and go: `python -m benchmarks.moves [--rounds N]`.
 
-Three nodes and two coordinators serve 16 pchannels over one etcd and one Pulsar: those that WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN and
-WAL_TEST_ETCD name, or new ones. One writer for each pchannel awaits the append of one 1 KB message after the other. A row is something that
-happens. Its pause is the longest append that was under way meanwhile; settled is how long it took until every pchannel was ASSIGNED, and no
-history left. The lifetime of a session is 10 s, as by default. Targets: a pause of 2 s for a planned move, of the lifetime and 5 s after a
-crash, of 1 s when the leader is killed; and 16 pchannels in 10 s from three nodes to two, and back. A round takes about two minutes: what
-was moved for balance rests for one.
+Three nodes and two coordinators serve 16 pchannels over one etcd and one Pulsar: the servers in WAL_TEST_PULSAR, WAL_TEST_PULSAR_ADMIN and
+WAL_TEST_ETCD, or new ones. One writer for each pchannel awaits the append of one 1 KB message after the other. A row is an event in the
+cluster. Its pause is the longest append during the event. `settled` is the time until every pchannel is ASSIGNED without an earlier holder.
+The lifetime of a session is 10 s, as by default. Targets: a pause of 2 s for a planned move, of the lifetime and 5 s after a crash, of 1 s
+when the leader is killed; and 16 pchannels in 10 s from three nodes to two, and back. A round takes about two minutes: a pchannel that was
+moved for balance rests for one minute.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Appends:
 
     def __init__(self, log: WALAccesser) -> None:
         self.longest_s = 0.0
-        """The longest append since the last `begin`, also one that is still under way."""
+        """The longest append since the last `begin`, including running ones."""
         self.errors = 0
         self._log = log
         self._began: dict[int, float] = {}
@@ -52,7 +52,7 @@ class Appends:
         self.longest_s = 0.0
 
     async def quiet(self) -> float:
-        """Returns the longest append, once every one that is under way now has ended."""
+        """Waits for the running appends, and returns the longest append."""
         now_s = time.monotonic()
         while any(began < now_s for began in self._began.values()):  # noqa: ASYNC110 - a poll costs the writers nothing
             await asyncio.sleep(0.01)
@@ -77,7 +77,7 @@ class Appends:
 
 
 async def measured(appends: Appends, cluster: Cluster, happens: Callable[[], Awaitable[object]], nodes: int) -> tuple[float, float]:
-    """Does something; returns the longest append meanwhile, and how long it took until so many nodes have all pchannels, evenly."""
+    """Causes the event; returns the longest append meanwhile, and the time until `nodes` nodes have all pchannels, evenly."""
     appends.begin()
     began = time.monotonic()
     await happens()
@@ -106,7 +106,7 @@ async def rounds(count: int, broker: tuple[str, str], etcd: str) -> dict[str, li
                     await log.create_vchannel(f"orders-{number}", pchannel=f"p{number}")
                 appends = Appends(log)
                 for _ in range(count):
-                    await asyncio.sleep(REST_S)  # before that, what was moved would not be moved for balance
+                    await asyncio.sleep(REST_S)  # earlier, a moved pchannel would not be moved again for balance
                     node = await cluster.owner("p0")
                     address = node.address
                     away = await measured(appends, cluster, partial(cluster.order, "drain", cluster.root, address), 2)

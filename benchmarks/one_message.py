@@ -1,6 +1,6 @@
 """A client of one stream that sends a gRPC message for each append: Milvus' form of Produce, or the same bytes to an echo.
 
-Both have the same machinery: one task writes what waits, one after the other, and one task reads answers, which come in order.
+Both have the same machinery: one task writes waiting requests, one after the other, and one task reads answers, which come in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Send = Callable[[], "asyncio.Future[None]"]
 
 @contextlib.asynccontextmanager
 async def open_stream(address: str, vchannel: str, payload: bytes, *, echo: bool) -> AsyncIterator[Send]:
-    """Opens a stream to an echo, or to the pchannel of a log. Each answer is checked: of an echo its length, of a log its result."""
+    """Opens a stream to an echo, or to the pchannel of a log. Each answer is checked: an echo's length, a log's result."""
     async with grpc.aio.insecure_channel(address) as channel:
         wire = to_wire(Message(vchannel, payload))
 
@@ -111,10 +111,10 @@ class _Stream:
 
 
 async def _pchannel(channel: grpc.aio.Channel) -> pchannel_pb2.PChannelInfo:
-    """Returns the only pchannel of the log, as discovery names it."""
+    """Returns the only pchannel of the log, from discovery."""
     call = channel.stream_stream(ASSIGNMENT_DISCOVER.path, **ASSIGNMENT_DISCOVER.serializers())()
     assignments = (await call.read()).full_assignment.assignments
     call.cancel()
-    found: pchannel_pb2.PChannelInfo
-    (found,) = [channel for assignment in assignments for channel in assignment.channels]
-    return found
+    pchannel: pchannel_pb2.PChannelInfo
+    (pchannel,) = [channel for assignment in assignments for channel in assignment.channels]
+    return pchannel

@@ -1,12 +1,12 @@
-"""Opening: how long `await open_wal(...)` takes, after a writer was killed and in an empty directory. Imports are not counted.
+"""Opening: the duration of `await open_wal(...)`, after a writer was killed and in an empty directory. Imports are not counted.
 
     python -m benchmarks.opening              # a log of 1 GB, built once: about half a minute
     python -m benchmarks.opening --quick      # of 64 MB
 
-The log is built by a process that appends keyed messages only, 8 KB each, to 1,024 vchannels: 65,536 keys and 16 sequences of each of
-4,096 producers, so that both windows are full, and continues until it is killed with -9. Every opening is a separate process that also
-kills itself once the log is open: so each finds the files of a killed writer. Segments are evicted from the page cache before each opening;
-a writer bypasses it, so they would not be there.
+A process builds the log: it appends keyed messages only, 8 KB each, to 1,024 vchannels. The log has 65,536 keys and 16 sequences of each of
+4,096 producers, so that both windows are full, and the process continues until it is killed with -9. Every opening is a separate process
+that also kills itself once the log is open, so each opening meets the files of a killed writer. Segments are evicted from the page cache
+before each opening: a writer bypasses the cache, so they would not be there.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ def _measure(options: argparse.Namespace) -> None:
         began = time.monotonic()
         _kill_a_writer(crashed, options.log_bytes, options.keys)
         built_s = time.monotonic() - began
-        found: dict[str, list[Opened]] = {"crashed": [], "empty": []}
+        openings: dict[str, list[Opened]] = {"crashed": [], "empty": []}
         for _ in range(options.rounds):
             _leave_the_cache(crashed)
-            found["crashed"].append(_in_a_process("--open", crashed))
-            found["empty"].append(_in_a_process("--open", empty))
+            openings["crashed"].append(_in_a_process("--open", crashed))
+            openings["empty"].append(_in_a_process("--open", empty))
             shutil.rmtree(empty)
         size = sum(path.stat().st_size for path in crashed.rglob("*.wal"))
     finally:
         shutil.rmtree(place)
-    rows = [_row("after kill -9", found["crashed"], TARGET_CRASHED_S), _row("empty directory", found["empty"], TARGET_EMPTY_S)]
+    rows = [_row("after kill -9", openings["crashed"], TARGET_CRASHED_S), _row("empty directory", openings["empty"], TARGET_EMPTY_S)]
     print(f"{'opening':<16} {'median ms':>10} {'least':>7} {'most':>7} {'cpu ms':>7} {'target':>7}")
     for row in rows:
         print(
@@ -135,11 +135,11 @@ def _kill_a_writer(directory: Path, log_bytes: int, keys: int) -> None:
         stdout=subprocess.PIPE,
     )
     assert writer.stdout is not None
-    told = writer.stdout.readline()
+    line = writer.stdout.readline()
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
-    if told != b"full\n":
+    if line != b"full\n":
         raise SystemExit("the writer failed")
 
 

@@ -1,9 +1,8 @@
-"""`python -m benchmarks.operating [DIRECTORY]`: how fast `wal verify` reads and how far `wal backup --follow` lags, beside the disk.
+"""`python -m benchmarks.operating [DIRECTORY]`: the speed of `wal verify` and the lag of `wal backup --follow`, beside the disk.
 
-Verify: a log of random payloads, out of the page cache, beside plain reads of the same files in the same rounds; with the directory on a
-disk that is faster than one core computes checksums, the ratio is that of the processor. Follow: appends at half of the rate at which the
-disk takes synced writes, into a log whose backup goes to a directory of the same disk; the lag is the age of a backup's tick when its
-manifest is there.
+Verify: a log of random payloads, out of the page cache, beside plain reads of the same files in the same rounds. With a disk that is faster
+than one core computes checksums, the ratio is that of the processor. Follow: appends at half of the disk's rate of synced writes, into a
+log whose backup goes to a directory of the same disk. The lag is the age of a backup's tick when its manifest is written.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _CHUNK: Final = 4 << 20
 
 
 async def fill(directory: Path) -> None:
-    """Makes a log of LOG_BYTES."""
+    """Creates a log of LOG_BYTES."""
     async with open_wal(directory) as log:
         for _ in range(LOG_BYTES // len(_PAYLOAD) // 32):
             await log.append_bulk([Message("orders", _PAYLOAD)] * 32)
 
 
 def forget(directory: Path) -> int:
-    """Puts the segments out of the page cache; returns their bytes."""
+    """Evicts the segments from the page cache; returns their bytes."""
     size = 0
     for path in directory.rglob("*.wal"):
         fd = os.open(path, os.O_RDONLY)
@@ -73,7 +72,7 @@ def write_rate(directory: Path) -> float:
 
 
 async def verify_rate(directory: Path) -> tuple[float, float]:
-    """Returns the bytes a second of `wal verify`, as it says itself, and those a second of processor time, its start included."""
+    """Returns the bytes per second that `wal verify` prints, and those per second of processor time, its start included."""
     before = os.times()
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "wal", "verify", str(directory), "--json", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -86,7 +85,7 @@ async def verify_rate(directory: Path) -> tuple[float, float]:
 
 
 async def lags(folder: Path, rate: float) -> list[float]:
-    """Returns how old each backup was when it was whole, while the log grows at `rate` (bytes a second)."""
+    """Returns the age of each backup at its end, while the log grows at `rate` (bytes a second)."""
     ages: list[float] = []
     data, target = folder / "followed", folder / "target"
     async with open_wal(data) as log:

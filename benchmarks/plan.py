@@ -1,4 +1,6 @@
-"""Plan: which rows a run measures, how long, and how often. It is full, quick, or the smallest that still has every workload and engine."""
+"""Plan: the rows of a run, the duration of a cell, and the number of rounds. A plan is full, quick, or the smallest with every workload and
+engine.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,7 @@ def smallest() -> Plan:
 
 
 def _appends(*counts: int) -> list[Row]:
-    """Returns the rows of appends of 1 KB; device bytes are read off that of 256 writers, which takes longer."""
+    """Returns the rows of appends of 1 KB. Device bytes come from the row of 256 writers, which takes longer."""
     return [
         Row(workload="w1", engines=(*_W1, *_W1_MORE.get(writers, ())), writers=writers, longer=3 if writers == 256 else 1)
         for writers in counts

@@ -1,6 +1,6 @@
 """Plot: lines over logarithmic axes, as an SVG. Pure; readable on a light and on a dark page, without a script, a font or a style sheet.
 
-The colors have enough contrast on white and on black, each line has its own dashes and marks, and its name stands at its end.
+The colors have enough contrast on white and on black. Each line has its own dashes and marks, and its name at its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INK: Final = "#808080"
 _LINES: Final = (("#d1495b", ""), ("#2e86c1", ""), ("#8e7cc3", "7 4"), ("#808080", "2 4"))
 """The color and the dashes of each line, in the order of the series."""
 _NAME_APART: Final = 16
-"""The least distance between the names of two lines."""
+"""The minimum distance between the names of two lines."""
 
 
 def plot(title: str, series: Mapping[str, Points], *, x_label: str, y_label: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def tree_cpu_s() -> float:
-    """Returns the seconds so far, kernel included, of this process and its descendants, also those that ended and were waited for.
+    """Returns the seconds so far, kernel included, of this process and its descendants, including ended ones that were waited for.
 
-    Those of this process are exact; the kernel tells those of other processes in hundredths of a second.
+    Those of this process are exact; the kernel reports those of other processes in hundredths of a second.
     """
     ours = os.getpid()
     parents: dict[int, int] = {}

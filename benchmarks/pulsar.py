@@ -1,9 +1,9 @@
 """A log on Pulsar beside Pulsar's own asyncio API: `python -m benchmarks.pulsar [--quick]`.
 
-256 and 4,096 writers each await the append of one 1 KB message after the other: through the log (`raw_append`, everything it does
-included), and through a producer of `pulsar.asyncio` with its defaults (batches of up to 10 ms), with batches of 1 ms, and without batches.
-They take turns, the order reversed every round, each in its own process, on its own topic of one broker: the broker that WAL_TEST_PULSAR
-and WAL_TEST_PULSAR_ADMIN name, or a new one. Targets, against the best of the three in the same round: 2 times at 256, 3 times at 4,096.
+256 and 4,096 writers each await the append of one 1 KB message after the other: through the log (`raw_append`, with all its work included),
+and through a producer of `pulsar.asyncio` with its defaults (batches of up to 10 ms), with batches of 1 ms, and without batches. They take
+turns, the order reversed every round, each in its own process, on its own topic of one broker: the broker in WAL_TEST_PULSAR and
+WAL_TEST_PULSAR_ADMIN, or a new one. Targets, against the best of the three in the same round: 2 times at 256, 3 times at 4,096.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CELL_TIMEOUT_S: Final = 120.0
 
 
 async def drive(append: Callable[[], Awaitable[Any]], writers: int, seconds: float) -> dict[str, float]:
-    """Runs the writers; returns what was acknowledged after the warm-up."""
+    """Runs the writers; returns the counts of acknowledged messages after the warm-up."""
     done = 0
     waits: list[float] = []
     measuring = False
@@ -106,8 +106,8 @@ def apart(engine: str, writers: int, seconds: float, url: str, admin: str) -> di
     """Measures one engine in its own process."""
     command = [sys.executable, "-m", "benchmarks.pulsar", "--cell", json.dumps([engine, writers, seconds, url, admin])]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=CELL_TIMEOUT_S + seconds, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def compare(writers: int, rounds: int, seconds: float, url: str, admin: str) -> None:
@@ -122,9 +122,9 @@ def compare(writers: int, rounds: int, seconds: float, url: str, admin: str) -> 
         medians = [statistics.median(one[name] for one in results[engine]) for name in ("rate", "p50_ms", "p99_ms", "cpu_us")]
         print(f"  {engine:<24}{medians[0]:>10,.0f}{medians[1]:>10.2f}{medians[2]:>10.2f}{medians[3]:>10.1f}")
     ratios = [results[OURS][number]["rate"] / max(results[engine][number]["rate"] for engine in CLIENTS) for number in range(rounds)]
-    ratio, wanted = statistics.median(ratios), TARGETS[writers]
-    met = "" if ratio >= wanted else "  NOT MET"
-    print(f"  to the best of the client's: {ratio:.2f} (wanted {wanted:g}){met}  {[round(one, 2) for one in ratios]}", flush=True)
+    ratio, target = statistics.median(ratios), TARGETS[writers]
+    met = "" if ratio >= target else "  NOT MET"
+    print(f"  to the best of the client's: {ratio:.2f} (wanted {target:g}){met}  {[round(one, 2) for one in ratios]}", flush=True)
 
 
 def main() -> None:
@@ -142,9 +142,9 @@ def main() -> None:
 
     print(f"load before the run: {os.getloadavg()[0]:.1f}")
     rounds, seconds = options.rounds or (2 if options.quick else 5), options.seconds or (2.0 if options.quick else 5.0)
-    with started() as found:
+    with started() as servers:
         for writers in [options.writers] if options.writers else TARGETS:
-            compare(writers, rounds, seconds, found[ADDRESS_VARIABLE], found[ADMIN_VARIABLE])
+            compare(writers, rounds, seconds, servers[ADDRESS_VARIABLE], servers[ADMIN_VARIABLE])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The time of a fresh read of a log on Pulsar: `python -m benchmarks.pulsar_reading [--reads N]`.
 
-A fresh read begins at a position where there is no reader: the log opens a reader of the topic, finds the fencing floor there, and reads
-the first page. Three figures set it beside what Pulsar's client takes for its part of that: opening a reader and reading one message, and
-seeking with a reader that is open already. They take turns, on the broker that WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN name, or on one
-that is started. Target: 10 ms from `log.read` to the first message, median.
+A fresh read begins at a position without a reader: the log opens a reader of the topic, reads the fencing floor there, and reads the first
+page. Three figures compare it with the part of Pulsar's client: opening a reader and reading one message, and seeking with an open reader.
+They take turns, on the broker in WAL_TEST_PULSAR and WAL_TEST_PULSAR_ADMIN, or on a new one. Target: 10 ms from `log.read` to the first
+message, median.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def opened(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> None:
 
 
 def sought(reader: pulsar.Reader, start: pulsar.MessageId) -> None:
-    """Seeks with a reader that is open and reads one message."""
+    """Seeks with an open reader and reads one message."""
     reader.seek(start)
     reader.read_next(10_000)
 
@@ -101,8 +101,8 @@ def main() -> None:
     from tests.servers.pulsar import ADDRESS_VARIABLE, ADMIN_VARIABLE, started
 
     print(f"load before the run: {os.getloadavg()[0]:.1f}")
-    with started() as found:
-        uvloop.run(measure(found[ADDRESS_VARIABLE], found[ADMIN_VARIABLE], options.reads))
+    with started() as servers:
+        uvloop.run(measure(servers[ADDRESS_VARIABLE], servers[ADMIN_VARIABLE], options.reads))
 
 
 if __name__ == "__main__":

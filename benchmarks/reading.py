@@ -1,11 +1,11 @@
 """Reading: W3 catching up with a log, W7 reading one vchannel of many. Every message's payload length and tick are summed.
 
-`prepare` writes the log, SQLite's table and a plain file once for all engines and rounds of a row, in groups of `frame_messages`,
-as group commits would. A cell reads all of it, once outside the clock (so that it is in the page cache for every engine) and then as often
-as its time allows. Each pass is checked for the number of messages and bytes, and for the same sum of ticks.
+`prepare` writes the log, SQLite's table and a plain file once for all engines and rounds of a row, in groups of `frame_messages`, as group
+commits would. A cell reads all of it, once outside the clock (so that it is in the page cache for every engine) and then repeatedly for its
+time. Each pass is checked for the number of messages and bytes, and for the same sum of ticks.
 
-W7 has three logs: `wal`, where all vchannels are written in turn and one is read; `wal alone, same frames`, with the same
-messages of that vchannel in the same number of frames and nothing else; `wal alone, full frames`, with them in full groups.
+W7 has three logs: `wal`, where all vchannels are written in turn and one is read; `wal alone, same frames`, with the same messages of that
+vchannel in the same number of frames and nothing else; `wal alone, full frames`, with them in full groups.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ async def measure(cell: Cell) -> Measured:
 
 
 async def timed(cell: Cell, one_pass: Pass, *, cpu: Callable[[], float] = time.process_time) -> Measured:
-    """Makes passes until the time is over, at least one. `cpu` returns the processor time so far."""
+    """Runs passes until the time has passed, at least one. `cpu` returns the processor time so far."""
     row = cell.row
-    wanted = row.messages // row.vchannels
+    expected = row.messages // row.vchannels
     clock = time.perf_counter
     first = await one_pass()
     latencies = array("d")
@@ -64,10 +64,10 @@ async def timed(cell: Cell, one_pass: Pass, *, cpu: Callable[[], float] = time.p
         began = clock()
         sums = await one_pass()
         latencies.append(clock() - began)
-        if sums != first or sums[:2] != (wanted, wanted * payload_bytes):
-            raise RuntimeError(f"{cell.engine} read {sums}, and {first} before, of {wanted} messages")
+        if sums != first or sums[:2] != (expected, expected * payload_bytes):
+            raise RuntimeError(f"{cell.engine} read {sums}, and {first} before, of {expected} messages")
     cost = gauge.stop()
-    messages, ordered = wanted * len(latencies), sorted(latencies)
+    messages, ordered = expected * len(latencies), sorted(latencies)
     return Measured(
         messages=messages,
         seconds=cost.seconds,
@@ -150,14 +150,14 @@ async def _arrow(location: str, columns: list[str] | None) -> Sums:
 
 
 def why_no_arrow() -> str | None:
-    """Returns why Arrow cannot be used here; None when it can."""
-    for name, wanted in (("wal.bridge", "record_batches"), ("pyarrow.compute", "sum")):
+    """Returns the reason why Arrow cannot be used here; None when it can."""
+    for name, attribute in (("wal.bridge", "record_batches"), ("pyarrow.compute", "sum")):
         try:
             module = importlib.import_module(name)
         except ImportError as error:
             return f"{name} cannot be imported: {error}"
-        if not hasattr(module, wanted):
-            return f"{name} has no {wanted}"
+        if not hasattr(module, attribute):
+            return f"{name} has no {attribute}"
     return None
 
 
@@ -215,7 +215,7 @@ async def _prepare(row: Row, directory: str) -> None:
 
 
 async def write_log(path: Path, row: Row, frame_messages: int, messages: int, vchannels: int) -> None:
-    """Writes a log of so many messages, round all vchannels, in frames of about `frame_messages`."""
+    """Writes a log of this many messages, over all vchannels in turn, in frames of about `frame_messages`."""
     data = payload(row)
     async with open_wal(str(path)) as log:
         group = [Message(vchannel_name(at % vchannels), data) for at in range(frame_messages)]

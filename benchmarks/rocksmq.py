@@ -45,7 +45,7 @@ def bare(directory: Path, channels: int, seconds: float) -> float:
 
 
 def rocksmq(directory: Path, channels: int, seconds: float) -> float:
-    """Returns the messages per second of as many writers, each of which awaits its own message."""
+    """Returns the messages per second of this many writers, each of which awaits its own message."""
     return uvloop.run(_rocksmq(directory, channels, seconds))
 
 
@@ -74,16 +74,16 @@ def main() -> None:
     rounds, seconds = (3, 1.0) if quick else (5, 4.0)
     engines: dict[str, Callable[[Path, int, float], float]] = {"bare": bare, "rocksmq": rocksmq}
     for channels in (1, 64):
-        found: dict[str, list[float]] = {name: [] for name in engines}
+        rates_by_engine: dict[str, list[float]] = {name: [] for name in engines}
         for index in range(rounds):
             for name in sorted(engines, reverse=bool(index % 2)):
                 directory = Path(tempfile.mkdtemp(prefix=".bench-", dir="."))
                 try:
-                    found[name].append(engines[name](directory / "mq", channels, seconds))
+                    rates_by_engine[name].append(engines[name](directory / "mq", channels, seconds))
                 finally:
                     shutil.rmtree(directory)
-        medians = {name: statistics.median(rates) for name, rates in found.items()}
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(found["rocksmq"], found["bare"], strict=True))
+        medians = {name: statistics.median(rates) for name, rates in rates_by_engine.items()}
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(rates_by_engine["rocksmq"], rates_by_engine["bare"], strict=True))
         print(
             f"{channels:3} channels: bare {medians['bare']:9,.0f}/s   rocksmq {medians['rocksmq']:9,.0f}/s   "
             f"ratio {ratio:.2f} (asked {TARGET})"

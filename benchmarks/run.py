@@ -27,7 +27,7 @@ from benchmarks.targets import Results
 
 
 def check_disk(place: Path) -> None:
-    """Refuses a file system in memory: a sync costs nothing there."""
+    """Rejects a file system in memory: a sync costs nothing there."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     holding = [mount for mount in mounts if f"{place}/".startswith(mount[1].rstrip("/") + "/")]
     kind = max(holding, key=lambda mount: len(mount[1]))[2]
@@ -55,8 +55,8 @@ def run_plan(plan: Plan, place: Path) -> tuple[Results, list[str]]:
                     with _directory(prepared.get(row), place) as directory:
                         if plan.syncs:
                             os.sync()
-                        found = _run(plan, row, engine, directory, errors)
-                    measured.setdefault((row.workload, row.name, engine), []).append(found)
+                        result = _run(plan, row, engine, directory, errors)
+                    measured.setdefault((row.workload, row.name, engine), []).append(result)
         if spark:
             measured.update(_run_spark(plan, spark, place, errors))
     finally:
@@ -93,8 +93,8 @@ def _run_spark(plan: Plan, rows: tuple[Row, ...], place: Path, errors: list[str]
     if run.returncode:
         errors.append(f"spark:\n{run.stderr.decode(errors='replace')}")
         return cells
-    for taken in msgspec.json.decode(run.stdout.splitlines()[-1], type=list[Taken]):
-        cells["spark", taken.row, taken.engine] = list(taken.measured)
+    for result in msgspec.json.decode(run.stdout.splitlines()[-1], type=list[Taken]):
+        cells["spark", result.row, result.engine] = list(result.measured)
     return cells
 
 

@@ -1,7 +1,7 @@
-"""Saving: how many cursors are saved a second, with 1, 16 and 256 readers that save one after the other: `python benchmarks/saving.py`.
+"""Saving: cursor saves per second, with 1, 16 and 256 readers that save one after the other: `python benchmarks/saving.py`.
 
-Each reader saves its position again and again, and waits for each save, in the process that writes a journal. It needs nothing but the
-package itself, so that the version before can be measured with the same file.
+Each reader saves its position repeatedly, and waits for each save, in the process that writes a journal. It needs only the package itself,
+so that the previous version can be measured with the same file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECONDS: Final = 3.0
 
 
 async def saves(readers: int) -> float:
-    """Returns how many saves a second return to so many readers."""
+    """Returns the saves per second with this many readers."""
     count = 0
 
     async def save(scanner: Scanner, until: float) -> None:

@@ -1,11 +1,11 @@
 """Serving: W11, a log on the network beside the log in the caller's process, bare gRPC, and JetStream.
 
-A server is a process of its own, and so is each client; they talk over loopback. One client is the cell's process; more are started by it,
-begin together, and are added up. Processor time is that of all processes, server included. The embedded log and JetStream have the same
-writers: each message is awaited until it is synced to disk, JetStream with `sync_interval: always`.
+A server is a process of its own, and so is each client; they communicate over loopback. One client is the cell's process. More clients are
+started by it, begin together, and are added up. Processor time is that of all processes, server included. The embedded log and JetStream
+have the same writers: each message is awaited until it is synced to disk, JetStream with `sync_interval: always`.
 
-`one message` is a client of Milvus' form of Produce, a request for each message; `echo` sends the same bytes through a bare
-bidirectional stream of grpc.aio, which sends them back: what lies between the two is the log.
+`one message` is a client of Milvus' form of Produce, a request for each message. `echo` sends the same bytes through a bare bidirectional
+stream of grpc.aio, which sends them back. The difference between the two is the log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def measure(cell: Cell) -> Measured:
 
 
 def why_not(engine: str) -> str | None:
-    """Returns why this engine cannot be measured here; None when it can."""
+    """Returns the reason why this engine cannot be measured here; None when it can."""
     if importlib.util.find_spec("grpc") is None:
         return "there is no grpcio: install the extra cluster"
     if engine == engines.JETSTREAM:
@@ -112,7 +112,7 @@ def _location(cell: Cell, address: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _load(cell: Cell, address: str) -> AsyncIterator[Load]:
-    """Yields what each writer does again and again."""
+    """Yields the repeated call of each writer."""
     data, name = payload(cell.row), vchannel_name(0)
     if cell.engine == engines.JETSTREAM:
         async with open_jetstream(address) as stream:
@@ -158,7 +158,7 @@ async def _many_clients(cell: Cell, address: str) -> Measured:
         cpu, began = tree_cpu_s(), time.perf_counter()
         for client in clients:
             _pipe(client.stdin).write(b"go\n")
-        found = [msgspec.json.decode(await _pipe(client.stdout).readline(), type=Measured) for client in clients]
+        results = [msgspec.json.decode(await _pipe(client.stdout).readline(), type=Measured) for client in clients]
         seconds, cpu = time.perf_counter() - began, tree_cpu_s() - cpu
         for client in clients:
             await client.wait()
@@ -166,9 +166,9 @@ async def _many_clients(cell: Cell, address: str) -> Measured:
         for client in clients:
             if client.returncode is None:
                 client.kill()
-    messages = sum(one.messages for one in found)
-    rate = sum(one.rate or 0.0 for one in found)
-    waits = [one.p99_s for one in found if one.p99_s is not None]
+    messages = sum(one.messages for one in results)
+    rate = sum(one.rate or 0.0 for one in results)
+    waits = [one.p99_s for one in results if one.p99_s is not None]
     return Measured(
         messages=messages,
         seconds=seconds,
@@ -185,15 +185,15 @@ def _pipe(stream: Any) -> Any:
 
 
 async def _client(address: str, cell: Cell) -> None:
-    """Runs one of several clients: it is ready, it is told to go, it writes, and it says what it measured."""
+    """Runs one of several clients: it reports that it is ready, waits for the start, writes, and prints its measurement."""
     async with open_wal(f"wal://{address}") as log:
         data, name = payload(cell.row), vchannel_name(0)
         await log.append_bulk([Message(name, data)] * cell.row.writers)
         sys.stdout.buffer.write(_READY)
         sys.stdout.buffer.flush()
         await asyncio.to_thread(sys.stdin.buffer.readline)
-        found = await closed_loops(cell, Load(lambda writer: log.raw_append(Message(name, data)), 1, None))
-    sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+        result = await closed_loops(cell, Load(lambda writer: log.raw_append(Message(name, data)), 1, None))
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
     sys.stdout.buffer.flush()
 
 

@@ -1,9 +1,9 @@
-"""Slowest: what delays the slowest 1 % of durable appends, as a histogram by cause, in one run.
+"""Slowest: the causes of delay of the slowest 1 % of durable appends, as a histogram, in one run.
 
-A round of a log has two phases: the loop's (from the answer of one frame until the next one is handed over) and the disk's (until the loop
-hears that it is durable). In each phase the loop's thread computes, waits for a processor (`run_delay` of the kernel), or waits for
-something else: for the GIL in its own phase, for the disk in the other one. The garbage collector's part is measured apart. A slow append
-is one of the slowest 1 %; its cause is what was longest beyond the median of all rounds while it waited.
+A round of a log has two phases: the loop's (from the answer of one frame until the next one is submitted) and the disk's (until the loop
+gets its completion). In each phase the loop's thread computes, waits for a processor (`run_delay` of the kernel), or waits for something
+else: for the GIL in its own phase, for the disk in the other one. The garbage collector's part is measured separately. A slow append is one
+of the slowest 1 %. Its cause is the part of its wait that exceeds the median of all rounds by the most.
 
 Run: python -m benchmarks.slowest [--writers 256] [--seconds 3] [--rounds 3] [--freeze]
 """
@@ -36,7 +36,7 @@ CAUSES: Final = ("loop computes", "loop waits for a processor", "loop waits for 
 
 
 class Stamp(msgspec.Struct, gc=False):
-    """When a phase of the loop's thread ended: the time, and the thread's seconds of computing and of waiting for a processor so far."""
+    """The end of a phase of the loop's thread: the time, and the thread's seconds of computing and of waiting for a processor so far."""
 
     at: float
     cpu: float
@@ -46,11 +46,11 @@ class Stamp(msgspec.Struct, gc=False):
 
 
 class Probe:
-    """Records the ends of phases and what runs beside them. It replaces methods of the journal, so it belongs to this process alone."""
+    """Records the ends of phases and the work beside them. It replaces methods of the journal, so it belongs to this process alone."""
 
     def __init__(self) -> None:
         self.stamps: list[tuple[Stamp, Stamp]] = []
-        """Of each frame: when it was handed over, and when the loop heard of its end."""
+        """For each frame, the time of its submission, and the time at which the loop got its completion."""
         self.fills: list[tuple[float, float]] = []
         self.full_collections: list[float] = []
         """The seconds of each collection of the oldest generation."""
@@ -105,7 +105,7 @@ class Probe:
 
 
 class Phases:
-    """The seconds of each cause in each phase, and where each phase ends."""
+    """The seconds of each cause in each phase, and the end of each phase."""
 
     def __init__(self, probe: Probe, since: float) -> None:
         self.ends: list[float] = []

@@ -1,14 +1,14 @@
-"""Spark: how fast it reads a journal, compared with its own scan of Parquet with the same rows, in a session as users start it.
+"""Spark: the speed of reading a journal, compared with Spark's own scan of Parquet with the same rows, in a session as users start it.
 
 `python -m benchmarks spark` runs this once for all its rows, in a process of its own. Each row is a journal and the Parquet files that
-Spark makes of it, uncompressed, all columns; before the clock both are counted and summed up, and must agree. The engines take turns,
-the order reversed every round; everything goes to Spark's `noop` sink, which takes all columns of all rows and keeps none.
+Spark makes of it, uncompressed, all columns; before the clock both are counted and summed up, and must agree. The engines take turns, the
+order reversed every round. Everything goes to Spark's `noop` sink, which takes all columns of all rows and keeps none.
 
     batch     spark.read.format("wal")
     stream    spark.readStream.format("wal") with AvailableNow, 200 thousand rows a trigger: rate and time of its triggers, without the
-              start of the query, which takes a second or so however much there is to read
+              start of the query, which takes a second or so for any amount of data
     parquet   spark.read.parquet
-    pipe      ready batches, yielded again and again by a Python source of the same columns: no Python source is faster
+    pipe      ready batches, yielded repeatedly by a Python source of the same columns: no Python source is faster
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 def why_no_spark() -> str | None:
-    """Returns why Spark cannot be measured here; None when it can."""
+    """Returns the reason why Spark cannot be measured here; None when it can."""
     return local_session.why_no_session()
 
 
@@ -76,10 +76,10 @@ def main() -> None:
     order = msgspec.json.decode(sys.argv[1], type=Order)
     spark = local_session.session("wal-benchmarks", settings=_SETTINGS)
     try:
-        found = list(measure(spark, order))
+        results = list(measure(spark, order))
     finally:
         spark.stop()
-    sys.stdout.buffer.write(msgspec.json.encode(found) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(results) + b"\n")
 
 
 def measure(spark: Any, order: Order) -> Iterator[Taken]:
@@ -91,14 +91,14 @@ def measure(spark: Any, order: Order) -> Iterator[Taken]:
         place = Path(order.directory) / str(number)
         place.mkdir()
         asyncio.run(_write(row, log_path(str(place))))
-        taken: dict[str, list[Measured]] = {engine: [] for engine in row.engines}
+        measurements: dict[str, list[Measured]] = {engine: [] for engine in row.engines}
         engines = _engines(spark, row, place)
         for engine in row.engines:  # the compiler's turn
             engines[engine]()
         for turn in range(order.rounds):
             for engine in row.engines if turn % 2 == 0 else row.engines[::-1]:
-                taken[engine].append(_timed(row, engines[engine]))
-        for engine, measured in taken.items():
+                measurements[engine].append(_timed(row, engines[engine]))
+        for engine, measured in measurements.items():
             yield Taken(row=row.name, engine=engine, measured=tuple(measured))
 
 
@@ -128,11 +128,11 @@ def _engines(spark: Any, row: Row, place: Path) -> dict[str, Callable[[], list[f
     wal.write.option("compression", "none").parquet(parquet)
     files = spark.read.parquet(parquet)
     pipe = spark.read.format("wal_benchmark_pipe").option("rows", row.messages).load(journal)
-    found = {name: _sums(frame) for name, frame in (("wal", wal), ("parquet", files))}
-    wanted = (row.messages, row.messages * row.payload_bytes, row.messages * row.properties)
-    for name, sums in found.items():
-        if (sums.rows, sums.payload_bytes, sums.properties) != wanted or sums != found["wal"]:
-            raise RuntimeError(f"{name} holds {sums}, the journal was to hold {wanted} and holds {found['wal']}")
+    sums_by_format = {name: _sums(frame) for name, frame in (("wal", wal), ("parquet", files))}
+    expected = (row.messages, row.messages * row.payload_bytes, row.messages * row.properties)
+    for name, sums in sums_by_format.items():
+        if (sums.rows, sums.payload_bytes, sums.properties) != expected or sums != sums_by_format["wal"]:
+            raise RuntimeError(f"{name} holds {sums}, the journal was to hold {expected} and holds {sums_by_format['wal']}")
     if pipe.count() != row.messages:
         raise RuntimeError(f"the pipe gave {pipe.count()} rows instead of {row.messages}")
     return {

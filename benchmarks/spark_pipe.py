@@ -1,4 +1,4 @@
-"""PipeSource: yields ready batches to Spark again and again: the upper bound for the speed of a Python source.
+"""PipeSource: yields ready batches to Spark repeatedly: the upper bound for the speed of a Python source.
 
 Owns a data source of the log's columns that decodes one batch of a journal in each of two tasks and then yields the same batch until it has
 yielded its share of `rows`.
@@ -47,7 +47,7 @@ class _Reader(DataSourceReader):
         with record_batches(self._path, "orders-0000", follow=False, rows_max=_BATCH_ROWS, bytes_max=2 << 20) as batches:
             ready = next(batches)
         batch = pa.RecordBatch.from_arrays(ready.columns, schema=arrow_schema(self._schema))
-        left = partition.value
-        while left > 0:
-            yield batch.slice(0, left)
-            left -= batch.num_rows
+        remaining = partition.value
+        while remaining > 0:
+            yield batch.slice(0, remaining)
+            remaining -= batch.num_rows

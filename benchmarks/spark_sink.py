@@ -1,8 +1,8 @@
-"""Measures how many rows per second Spark's sink takes: `python -m benchmarks.spark_sink [--quick] [--spark]`.
+"""Measures the rows per second of Spark's sink: `python -m benchmarks.spark_sink [--quick] [--spark]`.
 
-Without `--spark` one task stages ready rows in Arrow batches of 10,000, as Spark passes them, and one commit publishes them into a
-new journal, opening and closing included: this is the cost of the sink itself. With `--spark` a job of two tasks creates the rows and
-writes them, `df.write.format("wal")`, after one that warms the session up. Prints medians; nothing is stored.
+Without `--spark` one task stages ready rows in Arrow batches of 10,000, as Spark passes them, and one commit publishes them into a new
+journal, opening and closing included: this is the cost of the sink itself. With `--spark` a job of two tasks creates the rows and writes
+them, `df.write.format("wal")`, after a job that warms the session up. Prints medians; nothing is stored.
 """
 
 from __future__ import annotations

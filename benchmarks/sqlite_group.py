@@ -1,15 +1,15 @@
 """SqliteGroup: durable appends on SQLite with a hand-written group commit: the competitor to beat.
 
-What a good engineer would write in an afternoon with the standard library: one thread owns the connection; the appends of one turn of the
-loop are passed to it together; it puts everything that waits into one transaction (`executemany`), and one `call_soon_threadsafe` gives
-every caller its rowid. Its guarantee is the log's: durable when the await returns (`synchronous=FULL`: one fsync of SQLite's own
+It is the afternoon's work of a good engineer with the standard library. One thread owns the connection, and the appends of one turn of the
+loop are passed to it together. The thread puts all waiting appends into one transaction (`executemany`), and one `call_soon_threadsafe`
+gives every caller its rowid. Its guarantee is the log's: durable when the await returns (`synchronous=FULL`: one fsync of SQLite's own
 write-ahead log per commit). Messages that are appended together share one transaction, with whatever else waits. It has no ordered readers
-and no recovery of its own: the rowid is the order, SQLite's recovery is enough.
+and no recovery of its own: the rowid is the order, and SQLite's recovery is enough.
 
 Tuned on the machine of README.md, 1 KB, each choice against its neighbours, interleaved: for many writers pages of 32 KiB and a checkpoint
 every 64 MiB (154 k messages a second with 256 writers; 110 k with SQLite's defaults of 4 KiB and 1,000 pages), for a single writer the
-defaults (4.7 k; 3.8 k with large pages, because a small log is overwritten in place). `locking_mode=EXCLUSIVE` spares the shared index; it
-and passing a turn's appends together rather than one by one made no difference above the noise.
+defaults (4.7 k; 3.8 k with large pages, because a small log is overwritten in place). `locking_mode=EXCLUSIVE` spares the shared index.
+That mode, and passing a turn's appends together rather than one by one, made no difference above the noise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Tuning(msgspec.Struct, frozen=True):
 
 
 AS_IT_COMES: Final = Tuning(4096, 1000)
-"""SQLite's defaults; best for one writer at a time."""
+"""SQLite's defaults; best for a single writer."""
 MANY: Final = Tuning(32_768, 2048)
 """Best for groups of some tens of KB and more."""
 

@@ -49,7 +49,9 @@ def sqlite_path(directory: str) -> Path:
 async def open_sqlite(
     directory: str, row: Row, *, engine: str, readers: bool = False, index: bool = False, keys: bool = False
 ) -> AsyncIterator[SqliteGroup]:
-    """Opens SQLite for appending. `readers`: other connections read meanwhile. `index`: they read by vchannel. `keys`: see SqliteGroup."""
+    """Opens SQLite for appending. With `readers` other connections read meanwhile. With `index` they read by vchannel. `keys`: see
+    SqliteGroup.
+    """
     tuning = AS_IT_COMES if row.writers == 1 or engine in (engines.AS_IT_COMES, engines.APART) else MANY
     group = SqliteGroup(sqlite_path(directory), tuning=tuning, readers=readers, index=index, apart=engine == engines.APART, keys=keys)
     try:

@@ -36,12 +36,12 @@ def lines(rows: Sequence[Row], results: Results) -> Iterator[str]:
             if all(one.skipped for one in measured):
                 yield f"{begin} NOT MEASURED: {measured[0].skipped}"
                 continue
-            found = medians(measured)
+            values = medians(measured)
             yield (
-                f"{begin} {_number(found['rate'], 10, 0)} {_number(found['p50_ms'], 8)} {_number(found['p99_ms'], 8)} "
-                f"{_number(found['cpu_us_per_message'], 7)} {_number(found['syncs_per_s'], 7, 0)} "
-                f"{_number(found['messages_per_sync'], 8, 1)} {_number(found['loop_lag_p99_ms'], 7)} "
-                f"{_number(found['device_bytes_per_byte'], 7)} {_number(_ratio(results, row, engine, 'floor'), 7)} "
+                f"{begin} {_number(values['rate'], 10, 0)} {_number(values['p50_ms'], 8)} {_number(values['p99_ms'], 8)} "
+                f"{_number(values['cpu_us_per_message'], 7)} {_number(values['syncs_per_s'], 7, 0)} "
+                f"{_number(values['messages_per_sync'], 8, 1)} {_number(values['loop_lag_p99_ms'], 7)} "
+                f"{_number(values['device_bytes_per_byte'], 7)} {_number(_ratio(results, row, engine, 'floor'), 7)} "
                 f"{_number(_ratio(results, row, engine, LOOP_FLOOR), 7)} {_number(_ratio(results, row, engine, 'sqlite'), 7)}"
             )
 
@@ -60,19 +60,19 @@ def target_lines(targets: Sequence[Mapping[str, Any]], opened: Mapping[str, Any]
     yield ""
     yield f"{'target':60} {'wanted':>9} {'found':>9}"
     for one in targets:
-        wanted = f"≥ {one['at_least']:g}" if one["at_least"] is not None else f"≤ {one['at_most']:g}"
+        target = f"≥ {one['at_least']:g}" if one["at_least"] is not None else f"≤ {one['at_most']:g}"
         text = f"{one['workload'].upper()} {one['target']}"
         if one["value"] is None:
-            yield f"{text:60} {wanted:>9} {_NONE:>9}  not measured"
+            yield f"{text:60} {target:>9} {_NONE:>9}  not measured"
             continue
         each = ", ".join(f"{value:.3g}" for value in one["rounds"])
-        yield f"{text:60} {wanted:>9} {one['value']:>9.3g}  {'met' if one['met'] else 'NOT MET'} ({each})"
+        yield f"{text:60} {target:>9} {one['value']:>9.3g}  {'met' if one['met'] else 'NOT MET'} ({each})"
         if not one["met"] and one["limit"]:
             yield f"    {one['limit']}"
     for row in () if opened is None else opened["rows"]:
-        wanted, text = f"≤ {row['target_ms'] / 1e3:g}", f"opening {row['opening']}, seconds"
+        target, text = f"≤ {row['target_ms'] / 1e3:g}", f"opening {row['opening']}, seconds"
         each = ", ".join(f"{value / 1e3:.3g}" for value in row["each_ms"])
-        yield f"{text:60} {wanted:>9} {row['median_ms'] / 1e3:>9.3g}  {'met' if row['met'] else 'NOT MET'} ({each})"
+        yield f"{text:60} {target:>9} {row['median_ms'] / 1e3:>9.3g}  {'met' if row['met'] else 'NOT MET'} ({each})"
 
 
 def medians(measured: Sequence[Measured]) -> dict[str, float | None]:

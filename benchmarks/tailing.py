@@ -61,16 +61,16 @@ async def _latency(cell: Cell, side: Side) -> Measured:
     clock = time.perf_counter
     filler = payload(cell.row)[CALLED.size :]
     latencies = array("d")
-    taken = 0
+    delivered = 0
     all_taken = asyncio.Event()
     appended: int | None = None
 
     def take(page: Page) -> None:
-        nonlocal taken
+        nonlocal delivered
         for data in side.payloads(page):
             latencies.append(clock() - CALLED.unpack_from(data)[0])
-        taken += len(page)
-        if taken == appended:
+        delivered += len(page)
+        if delivered == appended:
             all_taken.set()
 
     async with _reading(side, [take]) as watched:
@@ -91,7 +91,7 @@ async def _latency(cell: Cell, side: Side) -> Measured:
         cost = gauge.stop()
         synced = side.syncs() - synced
         appended = count
-        if taken < count:
+        if delivered < count:
             await watched(all_taken.wait())
     return _measured(cell, cost, count - before, synced, latencies, copies=1)
 
@@ -170,7 +170,7 @@ class _Counter:
             self._reached.set()
 
     async def reach(self, count: int) -> None:
-        """Returns when the reader has got this many messages since it began."""
+        """Waits until the reader has got this many messages since it began."""
         if self.count < count:
             self._wanted = count
             self._reached.clear()
@@ -178,7 +178,7 @@ class _Counter:
 
 
 Watched = Callable[[Awaitable[object]], Awaitable[None]]
-"""Awaits something, unless a reader fails meanwhile: then it raises that error."""
+"""Awaits an awaitable, unless a reader fails meanwhile: then it raises that error."""
 
 
 @contextlib.asynccontextmanager
@@ -276,7 +276,7 @@ class _News:
         group.on_commit = self._committed
 
     async def beyond(self, rowid: int) -> None:
-        """Returns when there is a row above this one."""
+        """Waits until there is a row above this one."""
         while self._newest <= rowid:
             await self._event.wait()
 

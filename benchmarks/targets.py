@@ -1,7 +1,7 @@
 """Targets: the goals of the log, each a comparison of two measurements of the same round.
 
-Owns the list, and the judging of a run: the median of the rounds' values, met or not met. A target whose rows were not run, or whose cells
-could not be measured here, is reported as not judged.
+Owns the list, and the evaluation of a run: the median of the rounds' values, met or not met. A target whose rows were not run, or whose
+cells could not be measured here, is reported as not evaluated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Metric = Literal["rate", "p50", "p99", "cost", "loop_lag_p99", "device"]
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """`metric` of `engine` in `row`, divided by that of `against` (row, engine), or as it is without one."""
+    """`metric` of `engine` in `row`, divided by that of `against` (row, engine), or unchanged without `against`."""
 
     text: str
     workload: str
@@ -69,7 +69,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(results: Results) -> list[Judged]:
-    """Judges all targets of the workloads that were run."""
+    """Evaluates all targets of the workloads that were run."""
     workloads = {workload for workload, _, _ in results}
     return [_judge(target, results) for target in TARGETS if target.workload in workloads]
 

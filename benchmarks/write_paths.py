@@ -1,7 +1,7 @@
 """Write paths: appends by the loop, by the thread and under `auto`, alone and beside busy processes.
 
 The paths of a cell take turns, the order reversed every round; each run is a process of its own with a log of its own. The busy processes
-only count. What is judged is `auto` beside the better of the two others, by the medians of all rounds; the target is 0.9.
+only count. The target compares `auto` with the better of the two others, by the medians of all rounds; it is 0.9.
 
 Run: python -m benchmarks.write_paths [--writers 1 16 256] [--busy 0 3] [--rounds 5] [--seconds 1]
 """
@@ -38,7 +38,7 @@ WARM_UP_S: Final = 1.0
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """One run: what was measured, and the path that small frames took at its end."""
+    """One run: its measurement, and the path of small frames at its end."""
 
     measured: Measured
     path: str
@@ -56,8 +56,8 @@ def main() -> None:
     if options.one:
         cell, path, busy = options.one
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            taken = runner.run(_measure(msgspec.json.decode(cell, type=Cell), path, int(busy)))
-        sys.stdout.buffer.write(msgspec.json.encode(taken))
+            result = runner.run(_measure(msgspec.json.decode(cell, type=Cell), path, int(busy)))
+        sys.stdout.buffer.write(msgspec.json.encode(result))
         return
     place = Path(options.directory).resolve()
     check_disk(place)
@@ -111,12 +111,12 @@ def _busy(count: int) -> Iterator[None]:
 
 def line_of(writers: int, busy: int, runs: dict[str, list[Taken]]) -> str:
     """Returns the line of the table for these runs of each path."""
-    rates = {path: [taken.measured.rate or 0.0 for taken in runs[path]] for path in PATHS}
+    rates = {path: [one.measured.rate or 0.0 for one in runs[path]] for path in PATHS}
     medians = {path: statistics.median(rates[path]) for path in PATHS}
     ratio = medians["auto"] / max(medians["loop"], medians["thread"])
     cells = [f"{medians[path]:,.0f} ({min(rates[path]):,.0f} to {max(rates[path]):,.0f})" for path in PATHS]
-    slowest = [f"{1000 * statistics.median([taken.measured.p99_s or 0.0 for taken in runs[path]]):.2f}" for path in PATHS]
-    ends = [taken.path for taken in runs["auto"]]
+    slowest = [f"{1000 * statistics.median([one.measured.p99_s or 0.0 for one in runs[path]]):.2f}" for path in PATHS]
+    ends = [one.path for one in runs["auto"]]
     took = ", ".join(f"{path} {ends.count(path)}" for path in sorted(set(ends)))
     missed = "" if ratio >= WANTED else " MISSED"
     return f"| {writers} | {busy} | {' | '.join(cells)} | {ratio:.2f}{missed} | {', '.join(slowest)} ms | {took} |"

@@ -25,7 +25,7 @@ from wal import AppendResult, Message, MessageID, WALAccesser, open_wal
 
 TXN_BODIES: Final = 10
 TRUNCATE_EVERY_S: Final = 0.05
-"""How often a log with recycled segments releases everything before now."""
+"""The interval at which a log with recycled segments releases everything before now."""
 
 Call = Callable[[int], Awaitable[object]]
 """One step of a writer; it gets the writer's number."""

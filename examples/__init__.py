@@ -1,1 +1,1 @@
-"""Programs to read and to run: each shows one use of the log, and each is run by the tests."""
+"""Runnable example programs: each shows one use of the log, and the tests run all of them."""

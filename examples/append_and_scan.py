@@ -54,13 +54,15 @@ async def read_back(log: WALAccesser) -> None:
 
 async def follow(log: WALAccesser) -> None:
     """Follows the log with a handler; waiting for a tick gives read-your-writes."""
-    seen: list[bytes] = []
-    scanner = log.read("sensors", deliver_policy=Latest(), handler=lambda message: seen.extend(body.payload for body in message.bodies()))
+    payloads: list[bytes] = []
+    scanner = log.read(
+        "sensors", deliver_policy=Latest(), handler=lambda message: payloads.extend(body.payload for body in message.bodies())
+    )
     async with scanner:
         for payload in (b"30.0", b"31.0", b"32.0"):
             await log.raw_append(Message("sensors", payload))
         await scanner.wait_for(await log.get_latest_mvcc_timestamp_if_local("sensors"))
-        print(f"the follower has seen {seen}")
+        print(f"the follower has seen {payloads}")
 
 
 if __name__ == "__main__":

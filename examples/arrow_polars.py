@@ -1,4 +1,4 @@
-"""Data frames of a journal: Polars reads its Arrow batches, part by part, and a cursor says where the next run continues.
+"""Data frames of a journal: Polars reads its Arrow batches, part by part, and the next run continues at a cursor.
 
     python -m examples.arrow_polars [directory]          (default: data/arrow_polars/)
 

@@ -36,7 +36,7 @@ def take_orders(log: bridge.BlockingWAL) -> None:
 
 
 def report(directory: str) -> None:
-    """Continues where the last report stopped."""
+    """Reads from the end of the last report on."""
     with bridge.iterate(directory, "orders", cursor="report", timeout_s=0.1) as messages:
         count = 0
         try:

@@ -34,7 +34,7 @@ async def main(directory: str = "data/cursors/") -> None:
         try:
             await log.truncate(up_to=results[last + PAGE].message_id)
         except InvalidArgumentError as error:
-            print(f"truncating what it has not seen is refused: {'audit' in str(error)}")
+            print(f"truncating unread events raises an error: {'audit' in str(error)}")
 
         second = await audit(directory)
         again = len(set(first) & set(second))
@@ -49,18 +49,18 @@ async def main(directory: str = "data/cursors/") -> None:
 
 async def bill(log: WALAccesser, count: int) -> list[int]:
     """Reads up to this many orders, and saves the cursor after processing each page."""
-    seen: list[int] = []
+    numbers: list[int] = []
     async with log.read("orders", cursor="billing", follow=False) as scanner:
         async for page in scanner.batches(size_max=PAGE):
-            seen += [int(body.payload) for message in page for body in message.bodies()]
+            numbers += [int(body.payload) for message in page for body in message.bodies()]
             await scanner.save()
-            if len(seen) >= count:
+            if len(numbers) >= count:
                 break
-    return seen
+    return numbers
 
 
 async def audit(directory: str, *, kill_after: int | None = None) -> list[int]:
-    """Runs an auditor in its own process. Returns everything that it reported."""
+    """Runs an auditor in its own process. Returns all its reports."""
     auditor = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "examples.cursors", "--audit", directory, str(kill_after or 0), stdout=PIPE
     )

@@ -1,9 +1,9 @@
-"""A worker that is killed with SIGKILL again and again, and writes every order exactly once.
+"""A worker that is killed with SIGKILL repeatedly, and writes every order exactly once.
 
     python -m examples.idempotent_retries [directory]      (default: data/idempotent_retries/)
 
-It does not know what it had written when it was killed, so it appends everything again from the last order it reported. Each order has a
-key, and each invoice is a transaction with a key: an existing one is not written a second time.
+After a kill the worker cannot tell which orders it had written, so it appends everything again from the last reported order. Each order has
+a key, and each invoice is a transaction with a key: an existing one is not written a second time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m examples.job_queue [directory]      (default: data/job_queue/)
 
-Each job writes its result once. One job can never be done, and one kills its process whenever it is tried: both end as dead letters, the
-others are done. When the reason is gone, the dead letters are tried again.
+Each job writes its result once. One job always fails, and one kills its process at every attempt: both become dead letters, the others
+succeed. After the cause is fixed, the dead letters are redriven.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wal import Delivery, Log, Reject, open_wal
 
 JOBS = 60
 KILL_AFTER = 20
-"""The first process is killed after so many jobs."""
+"""The number of jobs after which the first process is killed."""
 
 
 def main(directory: str = "data/job_queue/") -> None:
@@ -49,7 +49,7 @@ async def work(delivery: Delivery) -> None:
     if what == b"crash":
         os.kill(os.getpid(), signal.SIGKILL)
     if not what.isdigit():
-        raise Reject(f"{what.decode()} is no picture")
+        raise Reject(f"{what.decode()} is not a picture")
     if int(what) % 10 == 3 and delivery.attempt == 1:
         raise ConnectionError("the store of pictures does not answer")
     await asyncio.sleep(0.001)

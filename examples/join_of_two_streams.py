@@ -3,8 +3,8 @@
     python -m examples.join_of_two_streams [directory]      (default: data/join_of_two_streams/)
 
 Sensors send temperatures on two channels and humidities on a third one; every second ends with a time tick. The graph pairs the readings of
-a room within a second, and writes the pairs to a log. The first graph fails in the middle. The second one gets what the first one had not
-finished once more, and writes nothing twice.
+a room within a second, and writes the pairs to a log. The first graph fails in the middle. The second graph gets the unfinished seconds of
+the first one again, and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ async def main(directory: str = "data/join_of_two_streams/") -> None:
         print(f"the first graph: {await run(medium, log, failing)}")
         print(f"pairs in the log: {len(await pairs(log))}")
         print(f"the second graph: {await run(medium, log, Join())}")
-        found = await pairs(log)
-        print(f"pairs in the log: {len(found)}, each once: {len(set(found)) == len(found) == SECONDS * ROOMS}")
-        print(found[0], "…", found[-1])
+        joined = await pairs(log)
+        print(f"pairs in the log: {len(joined)}, each once: {len(set(joined)) == len(joined) == SECONDS * ROOMS}")
+        print(joined[0], "…", joined[-1])
     await medium.close()
 
 
@@ -59,7 +59,7 @@ async def produce(medium: RocksMQMedium, channels: list[str], *, value: int) -> 
 
 
 class Join:
-    """Pairs the temperature and the humidity of each room; fails once, if it is told so."""
+    """Pairs the temperature and the humidity of each room. With `fails` it raises once."""
 
     def __init__(self, fail_at: int = 0) -> None:
         self.fail_at = fail_at
@@ -83,7 +83,7 @@ def rows(messages: Sequence[InsertMsg]) -> dict[int, bytes]:
 
 
 async def run(medium: RocksMQMedium, log: WALAccesser, join: Join) -> str:
-    """Runs a graph until the last second was joined, or a node has failed; returns what happened."""
+    """Runs a graph until the last second was joined, or a node has failed; returns the outcome."""
     async with TtMsgStream(medium, auto_ack=False) as temperatures, TtMsgStream(medium, auto_ack=False) as humidities:
         await temperatures.as_consumer(["temperatures-0", "temperatures-1"], "join")
         await humidities.as_consumer(["humidities"], "join")
@@ -103,7 +103,7 @@ async def run(medium: RocksMQMedium, log: WALAccesser, join: Join) -> str:
             for task in over:
                 task.cancel()
         if graph.error is None:
-            print(graph.to_mermaid())  # everything that the streams gave has passed the sink
+            print(graph.to_mermaid())  # all messages of the streams have passed the sink
         counts = sink.statistics()
         what = "ended" if graph.error is None else f"failed: {graph.error}"
         return f"{what}; wrote {counts.ticks} seconds, {counts.duplicate_ticks} were there"

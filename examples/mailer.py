@@ -1,9 +1,9 @@
-"""A mailer that mails each order once, although it is killed after a mail was taken and before that was noted.
+"""A mailer that sends each order's mail once, although it is killed after a mail was sent and before that was recorded.
 
     python -m examples.mailer [directory]      (default: data/mailer/)
 
-A handler is called at least once, and no log can take a mail back. So the handler gives the provider the id of the message as the key of
-the request, and the provider sends nothing for a key that it has seen. The provider here is a directory with a file for each mail.
+A handler is called at least once, and no log can undo a mail. So the handler passes the id of the message to the provider as the key of the
+request, and the provider ignores a key that it has processed before. The provider here is a directory with a file for each mail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def provider(directory: str) -> Path:
 
 
 def send(mails: Path, key: str, text: bytes) -> None:
-    """Sends a mail, as a provider does that knows keys: once for each."""
+    """Sends a mail as a provider with request keys does: once for each key."""
     try:
         with (mails / key).open("xb") as mail:
             mail.write(text)

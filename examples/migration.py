@@ -1,9 +1,9 @@
-"""A migration of a message stream from RocksMQ to a log, which is killed in the middle; its consumer continues where it was.
+"""A migration of a message stream from RocksMQ to a log, which is killed in the middle; its consumer continues at its position.
 
     python -m examples.migration [directory]      (default: data/migration/)
 
-A service has billed a part of its orders. All orders are copied to a log by another process, which is killed once. Then the service's
-position is translated, and it continues on the log with the next order.
+A service has billed a part of its orders. Another process, which is killed once, copies all orders to a log. Then the service's position is
+translated, and the service continues on the log with the next order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def orders(pack: MsgPack) -> list[int]:
 
 
 async def migrate_in_a_process(directory: str, *, kill: bool = False) -> int:
-    """Migrates in another process; with `kill` that is killed once a part of the orders is in the log. Returns how many are there."""
+    """Migrates in another process; with `kill` that is killed once a part of the orders is in the log. Returns the number of orders in the
+    log.
+    """
     child = await asyncio.create_subprocess_exec(sys.executable, "-m", "examples.migration", "--migrate", directory)
     if kill:
         async with open_wal(Path(directory) / "log", read_only=True, wait_s=30) as log, log.read("orders") as scanner:
@@ -91,7 +93,7 @@ async def migrate_in_a_process(directory: str, *, kill: bool = False) -> int:
 
 
 async def migrating(directory: str) -> None:
-    """Copies what RocksMQ has, until nothing comes for half a second."""
+    """Copies the orders of RocksMQ, until nothing comes for half a second."""
     stream = MsgStream(RocksMQMedium(Path(directory) / "mq"), owns_medium=True)
     async with stream, open_wal(Path(directory) / "log") as log:
         await migrate(stream, log, channels=["orders"], name=NAME, idle_s=0.5)

@@ -1,10 +1,10 @@
-"""A service with a database of its own: its changes reach the log once, and what it reads from the log reaches the database once.
+"""A service with a database of its own: its changes reach the log once, and its messages from the log reach the database once.
 
     python -m examples.outbox [directory]      (default: data/outbox/)
 
 **Out:** a change and its message are one transaction of the database, in the table `outbox`. A relay appends its rows to the log, each with
-the number of the row as its sequence, and deletes them afterwards; a row that is appended again after a kill is a duplicate.
-**In:** the handler writes what a message says together with the id of the message. An id that is there already is skipped.
+the number of the row as its sequence, and deletes them afterwards; a row that is appended again after a kill is a duplicate. **In:** the
+handler writes the change of a message together with the id of the message. An id that exists already is skipped.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def main(directory: str = "data/outbox/") -> None:
         code = service.wait()
         kills += code != 0
     with contextlib.closing(database(directory)) as rows:
-        orders, taken = (rows.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("orders", "stock"))
+        orders, stock = (rows.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("orders", "stock"))
     messages = asyncio.run(count_messages(directory))
-    print(f"killed: {kills > 0}; {orders} orders, {messages} messages, {taken} taken from stock")
+    print(f"killed: {kills > 0}; {orders} orders, {messages} messages, {stock} taken from stock")
 
 
 def database(directory: str) -> sqlite3.Connection:
@@ -60,14 +60,14 @@ def take_order(rows: sqlite3.Connection, number: int) -> None:
 
 
 async def relay(log: Log, rows: sqlite3.Connection) -> None:
-    """Appends what is in the outbox, and deletes it there."""
+    """Appends the rows of the outbox, and deletes them there."""
     for number, payload in rows.execute("SELECT number, payload FROM outbox ORDER BY number").fetchall():
         await log.raw_append(Message("orders", payload), idempotency_key=ProducerKey("outbox", number))
         rows.execute("DELETE FROM outbox WHERE number <= ?", (number,))
 
 
 def take_from_stock(rows: sqlite3.Connection, deliveries: list[Delivery]) -> None:
-    """What messages say and their ids: one transaction of the database."""
+    """Stores the changes of messages and their ids in one transaction of the database."""
     rows.execute("BEGIN IMMEDIATE")
     for delivery in deliveries:
         if rows.execute("INSERT OR IGNORE INTO inbox VALUES (?)", (delivery.message.message_id.key,)).rowcount:

@@ -1,4 +1,4 @@
-"""Three stages from log to log, whose process is killed again and again: each input has one output of every stage.
+"""Three stages from log to log, whose process is killed repeatedly: each input has one output of every stage.
 
 python -m examples.pipeline [directory]      (default: data/pipeline/)
 """
@@ -17,7 +17,7 @@ from wal import Delivery, ImmutableMessage, Log, open_wal
 
 READINGS = 200
 KILL_EVERY = 250
-"""A process kills itself with kill -9 when it has handled so many messages."""
+"""The number of handled messages after which a process kills itself with kill -9."""
 
 
 def main(directory: str = "data/pipeline/") -> None:
@@ -46,7 +46,7 @@ async def parse(delivery: Delivery) -> None:
 
 
 async def check(delivery: Delivery) -> None:
-    await asyncio.sleep(0)  # asks another service
+    await asyncio.sleep(0)  # stands for a call of another service
     if float(delivery.value.split()[1]) % 1 != 0.5:  # the others are noise
         delivery.append("checked", delivery.value)
 
@@ -60,7 +60,7 @@ handled = 0
 
 
 def killed(handler: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Kills the process in the middle of this handler, when it is the time."""
+    """Kills the process in the middle of this handler, when its time has come."""
 
     async def handle(given: Delivery | list[Delivery]) -> None:
         global handled

@@ -25,24 +25,24 @@ async def main(directory: str = "data/read_from_another_process/") -> None:
     written = writer(directory, first=0, count=sys.maxsize)
     first = await anext(written)  # the journal exists now
     async with open_wal(directory, read_only=True) as log, log.read("orders") as scanner:
-        seen = await read_to(scanner, first)
-        print(f"reading beside the writer, from the beginning: {seen == [0]}")
+        numbers = await read_to(scanner, first)
+        print(f"reading beside the writer, from the beginning: {numbers == [0]}")
 
         async for tick in written:
-            seen += await read_to(scanner, tick)
-            if len(seen) >= KILL_AT:
+            numbers += await read_to(scanner, tick)
+            if len(numbers) >= KILL_AT:
                 break
         await written.aclose()
-        print(f"the first writer was killed; the reader has all that it reported: {seen == list(range(len(seen)))}")
+        print(f"the first writer was killed; the reader has all that it reported: {numbers == list(range(len(numbers)))}")
 
         async with log.read("orders", follow=False) as whole:  # no process writes now
             durable = [int(body.payload) async for _, body in whole.bodies()]
-        print(f"without a writer the read ends after the last durable event: {durable[: len(seen)] == seen}")
+        print(f"without a writer the read ends after the last durable event: {durable[: len(numbers)] == numbers}")
 
-        # The last orders of the first writer may have become durable after it reported; their keys show whose they are.
+        # The last orders of the first writer may have become durable after its reports; their keys identify their writer.
         async for tick in writer(directory, first=len(durable), count=MORE):
-            seen += await read_to(scanner, tick)
-        print(f"a second one went on, and so did the scanner: {seen == list(range(len(durable) + MORE))}")
+            numbers += await read_to(scanner, tick)
+        print(f"a second writer took over, and the scanner continued: {numbers == list(range(len(durable) + MORE))}")
 
         try:
             await log.raw_append(Message("orders", b"mine"))
@@ -51,15 +51,15 @@ async def main(directory: str = "data/read_from_another_process/") -> None:
         try:
             await log.get_latest_mvcc_timestamp_if_local("orders")
         except NotLocalError:
-            print("how far the writer is, only the writer knows: have it hand a tick over")
+            print("only the writer has its newest tick: pass the tick to the reader")
 
 
 async def read_to(scanner: Scanner, tick: int) -> list[int]:
     """Waits for the orders up to this tick, which include everything that the other process wrote before it reported the tick."""
-    seen = []
+    numbers = []
     while scanner.position is None or scanner.position.time_tick < tick:
-        seen.append(int((await anext(scanner)).payload))
-    return seen
+        numbers.append(int((await anext(scanner)).payload))
+    return numbers
 
 
 async def writer(directory: str, *, first: int, count: int) -> AsyncGenerator[int, None]:

@@ -1,8 +1,8 @@
-"""A log that keeps itself small, and the cursor of a reader that is gone, which holds the log until the cursor turns stale.
+"""A log that bounds its own size, and the cursor of a lost reader, which holds the log until the cursor turns stale.
 
     python -m examples.retention [directory]      (default: data/retention/)
 
-Sensors write without end; the log keeps 4 MiB of it. A reader with a cursor makes it keep more, but not for ever: `cursor_lag_bytes_max`.
+Sensors write without end; the log keeps 4 MiB of it. A reader with a cursor makes it keep more, up to `cursor_lag_bytes_max`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ LAG_MAX = 16 * MIB
 async def main(directory: str = "data/retention/") -> None:
     async with open_wal(directory, segment_bytes=MIB, retention_bytes=KEPT, cursor_lag_bytes_max=LAG_MAX) as log:
         await write(log, 32)
-        held = await until(log, lambda told: told.bytes <= KEPT + MIB)
-        print(f"32 MiB written, at most 5 MiB held: {held.bytes <= KEPT + MIB}")
+        state = await until(log, lambda state: state.bytes <= KEPT + MIB)
+        print(f"32 MiB written, at most 5 MiB held: {state.bytes <= KEPT + MIB}")
 
         async with log.read("readings", cursor="dashboard") as scanner:
             await anext(scanner)
             await scanner.save()
         await write(log, 8)
-        held = await until(log, lambda told: told.bytes > KEPT + MIB)
-        readers = [holder for holder in held.holders if holder.kind == "cursor"]
+        state = await until(log, lambda state: state.bytes > KEPT + MIB)
+        readers = [holder for holder in state.holders if holder.kind == "cursor"]
         print(f"held back by: {', '.join(f'{holder.kind} {holder.name}' for holder in readers)}")
 
         await write(log, 16)
-        await until(log, lambda told: told.bytes <= KEPT + MIB)
+        await until(log, lambda state: state.bytes <= KEPT + MIB)
         for info in await log.cursors():
             print(f"cursor {info.name} is stale: {info.stale}")
         try:
             async with log.read("readings", cursor="dashboard"):
                 pass
         except TruncatedError as error:
-            print(f"its reader is told so, and what is there instead: {error.earliest is not None}")
+            print(f"its reader gets a TruncatedError with the earliest event: {error.earliest is not None}")
         await log.delete_cursor("dashboard")
         async with log.read("readings", cursor="dashboard", follow=False) as scanner:
             await anext(scanner)
@@ -54,11 +54,11 @@ async def write(log: WALAccesser, mib: int) -> None:
 
 
 async def until(log: WALAccesser, condition: Callable[[PChannelRetention], bool]) -> PChannelRetention:
-    """Waits until retention has reached this point; it runs every second, and whenever a segment is full."""
+    """Waits until a condition holds; retention runs every second, and whenever a segment is full."""
     while True:
-        (told,) = await log.retention()
-        if condition(told):
-            return told
+        (state,) = await log.retention()
+        if condition(state):
+            return state
         await asyncio.sleep(0.01)
 
 

@@ -2,8 +2,8 @@
 
     python -m examples.schema_change [directory]      (default: data/schema_change/)
 
-Each change is a broadcast that holds the collection's resource key until all 16 consumers have applied it, so the changes of the two
-services are applied in the same order everywhere. One consumer crashes after its work, before it could acknowledge it.
+Each change is a broadcast that holds the collection's resource key until all 16 consumers have applied it. So the changes of the two
+services are applied in the same order everywhere. One consumer crashes after its work, before the acknowledgement.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Shard:
         self.crashes = name == CRASHES
 
     async def consume(self, log: WALAccesser) -> None:
-        """Applies schema changes. Each one is acknowledged when the loop asks for the next message."""
+        """Applies schema changes. The loop acknowledges a change when it requests the next message."""
         async with log.read(self.name, cursor="schema", auto_ack=True) as scanner:
             async for message in scanner:
                 if message.message_type is not MessageType.SCHEMA_CHANGE:

@@ -3,8 +3,8 @@
     python -m examples.services_and_spark [directory]      (default: data/services_and_spark/)
 
 One command starts all of it. `wal standalone` serves the directory. The shop, a process, writes orders with keys. The ledger, another
-process, adds up what each customer owes, and saves its sums together with its position in one file. The Spark job reads all orders as a
-table. Nobody is told that the server was killed: the shop's appends are sent again, and the ledger continues where it stopped.
+process, adds up each customer's debt, and saves its sums together with its position in one file. The Spark job reads all orders as a table.
+The kill needs no handling: the shop's appends are sent again, and the ledger continues where it stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Order(msgspec.Struct):
 
 
 class Sums(msgspec.Struct):
-    """The state of the ledger: what each customer owes after everything up to `position`."""
+    """The state of the ledger: each customer's debt after everything up to `position`."""
 
     position: str = ""
     orders: int = 0
@@ -55,7 +55,7 @@ def order(number: int) -> Order:
 
 
 async def shop(location: str) -> None:
-    """Writes the orders, some at once. A key makes an order exist once, however often it is sent."""
+    """Writes the orders, several at once. A key makes an order exist once, however often it is sent."""
     async with open_wal(location) as log:
         for first in range(0, ORDERS, AT_ONCE):
             await asyncio.gather(
@@ -68,13 +68,13 @@ async def shop(location: str) -> None:
 
 
 async def ledger(location: str, file: Path) -> None:
-    """Adds up the orders. The sums and the position are one file, so an order counts once even if this process is killed."""
+    """Adds up the orders. The sums and the position are one file, so an entry counts once even if this process is killed."""
     sums = await asyncio.to_thread(Sums.load, file)
     resume = ReadPosition.parse(sums.position) if sums.position else None
     async with open_wal(location, read_only=True) as log, log.read("orders", resume=resume) as orders:
         async for message in orders:
-            found = msgspec.json.decode(message.payload, type=Order)
-            sums.cents[found.customer] = sums.cents.get(found.customer, 0) + found.cents
+            entry = msgspec.json.decode(message.payload, type=Order)
+            sums.cents[entry.customer] = sums.cents.get(entry.customer, 0) + entry.cents
             sums.orders += 1
             sums.position = str(orders.position)
             if sums.orders % AT_ONCE == 0 or sums.orders == ORDERS:
@@ -84,7 +84,7 @@ async def ledger(location: str, file: Path) -> None:
 
 
 def spark_job(location: str) -> dict[str, int]:
-    """Adds up the orders of each customer, from the table that the log is."""
+    """Adds up the orders of each customer, with the log as a table."""
     rows = session("orders").read.format("wal").option("address", location).option("vchannels", "orders").load()
     orders = decoded(rows, "customer string, cents long")
     return {row[0]: row[1] for row in orders.groupBy("value.customer").sum("value.cents").collect()}
@@ -102,11 +102,11 @@ def main(directory: str = "data/services_and_spark/") -> None:
                     print(f"the server was killed after {KILL_AT} orders, and is back")
             print(f"the shop wrote all orders: {writer.wait() == 0}")
             print(f"the ledger read all of them: {reader.wait() == 0}")
-        wanted: Counter[str] = Counter()
+        expected: Counter[str] = Counter()
         for number in range(ORDERS):
-            wanted[order(number).customer] += order(number).cents
-        print(f"each order counts once in its sums: {Sums.load(file).cents == wanted}")
-        print(f"and so it does for Spark: {spark_job(server.location) == wanted}")
+            expected[order(number).customer] += order(number).cents
+        print(f"each order counts once in its sums: {Sums.load(file).cents == expected}")
+        print(f"and so it does for Spark: {spark_job(server.location) == expected}")
 
 
 def service(name: str, *arguments: str) -> subprocess.Popen[str]:

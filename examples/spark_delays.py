@@ -69,14 +69,14 @@ def statistics(spark: SparkSession) -> Statistics:
 
 def expected(count: int) -> Statistics:
     """Computes the same statistics from the CSV."""
-    found: dict[str, list[int | None]] = defaultdict(list)
+    delays_by_airport: dict[str, list[int | None]] = defaultdict(list)
     decode = msgspec.json.Decoder(Flight).decode
     for _, airport, message in islice(flights(), count):
-        found[airport].append(decode(message.payload).dep_delay)
+        delays_by_airport[airport].append(decode(message.payload).dep_delay)
     made: Statistics = {}
-    for airport, all_delays in found.items():
-        known = [delay for delay in all_delays if delay is not None]
-        made[airport] = len(all_delays), sum(delay > 15 for delay in known), sum(known) / len(known)
+    for airport, all_delays in delays_by_airport.items():
+        present = [delay for delay in all_delays if delay is not None]
+        made[airport] = len(all_delays), sum(delay > 15 for delay in present), sum(present) / len(present)
     return made
 
 

@@ -1,10 +1,9 @@
-"""A Spark query writes the delays of each day to Parquet, batch by batch, each batch once, and the log keeps what it has not
-written yet.
+"""A Spark query writes the delays of each day to Parquet, each batch once, and the log keeps the part that is not written yet.
 
     python -m examples.spark_parquet [directory]      (default: data/spark_parquet/; the Parquet files go to DIRECTORY-delays)
 
 Another process writes the flights. The query fails in the middle of its work and is restarted; its earlier output is replaced, not
-repeated. Its position in the log is a cursor, which moves when a batch is done.
+repeated. Its position in the log is a cursor, which moves at the end of each batch.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def main(directory: str = "data/spark_parquet/", flight_count: int = FLIGHTS) ->
 
 
 def run(spark: SparkSession, directory: str, handler: Handler, checkpoint: str) -> None:
-    """Processes everything that is in the log, then ends."""
+    """Processes all of the log, then ends."""
     stream = spark.readStream.format("wal").option("startingOffsets", "earliest").option("maxMessagesPerTrigger", ROWS)
     query = (
         stream.load(directory)
@@ -83,7 +82,7 @@ def run(spark: SparkSession, directory: str, handler: Handler, checkpoint: str) 
 
 
 def lag_bytes(directory: str) -> int:
-    """Returns how many bytes the query's cursor lags; works with and without a writer."""
+    """Returns the bytes by which the query's cursor lags; works with and without a writer."""
     with bridge.blocking(directory, read_only=True) as log:
         return max(info.lag_bytes for info in log.cursors() if info.name == "delays")
 

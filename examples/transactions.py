@@ -79,10 +79,10 @@ async def read_back(log: WALAccesser) -> None:
     """Reads the transactions back: each reader gets one message for a transaction, with the bodies on its vchannels."""
     for vchannels in ("orders", "stock", ["orders", "stock"]):
         async with log.read(vchannels, follow=False) as scanner:
-            found = [message async for message in scanner]
-        txns = [message for message in found if isinstance(message, ImmutableTxnMessage)]
-        bodies = [len(message.bodies()) for message in found]
-        print(f"{vchannels}: {len(found)} messages, {len(txns)} of them transactions, bodies {bodies}")
+            messages = [message async for message in scanner]
+        txns = [message for message in messages if isinstance(message, ImmutableTxnMessage)]
+        bodies = [len(message.bodies()) for message in messages]
+        print(f"{vchannels}: {len(messages)} messages, {len(txns)} of them transactions, bodies {bodies}")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ async def create_order(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Long poll: answers with the events after `after` as soon as there are any, or with none after `wait_s` seconds."""
+    """Long poll: answers with the events after `after` as soon as there are any, or with an empty list after `wait_s` seconds."""
     log: WALAccesser = request.app.state.log
     after, wait = request.query_params.get("after"), request.query_params.get("wait_s", "0")
     position = ReadPosition.parse(after) if after else None
@@ -64,12 +64,12 @@ async def events(request: Request) -> Response:
         wait_s = min(max(float(wait), 0.0), WAIT_S_MAX)
     except ValueError:
         return JSONResponse({"error": f"wait_s={wait!r} is not a number of seconds"}, status_code=400)
-    found: list[dict[str, object]] = []
+    answer: list[dict[str, object]] = []
     async with log.read("orders", resume=position, follow=wait_s > 0) as scanner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s or None):
                 async for page in scanner.batches(size_max=EVENTS_MAX):
-                    found = [
+                    answer = [
                         {
                             "id": str(message.message_id),
                             "time": message.append_time.isoformat(),
@@ -78,11 +78,11 @@ async def events(request: Request) -> Response:
                         for message in page
                     ]
                     break
-        return JSONResponse({"events": found, "position": str(scanner.position or "")})
+        return JSONResponse({"events": answer, "position": str(scanner.position or "")})
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """Maps errors of the log to HTTP statuses: the caller's mistake, a position that was dropped, or a retry."""
+    """Maps errors of the log to HTTP statuses: the caller's mistake, a truncated position, or a retry."""
     status = 400 if isinstance(error, InvalidArgumentError) else 410 if isinstance(error, TruncatedError) else 503
     return JSONResponse({"error": str(error)}, status_code=status)
 

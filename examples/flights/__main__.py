@@ -1,15 +1,15 @@
 """`python -m examples.flights`: writes the flights, kills the writer, recovers, reads back and compares; then reads with Spark as well.
 
-    --location DIR   where the log is (default .demo, recreated); a directory given here must be empty or absent
-    --location standalone   on a server, `wal standalone`, which is killed instead of the writer; the writer goes on by itself
+    --location DIR   the directory of the log (default .demo, recreated); a directory given here must be empty or absent
+    --location standalone   on a server, `wal standalone`, which is killed instead of the writer; the writer continues by itself
     --location pulsar   in a new namespace of a real Pulsar, with its metadata in etcd: `make demo LOCATION=pulsar` starts both
     --location cluster   served by two coordinators and three nodes over both, of which the leader and a node are killed
-    --keep           leave the log there
-    --seed N         decides when the writer is killed (default: chosen, and printed)
+    --keep           keep the log
+    --seed N         the seed of the moment of the kill (default: chosen, and printed)
     --flights N      the first N flights only
-    --no-spark       nothing is read with Spark
+    --no-spark       skip the part with Spark
 
-Ends with status 1 when anything that the log gives back differs from the CSV. Where Spark cannot run (no Java) it says so and skips that
+Ends with status 1 when the content of the log differs from the CSV. Where Spark cannot run (no Java) the demo prints that and skips the
 part; with CI set that is an error.
 """
 
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def demo(place: Place, seed: int, *, with_spark: bool, server: Server | Cluster | None = None) -> int:
-    """Runs the five acts. With a `server`, that is killed and not the writer. Returns the exit status."""
+    """Runs the five acts. A `server` is killed instead of the writer. Returns the exit status."""
     without_spark = spark_problem() if with_spark else "--no-spark"
     served = "cluster" if isinstance(server, Cluster) else "standalone"
     on = "LOCATION=pulsar " if place.settings else "" if server is None else f"LOCATION={served} "
@@ -97,28 +97,30 @@ def demo(place: Place, seed: int, *, with_spark: bool, server: Server | Cluster 
         last.run()
     recovered = last.recovered
     assert recovered is not None
-    kept, acked = sum(recovered.committed.values()), first.acked.total()
+    recovered_count, acked = sum(recovered.committed.values()), first.acked.total()
     if server is None:
         problems += [
             f"{airport}: {first.acked[airport]} flights were acknowledged, {recovered.committed[airport]} recovered"
             for airport in AIRPORTS
             if recovered.committed[airport] < first.acked[airport]
         ]
-        print(f"recovered {kept:,} flights: all {acked:,} acknowledged ones and {kept - acked:,} not yet acknowledged")
+        print(
+            f"recovered {recovered_count:,} flights: all {acked:,} acknowledged ones and {recovered_count - acked:,} not yet acknowledged"
+        )
 
     print("reading everything back, and the CSV on its own")
     started = time.perf_counter()
-    found = worker.run(read_back(place, since_tick=recovered.time_tick))
+    content = worker.run(read_back(place, since_tick=recovered.time_tick))
     took = time.perf_counter() - started
     expected = csv_totals(place.rows)
-    problems += differences(found, expected)
-    flights = sum(totals.flights for totals in found.totals.values())
-    if found.since_tick != flights - kept:
-        problems.append(f"{found.since_tick} flights since the restart, expected {flights - kept}")
-    show(found, expected)
+    problems += differences(content, expected)
+    flights = sum(totals.flights for totals in content.totals.values())
+    if content.since_tick != flights - recovered_count:
+        problems.append(f"{content.since_tick} flights since the restart, expected {flights - recovered_count}")
+    show(content, expected)
     print(
-        f"{flights:,} flights in {found.transactions} transactions read in {took:.1f} s, "
-        f"{found.since_tick:,} from the {'only' if server else 'second'} writer"
+        f"{flights:,} flights in {content.transactions} transactions read in {took:.1f} s, "
+        f"{content.since_tick:,} from the {'only' if server else 'second'} writer"
     )
     if without_spark is None:
         problems += spark_act(place)
@@ -135,15 +137,15 @@ def spark_act(place: Place) -> list[str]:
     print("reading the log with Spark (a session takes some seconds)", flush=True)
     with spark_session() as spark:
         started = time.perf_counter()
-        found = carriers_in_log(spark, place)
+        carriers = carriers_in_log(spark, place)
         took = time.perf_counter() - started
-    show_carriers(found)
-    print(f"{sum(totals.flights for totals in found.values()):,} flights of {len(found)} carriers at an airport in {took:.1f} s")
-    return carrier_differences(found, csv_carriers(place.rows))
+    show_carriers(carriers)
+    print(f"{sum(totals.flights for totals in carriers.values()):,} flights of {len(carriers)} carriers at an airport in {took:.1f} s")
+    return carrier_differences(carriers, csv_carriers(place.rows))
 
 
 class Writer:
-    """A worker process as its parent sees it: what it recovered, and how many of its appends were acknowledged."""
+    """A worker process from its parent's view: its recovered flights, and the number of acknowledged appends."""
 
     def __init__(self, place: Place) -> None:
         self._command = [sys.executable, "-m", "examples.flights", "--worker"]
@@ -154,13 +156,13 @@ class Writer:
     def run(self, *, kill_at: int | None = None, delay_s: float = 0.0, server: Server | Cluster | None = None) -> None:
         """Starts the worker and follows its reports until it ends, or kills it once `kill_at` flights are acknowledged.
 
-        With a `server`, that is killed instead and started again, and the worker goes on by itself.
+        A `server` is killed instead and started again, and the worker continues by itself.
         """
         decode = msgspec.json.Decoder(worker.Report).decode
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(self._place)  # not on the command line, which all users can see: it can contain a token
+        process.stdin.write(self._place)  # not on the command line, which all users can read: it can contain a token
         process.stdin.close()
         started = time.perf_counter()
         size = appended = 0

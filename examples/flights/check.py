@@ -18,20 +18,20 @@ class Found(msgspec.Struct):
 
 
 async def read_back(place: Place, *, since_tick: int) -> Found:
-    """Scans the vchannel of each airport; then scans those of each pchannel together from `since_tick` on."""
+    """Scans the vchannel of each airport, then the vchannels of each pchannel together from `since_tick` on."""
     async with place.open() as log:
-        found = Found({}, 0, 0)
+        content = Found({}, 0, 0)
         for airport in AIRPORTS:
-            found.totals[airport], transactions = await _airport(log, airport)
-            found.transactions += transactions
+            content.totals[airport], transactions = await _airport(log, airport)
+            content.transactions += transactions
         together: dict[str, list[str]] = {}
         for info in await log.vchannels():
             together.setdefault(info.pchannel, []).append(info.name)
         for names in together.values():
             async with log.read(names, filters=TimeTickGTE(since_tick), follow=False) as scanner:
                 async for message in scanner:
-                    found.since_tick += len(message.bodies())
-        return found
+                    content.since_tick += len(message.bodies())
+        return content
 
 
 async def _airport(log: WALAccesser, airport: str) -> tuple[Totals, int]:

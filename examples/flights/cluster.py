@@ -17,7 +17,7 @@ _TTL: Final = ("--session-ttl", "3")
 
 
 class PChannel(msgspec.Struct):
-    """A pchannel as `wal cluster status --json` shows it."""
+    """A pchannel in the output of `wal cluster status --json`."""
 
     pchannel: str
     term: int
@@ -25,7 +25,7 @@ class PChannel(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """What the demo needs of `wal cluster status --json`."""
+    """The part of `wal cluster status --json` that the demo needs."""
 
     leader: str
     pchannels: list[PChannel]
@@ -53,7 +53,7 @@ class Process:
 
 
 class Cluster:
-    """Serves the log at `place` inside a `with` block; `location` is where clients find it."""
+    """Serves the log at `place` inside a `with` block; clients connect to `location`."""
 
     def __init__(self, place: Place) -> None:
         self._root = place.settings["kv"]
@@ -80,7 +80,7 @@ class Cluster:
         self._coordinators.remove(leader)
 
     def start(self) -> None:
-        """Starts nothing: the others take over. Returns when every pchannel is on a node again, and says where."""
+        """Starts nothing: the others take over. Waits until every pchannel is on a node again, and prints the nodes."""
         print("without them, " + _places(self._status("--wait")))
 
     def __enter__(self) -> Self:

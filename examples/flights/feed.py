@@ -20,17 +20,17 @@ from examples.flights.table import flights
 from wal import WALAccesser, open_wal
 
 BODIES: Final = 250
-"""The most rows of a transaction: it holds the flights of one airport among this many rows."""
+"""The maximum number of rows in a transaction: it has the flights of one airport among this many rows."""
 
 
 class Feed:
-    """The process as its parent sees it: the first half of the flights is durable, and it waits."""
+    """The process from its parent's view: the first half of the flights is durable, and the process waits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def finish(self) -> None:
-        """Lets it write the second half; returns when the log is closed."""
+        """Requests the second half; returns when the log is closed."""
         _, _ = self._process.communicate("go on\n")
         if self._process.returncode != 0:
             raise SystemExit(f"the writer ended with status {self._process.returncode}")

@@ -1,4 +1,4 @@
-"""The location of the demo's log, which its processes get: a directory, a server, or a namespace of a real Pulsar with metadata in etcd."""
+"""The location of the demo's log, passed to its processes: a directory, a server, or a namespace of a real Pulsar with metadata in etcd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PlaceSettings(TypedDict, total=False):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A location and the settings that it needs; `rows` is how many rows of the CSV the log will hold (None: all)."""
+    """A location and the settings that it needs; `rows` is the number of rows of the CSV in the log (None: all)."""
 
     location: str
     settings: PlaceSettings = {}
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """Returns the options by which Spark finds the log."""
+        """Returns the options of the log for Spark."""
         if self.location.startswith("wal://"):
             return {"address": self.location}
         if not self.settings:

@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Server:
-    """Serves the journal in a directory inside a `with` block; `location` is where clients find it."""
+    """Serves the journal in a directory inside a `with` block; clients connect to `location`."""
 
     def __init__(self, directory: str, *flags: str) -> None:
         self._directory = directory
@@ -33,11 +33,11 @@ class Server:
         self._address = line.split()[-1]
 
     def kill(self) -> None:
-        """Kills it with SIGKILL: nothing is closed, flushed or said."""
+        """Kills it with SIGKILL: it closes, flushes and reports nothing."""
         self._end(kill=True)
 
     def stop(self) -> None:
-        """Asks it to stop: it answers what is under way, and closes the log."""
+        """Requests its stop: it finishes running calls, and closes the log."""
         self._end(kill=False)
 
     def _end(self, *, kill: bool) -> None:

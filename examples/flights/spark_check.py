@@ -1,4 +1,4 @@
-"""The last act: Spark reads the log that was just written, and adds up each carrier's flights from each airport."""
+"""The last act: Spark reads the new log, and adds up each carrier's flights from each airport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Carriers = dict[tuple[str, str], Totals]
 
 
 def spark_problem() -> str | None:
-    """Returns why Spark cannot run here, or None. In CI that is an error, because everything has to run there."""
+    """Returns the reason why Spark cannot run here, or None. In CI that is an error, because everything has to run there."""
     reason = why_no_session()
     if reason is not None and os.environ.get("CI"):
         raise SystemExit(f"the part of the demo that needs Spark cannot run: {reason}")

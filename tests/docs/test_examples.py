@@ -116,7 +116,7 @@ async def test_cursors(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.splitlines() == [
         "billing: 500 orders in two goes, in order: True",
         "the first auditor was killed, with 150 orders reported",
-        "truncating what it has not seen is refused: True",
+        "truncating unread events raises an error: True",
         "the second one missed none: True",
         "it saw again at most the page that was not saved: True",
         "cursor audit of orders: 0 bytes behind",
@@ -161,9 +161,9 @@ async def test_read_from_another_process(data_dir: Path, capsys: pytest.CaptureF
         "reading beside the writer, from the beginning: True",
         "the first writer was killed; the reader has all that it reported: True",
         "without a writer the read ends after the last durable event: True",
-        "a second one went on, and so did the scanner: True",
+        "a second writer took over, and the scanner continued: True",
         "writing is refused here: True",
-        "how far the writer is, only the writer knows: have it hand a tick over",
+        "only the writer has its newest tick: pass the tick to the reader",
     ]
 
 
@@ -173,7 +173,7 @@ async def test_retention(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
         "32 MiB written, at most 5 MiB held: True",
         "held back by: cursor dashboard",
         "cursor dashboard is stale: True",
-        "its reader is told so, and what is there instead: True",
+        "its reader gets a TruncatedError with the earliest event: True",
         "deleted, the cursor starts again",
     ]
 

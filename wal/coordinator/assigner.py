@@ -1,23 +1,27 @@
-"""Assigner: carries the plan out: which node has which pchannel, saved before anybody is told.
+"""Assigner: executes the plan: the node of each pchannel, saved before any node or client gets it.
 
-How it works. After each change of the nodes, and every `ROUND_S`, a round asks the plan for the moves, gives each of these pchannels to its
-new node in the table (`Assignments`), and saves that with the raised terms in one transaction: a claim, which every writer of the pchannel
-compares. For each pchannel that is being assigned a task then removes it from the nodes that may still hold it, has the new one open it,
-and saves that it is assigned. Clients are told of assigned ones only.
+How it works. After each change of the nodes, and every `ROUND_S`, a round computes the moves of the plan and assigns each of these
+pchannels to its new node in the table (`Assignments`). It saves the table with the raised terms in one transaction: a claim, which every
+writer of the pchannel compares. For each assigned pchannel a task then removes it from the nodes that may still hold it, has the new one
+open it, and saves that it is assigned. Clients get only assigned pchannels.
 
-Floors: a node gives no tick that an earlier owner may have given. A node that removes a pchannel says above which tick it gave none; of one
-that is gone the saved limit of its ticks is taken over, which nobody can raise any more after that.
+Floors: a node issues no tick that an earlier owner may have issued. A node that removes a pchannel returns a tick above which it issued
+none. For a lost node the saved limit of its ticks is taken over, and no process can raise that limit afterwards.
 
-What can go wrong: an attempt that fails is made again in a higher term, since a log on Pulsar opens no term twice, and at the same node,
-unless that is gone: what fails everywhere, such as Pulsar, moves nothing. After a restore of etcd the logs have higher terms than it: a
-refusal names the highest one, and the next attempt is above. A node that shows no progress for `PROGRESS_S` is given up for
-this term. One that answers neither a Remove nor the question for its status for as long as a lease lives is evicted: its lease is revoked,
-at most one in that time. It may not hear of that, and answers readers until its own clock ends the lease: only then what it had is opened
-elsewhere. The eviction is saved first, so the next leader waits as well. etcd itself may revoke a lease that is renewed: a member that led
-and stood still does, when it goes on (etcd-io/etcd#15247). So a node whose record is gone is asked once more, and waited for while it
-answers. A node at whose address another start of it answers is gone, and needs no waiting. What is saved of nodes that are gone is removed
-once every floor is above their limits. A write that fails, or is not answered, ends `run`: what is saved has to be read anew, by whoever
-leads.
+What can go wrong:
+
+* A failed attempt is repeated in a higher term, since a log on Pulsar opens no term twice, and at the same node, unless that is lost. A
+  failure of all nodes, such as one of Pulsar, moves nothing.
+* After a restore of etcd the logs have higher terms than etcd: a node's error names the highest one, and the next attempt is above.
+* A node that shows no progress for `PROGRESS_S` is abandoned for this term.
+* A node that answers neither a Remove nor a status call for the lifetime of a lease is evicted: its lease is revoked, at most one in that
+  time. The node may not notice that, and answers readers until its own clock ends the lease: only then its pchannels are opened elsewhere.
+  The eviction is saved first, so the next leader waits as well.
+* etcd itself may revoke a lease that is renewed: a member that led and was suspended does so when it resumes (etcd-io/etcd#15247). So a
+  node whose record is missing is called once more, and waited for while it answers.
+* A node at whose address another start of it answers is lost, and needs no waiting.
+* The saved state of lost nodes is removed once every floor is above their limits.
+* A write that fails, or is not answered, ends `run`: the next leader has to read the saved state again.
 """
 
 from __future__ import annotations
@@ -42,29 +46,31 @@ from wal.timestamp import LOGICAL_BITS
 from wal.timestamp.oracle import SavedLimit
 
 ROUND_S: Final = 60.0
-"""How often the plan is asked when nothing has changed."""
+"""The interval of plans when nothing has changed."""
 PROGRESS_S: Final = 30.0
-"""How long an opening or a closing may show no progress. The time that it takes in all has no bound."""
+"""The maximum time without progress of an opening or a closing. Its total time has no limit."""
 GONE_S: Final = 1.0
-"""How long a node whose lease is gone has to answer that it is there all the same."""
+"""The time that a node without a lease has to answer that it still runs."""
 RECORDS_MAX: Final = 40
-"""The most pchannels that change in one transaction: two records each, and as many comparisons."""
+"""The maximum number of pchannels that change in one transaction: two records each, and as many comparisons."""
 _LOOK_S: Final = 1.0
 _log: Final = logging.getLogger("wal.cluster")
 
 
 class LeadingEndedError(Exception):
-    """What this leader knows may not be what is saved: the leading begins anew, here or elsewhere."""
+    """The state of this leader may differ from the saved state: the leadership starts again, here or elsewhere."""
 
 
 class Leases(Protocol):
     """The leases of the nodes' sessions. The number of a lease is the server id of its node."""
 
     async def lifetime(self, lease: int) -> float:
-        """Returns the lifetime in seconds with which a lease was granted, or 0.0 if it is gone, and never comes back."""
+        """Returns the lifetime in seconds with which a lease was granted. Returns 0.0 for a lease that has ended, which never comes
+        back.
+        """
 
     async def revoke(self, lease: int) -> None:
-        """Ends a lease; one that is gone already is fine."""
+        """Ends a lease; does nothing if it has ended already."""
 
 
 class Assigner:
@@ -90,9 +96,9 @@ class Assigner:
         """
         self.assignments: Assignments = assignments
         self.troubles: dict[str, str] = {}
-        """Why pchannels are not assigned, by name."""
+        """The reasons why pchannels are not assigned, by name."""
         self.since_s: dict[str, float] = {}
-        """Since when each pchannel is in its state, if that is not since before this leader."""
+        """The time at which each pchannel entered its state, if that was under this leader."""
         self.on_version: Callable[[], object] = lambda: None
         """Called after each change of the assignments."""
         self._kv = kv
@@ -109,39 +115,39 @@ class Assigner:
         self._doubts = False
         self._saving = asyncio.Lock()
         self._verifying: dict[str, asyncio.Lock] = {}
-        """Held while the owner of a pchannel is asked about a report, by pchannel."""
+        """By pchannel, the lock that is held while its owner is called to verify a report."""
         self._woken = asyncio.Event()
         self._moves: dict[str, asyncio.Task[None]] = {}
         self._put_off: set[str] = set()
-        """The pchannels that move, and that the newest plan would have elsewhere: a round looks at them again when they have moved."""
+        """Moving pchannels that the newest plan would place elsewhere: a round checks them again when they have moved."""
         self._retries: dict[str, Backoff] = {}
         self._retry_at_s: dict[str, float] = {}
         self._used_terms: dict[str, int] = {}
-        """The highest terms that refusals of nodes have named: the logs have had them, and etcd does not know that."""
+        """The highest terms in errors of nodes: the logs have had them, and etcd has no record of them."""
         self._limits: dict[int, int] = {}
-        """The ticks above which lost nodes gave none."""
+        """The ticks above which lost nodes issued none."""
         self._evicted_s = -math.inf
         self._evicted: dict[int, float] = {}
         """The nodes that this or an earlier leader evicted, with the lifetimes of their leases."""
         self._ends_s: dict[int, float] = {}
-        """When the leases of evicted nodes have ended by the nodes' own clocks."""
+        """The times at which the leases of evicted nodes end by the nodes' own clocks."""
         self._silencing: dict[int, asyncio.Task[None]] = {}
-        """The tasks that wait until nodes whose leases are gone answer nothing, and those that have ended."""
+        """The tasks that wait until nodes without leases answer nothing, including ended tasks."""
         self._sweep_s = monotonic() + ROUND_S
         self._sweeping: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         membership.on_changed = self.wake
 
     def wake(self) -> None:
-        """Has a round look at what has changed."""
+        """Schedules a round for the changes."""
         self._woken.set()
 
     def is_live(self, node: NodeStart) -> bool:
-        """Returns whether a node has its lease, as far as this leader knows."""
+        """Returns whether a node has its lease, as far as this leader can tell."""
         return node.server_id in self._membership.nodes
 
     async def load(self) -> None:
-        """Loads which nodes earlier leaders evicted, and saves assignments for the pchannels that have none yet."""
+        """Loads the nodes that earlier leaders evicted, and saves assignments for the pchannels without one."""
         keys, lifetimes = await self._kv.load_with_prefix(EVICTED)
         for key, lifetime_s in zip(keys, lifetimes, strict=True):
             self._evicted[int(key.removeprefix(EVICTED), 16)] = float(lifetime_s)
@@ -151,7 +157,7 @@ class Assigner:
                 await self._save(self.assignments.add({name: self._metas[name].term for name in names[first : first + RECORDS_MAX]}))
 
     async def run(self) -> None:
-        """Assigns until this process leads no more. Raises the reason."""
+        """Assigns until this process loses the leadership. Raises the reason."""
         try:
             while True:
                 self._woken.clear()
@@ -169,7 +175,8 @@ class Assigner:
             await end_tasks(*self._moves.values(), *self._sweeping, *self._silencing.values())
 
     async def lost(self, name: str, term: int, why: str) -> None:
-        """A pchannel is not available at its owner, as a client or the node says: it is opened there anew, in a higher term.
+        """Handles a report by a client or the node that a pchannel is not available at its owner: it is opened there again, in a higher
+        term.
 
         If that cannot be saved, `run` raises the reason, and not this call, which a client made.
         """
@@ -189,13 +196,13 @@ class Assigner:
         self.wake()
 
     async def reported(self, name: str, term: int, why: str) -> None:
-        """A client says that a pchannel is not available at its owner. The owner is asked: a client alone ends no term.
+        """Handles a client's report that a pchannel is not available at its owner. The owner is called: a client alone ends no term.
 
-        If the owner does not answer, the client is believed.
+        If the owner does not answer, the report counts.
         """
         if name not in self.assignments.records:
             return
-        async with self._verifying.setdefault(name, asyncio.Lock()):  # clients report together: the first one's answer is that of all
+        async with self._verifying.setdefault(name, asyncio.Lock()):  # clients report together: the first answer is for all of them
             record = self.assignments.records[name]
             if record.state is not AssignmentState.ASSIGNED or record.term != term or record.owner is None:
                 return
@@ -210,7 +217,7 @@ class Assigner:
             await self.lost(name, term, why)
 
     async def sweep(self) -> None:
-        """Removes the limits and evictions of nodes that are gone for good, and that no record names: then every floor is above them."""
+        """Removes the limits and evictions of nodes that have ended for good, and that no record names: then every floor is above them."""
         try:
             for prefix in (TICKS, EVICTED):
                 keys, values = await self._kv.load_with_prefix(prefix)
@@ -218,18 +225,18 @@ class Assigner:
                     server_id = int(key.removeprefix(prefix), 16)
                     records = self.assignments.records.values()
                     named = any(holder.node.server_id == server_id for record in records for holder in (*record.owners, *record.histories))
-                    # A node that is starting has a lease before it has a limit, and a limit before it has a record.
+                    # A starting node has a lease before it has a limit, and a limit before it has a record.
                     if not named and server_id not in self._membership.nodes and not await self._leases.lifetime(server_id):
                         await self._kv.change_if({key: value}, removals=[key])
-                        for known in (self._limits, self._evicted, self._ends_s, self._silencing):
-                            known.pop(server_id, None)
+                        for table in (self._limits, self._evicted, self._ends_s, self._silencing):
+                            table.pop(server_id, None)
         except WALError as error:
             _log.info("the limits of nodes that are gone stay for now: %s", error)
 
     # -- rounds
 
     async def _round(self) -> float:
-        """Begins the moves that are due; returns for how long nothing else is, in seconds."""
+        """Begins the moves that are due; returns the seconds until the next one is due."""
         now_s, live = self._monotonic(), self._membership.nodes
         for one in list(live.values()):
             for name, term in one.failed.items():
@@ -268,14 +275,14 @@ class Assigner:
             owner = record.owner
             rested_s = now_s - self.since_s[name] if name in self.since_s else math.inf
             if record.state is not AssignmentState.ASSIGNED:
-                rested_s = math.inf  # nobody is served there: it may go on if its node is not healthy
+                rested_s = math.inf  # no client is served there: it may move again if its node is not healthy
             if name in self._moves:
                 rested_s = 0.0  # it is not moved again while it moves
             placed[name] = Placed(None if owner is None or owner.node.server_id not in views else owner.node.server_id, rested_s)
         return placed
 
     async def _assign(self, targets: Mapping[str, int]) -> None:
-        """Gives these pchannels to these nodes, durably, and begins to move them."""
+        """Assigns these pchannels to these nodes, durably, and begins to move them."""
         names = list(targets)
         for first in range(0, len(names), RECORDS_MAX):
             some = names[first : first + RECORDS_MAX]
@@ -302,8 +309,8 @@ class Assigner:
             await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor), gives_up=True)
             async with self._saving:
                 await self._save(self.assignments.assigned(name, term))
-            for kept in (self._retries, self._retry_at_s, self._used_terms, self.troubles):
-                kept.pop(name, None)
+            for table in (self._retries, self._retry_at_s, self._used_terms, self.troubles):
+                table.pop(name, None)
             _log.info("pchannel %s is at node %x in term %d", name, node.server_id, term)
         except WALError as error:
             if isinstance(error, SessionLostError):
@@ -325,7 +332,8 @@ class Assigner:
             self._fail(failure)
         finally:
             del self._moves[name]
-            # No round for what is where the plan wants it: the loss of a node would be as many plans for all pchannels as it had.
+            # No round for a pchannel that is at the planned node: otherwise the loss of a node would cause a plan for each of its
+            # pchannels.
             if name in self._put_off or self.assignments.records[name].state is not AssignmentState.ASSIGNED:
                 self.wake()
 
@@ -334,7 +342,7 @@ class Assigner:
             self._failure.set_exception(error)
 
     async def _removed(self, name: str, holder: TermHolder) -> int:
-        """Returns when a node holds a pchannel no more, with a tick above which it gave none."""
+        """Waits until a node no longer holds a pchannel; returns a tick above which it issued none."""
         node, backoff, answered_s = holder.node, Backoff(0.1, 2.0), self._monotonic()
         while node.server_id in self._membership.nodes:
             removing = asyncio.ensure_future(self._progressing(node, name, self._calls.remove(node, name, holder.term)))
@@ -343,7 +351,7 @@ class Assigner:
                     await asyncio.wait((removing,), timeout=_LOOK_S)
                     await self._evict_silent(node, answered_s)
                 return removing.result()
-            except SessionLostError as error:  # another start of the node: this one is gone
+            except SessionLostError as error:  # another start of the node: this one has ended
                 self._membership.replaced(node.server_id, error)
                 return await self._limit_of(node.server_id)
             except WALError as error:
@@ -368,35 +376,35 @@ class Assigner:
         return await self._limit_of(node.server_id)
 
     async def _silent(self, node: NodeStart) -> None:
-        """Returns when a node whose lease is gone answers nothing any more, which it does for as long as a lease lives at most."""
+        """Waits until a node without a lease answers nothing any more, at most for the lifetime of a lease."""
         until_s = self._monotonic() + self._ttl_s
         try:
             while self._monotonic() < until_s:
                 await self._calls.status(node, timeout_s=GONE_S)
                 await asyncio.sleep(GONE_S / 4)
         except WALError:
-            pass  # it is dead, or has found that its lease is gone
+            pass  # it is dead, or has noticed that its lease has ended
         finally:
             await self._calls.forget(node.server_id)
 
     async def _progressing(self, node: NodeStart, name: str, call: Coroutine[Any, Any, int | None], *, gives_up: bool = False) -> int:
         """Returns the outcome of a call as long as the node shows progress with the pchannel. Raises UnavailableError otherwise.
 
-        A call that `gives_up` also ends when the node has answered nothing for as long as a lease lives.
+        A call that `gives_up` also ends when the node has answered nothing for the lifetime of a lease.
         """
         calling = asyncio.ensure_future(call)
-        seen, since_s = -1, self._monotonic()
+        last_progress, since_s = -1, self._monotonic()
         try:
             while True:
                 await asyncio.wait((calling,), timeout=_LOOK_S)
                 if calling.done():
                     return calling.result() or 0
                 one = self._membership.nodes.get(node.server_id)
-                if one is None or one.gone:
+                if one is None or one.is_gone:
                     raise UnavailableError(f"node {node.server_id:x} is gone")
                 progress, now_s = one.progress.get(name, -1), self._monotonic()
-                if progress != seen:
-                    seen, since_s = progress, now_s
+                if progress != last_progress:
+                    last_progress, since_s = progress, now_s
                 if gives_up and self._membership.silent_s(node.server_id) >= self._ttl_s:
                     raise UnavailableError(f"node {node.server_id:x} answers nothing")
                 if now_s - since_s > PROGRESS_S:
@@ -405,7 +413,7 @@ class Assigner:
             calling.cancel()
 
     async def _evict_silent(self, node: NodeStart, answered_s: float) -> None:
-        """Has the lease of a node revoked that answers neither a Remove, since `answered_s`, nor the question for its status."""
+        """Revokes the lease of a node that answers neither a Remove, since `answered_s`, nor a status call."""
         now_s = self._monotonic()
         if node.server_id not in self._membership.nodes:
             return
@@ -417,16 +425,16 @@ class Assigner:
             lifetime_s = await self._leases.lifetime(node.server_id)
             await self._kv.save(evicted_key(node.server_id), str(lifetime_s))
             self._evicted[node.server_id] = lifetime_s
-            # Also before the answer: the keys may be seen to go before it, or it may not come although the lease is revoked.
+            # Also before the answer: the keys may disappear before it, or it may be lost although the lease is revoked.
             self._ends_s[node.server_id] = self._monotonic() + lifetime_s
             await self._leases.revoke(node.server_id)
-            # Whenever it renewed the lease last, that was before this moment.
+            # The last renewal of the lease was before this moment.
             self._ends_s[node.server_id] = self._monotonic() + lifetime_s
 
     # -- floors
 
     async def _limit_of(self, server_id: int) -> int:
-        """Returns a tick above which a node that is gone gave none: its limit, which is this leader's from now on."""
+        """Returns a tick above which a lost node issued none: its limit, which belongs to this leader from now on."""
         if server_id not in self._limits:
             limit_ms = await SavedLimit(self._kv, ticks_key(server_id)).take_over(lambda saved_ms: saved_ms)
             self._limits[server_id] = limit_ms << LOGICAL_BITS

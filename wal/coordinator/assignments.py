@@ -1,4 +1,4 @@
-"""Assignments: which node has which pchannel, in which term, and which earlier nodes may still hold it. Pure: answers with records to save.
+"""Assignments: the node and the term of each pchannel, and the earlier nodes that may still hold it. Pure: returns records to save.
 
 How it works. Each pchannel has one record in one of four states (the protocol's PChannelMetaState):
 
@@ -6,16 +6,15 @@ How it works. Each pchannel has one record in one of four states (the protocol's
                                   ^                      |                    |
                                   +-------- assign ------+------- assign -----+
 
-`assign` raises the term and puts the earlier holder into the histories: nodes that may still hold the pchannel, and that are told to
-remove it before the new one is told to open it. `assigned` clears them. A term that was given once is never given again, not to the same
-node either: a log on Pulsar opens no term twice.
+`assign` raises the term and adds the earlier holder to the histories: nodes that may still hold the pchannel, and that must remove it
+before the new one opens it. `assigned` clears them. A term is never assigned twice, not even to the same node: a log on Pulsar opens no
+term twice.
 
 Who calls: the leader's assigner. It takes an `AssignmentChange` from a method here, saves it by compare-and-swap, and only then calls
-`commit`, which makes it visible and raises the version: what is not saved was never told to anybody. A change that was not saved is
-dropped.
+`commit`, which makes it visible and raises the version. So an unsaved change is never visible. A change that was not saved is dropped.
 
-What can go wrong: another leader saved something meanwhile. Then the compare-and-swap fails, and this process leads no longer. A record
-that cannot be read is a CorruptionError: it is never taken for a pchannel that nobody has.
+What can go wrong: another leader saved something meanwhile. Then the compare-and-swap fails, and this process has lost the leadership. An
+unreadable record is a CorruptionError: it never counts as a pchannel without a node.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ class AssignmentState(IntEnum):
 
 
 class AccessMode(IntEnum):
-    """How a node holds a pchannel. Only READ_WRITE is given so far."""
+    """The mode in which a node holds a pchannel. Only READ_WRITE is assigned so far."""
 
     READ_WRITE = 0
     READ_ONLY = 1
 
 
 class NodeStart(msgspec.Struct, frozen=True, order=True):
-    """One start of a streaming node: `server_id` is the lease of its session, so a node that starts again is another one."""
+    """One start of a streaming node. `server_id` is the lease of its session, so a restarted node has another one."""
 
     server_id: Natural
     address: str
 
 
 class TermHolder(msgspec.Struct, frozen=True):
-    """A node that was told, or may have been told, to open a pchannel in `term`."""
+    """A node that has opened, or may have opened, a pchannel in `term`."""
 
     term: Natural
     node: NodeStart
@@ -64,11 +63,11 @@ class TermHolder(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Where one pchannel is. `term` is that of its newest owner; 1 before the first.
+    """The assignment of one pchannel. `term` is that of its newest owner; 1 before the first.
 
     `owners` has one entry, or none before the first assignment; a list, so that nodes that only read can be added. `histories` are the
-    holders of earlier terms, oldest first, that may still hold it. `floor` is a tick above which the next owner starts: no earlier owner
-    gave a tick above it.
+    holders of earlier terms, oldest first, that may still hold it. `floor` is a tick above which the next owner starts. Invariant: no
+    earlier owner issued a tick above `floor`.
     """
 
     name: str
@@ -80,13 +79,14 @@ class Assignment(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> TermHolder | None:
-        """The node that has the pchannel or is about to have it; None before the first assignment."""
+        """The node that has the pchannel or is about to open it; None before the first assignment."""
         return self.owners[0] if self.owners else None
 
 
 class Version(msgspec.Struct, frozen=True, order=True):
-    """The version of what clients are told: `leader` is the token of the leader that counts, `count` rises with each commit that changes
-    it. Compared in this order."""
+    """The version of the assignments for clients: `leader` is the token of the counting leader, and `count` rises with each commit that
+    changes them. Compared in this order.
+    """
 
     leader: int
     count: int
@@ -99,54 +99,59 @@ class AssignmentChange(msgspec.Struct, frozen=True):
     after: Mapping[str, Assignment]
 
     def compare(self) -> dict[str, str | None]:
-        """Returns what the keys must hold for the change to be saved."""
+        """Returns the required values of the keys for the save."""
         return {PREFIX + name: None if record is None else encode(record) for name, record in self.before.items()}
 
     def saves(self) -> dict[str, str]:
-        """Returns what to save."""
+        """Returns the records to save."""
         return {PREFIX + name: encode(record) for name, record in self.after.items()}
 
 
 class Assignments:
-    """The assignments of all pchannels, as the leader with this token knows them. A method that changes something returns a Change, or None
-    if there is nothing to change; nothing is changed before `commit`."""
+    """The assignments of all pchannels under the leader with this token. A method that changes something returns an AssignmentChange, or
+    None if there is nothing to change; nothing changes before `commit`.
+    """
 
     def __init__(self, records: Mapping[str, Assignment], *, leader: int, count: int = 0) -> None:
-        """`count` is that of the first version: above all that this leader has told clients, if it leads for a second time."""
+        """`count` is that of the first version: above all versions that this leader has sent to clients, if it leads for a second time."""
         self.records: Mapping[str, Assignment] = dict(records)
-        """By name. Replaced as a whole by each commit, so that who has it may keep it."""
+        """By name. Each commit replaces the whole mapping, so a caller may keep the old one."""
         self.version: Version = Version(leader, count)
 
     def add(self, terms: Mapping[str, int]) -> AssignmentChange | None:
-        """Adds the pchannels of these names that are not known yet, each with the newest term that its log has had."""
+        """Adds the new ones of these pchannels, each with the newest term that its log has had."""
         return _change(self.records, {name: Assignment(name, max(1, term)) for name, term in terms.items() if name not in self.records})
 
     def assign(
         self, targets: Mapping[str, NodeStart], mode: AccessMode = AccessMode.READ_WRITE, *, above: Mapping[str, int] = {}
     ) -> AssignmentChange | None:
-        """Gives each named pchannel to a node, in its next term, or the first one after `above`. One that its target has already is left
-        as it is.
+        """Assigns each named pchannel to a node, in its next term, or the first one after `above`. A pchannel that its target already has
+        is unchanged.
 
-        One that is being opened by its target gets another term too: whoever calls has given that attempt up.
+        A pchannel that its target is opening gets another term too: the caller has abandoned that attempt.
         """
         return _change(self.records, {name: self._assigned_to(name, node, mode, above.get(name, 0)) for name, node in targets.items()})
 
     def assigned(self, name: str, term: int) -> AssignmentChange | None:
-        """The owner has opened the pchannel in this term, and no earlier holder holds it. Ignored in any other state or term."""
+        """Records that the owner has opened the pchannel in this term, and no earlier holder holds it. Ignored in any other state or
+        term.
+        """
         record = self._record(name)
         if record.state is not AssignmentState.ASSIGNING or record.term != term:
             return None
         return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.ASSIGNED, histories=())})
 
     def lost(self, name: str, term: int) -> AssignmentChange | None:
-        """The pchannel is not available at its owner. Ignored unless it is assigned in just this term: a report may be late."""
+        """Records that the pchannel is not available at its owner. Ignored unless it is assigned in exactly this term: a report may be
+        late.
+        """
         record = self._record(name)
         if record.state is not AssignmentState.ASSIGNED or record.term != term:
             return None
         return _change(self.records, {name: msgspec.structs.replace(record, state=AssignmentState.UNAVAILABLE)})
 
     def raise_floor(self, floors: Mapping[str, int]) -> AssignmentChange | None:
-        """The next owners start above these ticks. A floor never falls."""
+        """Raises the ticks above which the next owners start. A floor never falls."""
         return _change(
             self.records,
             {
@@ -156,7 +161,7 @@ class Assignments:
         )
 
     def commit(self, change: AssignmentChange) -> Version:
-        """The change is durable: makes it visible and returns the version, which is a new one if clients are told something else now."""
+        """Makes a durable change visible and returns the version, which is a new one if clients get something else now."""
         assert all(self.records.get(name) == record for name, record in change.before.items()), "a change is committed before the next one"
         self.records = {**self.records, **change.after}
         if any(_shown(change.before[name]) != _shown(record) for name, record in change.after.items()):
@@ -164,7 +169,7 @@ class Assignments:
         return self.version
 
     def shown(self) -> dict[NodeStart, list[Assignment]]:
-        """Returns what clients are told: the pchannels in ASSIGNED, by their nodes. Every other one is not there for now."""
+        """Returns the assignments for clients: the pchannels in ASSIGNED, by their nodes. All others are unavailable for now."""
         by_node: dict[NodeStart, list[Assignment]] = {}
         for record in self.records.values():
             if record.state is AssignmentState.ASSIGNED:
@@ -195,7 +200,7 @@ def encode(record: Assignment) -> str:
 
 
 def decode(key: str, text: str) -> Assignment:
-    """Returns the record that `key` has in the KV; raises CorruptionError if it cannot be read, or contradicts itself."""
+    """Returns the record that `key` has in the KV; raises CorruptionError if it is unreadable, or contradicts itself."""
     with corruption("the assignment in the KV cannot be read", expected=key):
         record = _decoder.decode(text)
         if PREFIX + record.name != key:
@@ -210,7 +215,7 @@ def decode(key: str, text: str) -> Assignment:
 
 
 def _shown(record: Assignment | None) -> TermHolder | None:
-    """Returns what clients are told of a pchannel; None while it is not there for them."""
+    """Returns the holder of a pchannel for clients; None while it is unavailable to them."""
     return None if record is None or record.state is not AssignmentState.ASSIGNED else record.owner
 
 

@@ -1,17 +1,17 @@
-"""Coordinator: the coordinator's half of a log: what exists, in which terms, and the broadcasts over all of it.
+"""Coordinator: the coordinator's half of a log: its pchannels, vchannels and channels, their terms, and the broadcasts over all of it.
 
-Owns the records of pchannels and their terms, the directory of vchannels and channels with their owners, the maps that show them to readers
-in other processes, the broadcaster, and the ids that clients allocate. It writes no frame: the nodes have the pchannels. It calls them as a
-`VChannelHost`, where the actors of vchannels begin and end, and as an `AppendOperator`, which appends the copies of broadcasts.
+Owns the records of pchannels and their terms, the directory of vchannels and channels with their owners, the maps that publish them to
+readers in other processes, the broadcaster, and the ids that clients allocate. It writes no frame: the nodes have the pchannels. It calls
+them as a `VChannelHost`, where the actors of vchannels begin and end, and as an `AppendOperator`, which appends the copies of broadcasts.
 
-How a log opens, and who calls: `wal/node/local/log.py` has `load` read every record, and create the pchannels that the settings add
-(first the place of the log, then the record, so that a record never names a log that is not there). Then, for each pchannel, `raise_term`
-makes its term durable by compare-and-swap, and a node may open it in that term. Last comes `start_broadcasts`, once all copies in the logs
-can be asked for: the broadcaster completes what earlier openings left unfinished. A close goes the other way round.
+How a log opens, and who calls: `wal/node/local/log.py` calls `load`, which reads every record and creates the pchannels that the settings
+add (first the storage of the log, then the record, so that a record never names a missing log). Then, for each pchannel, `raise_term` makes
+its term durable by compare-and-swap, and a node may open it in that term. Last comes `start_broadcasts`, once the copies in all logs can be
+listed: the broadcaster completes the unfinished broadcasts of earlier openings. A close has the reverse order.
 
-What can go wrong: another process raises the same term: one of the two gets ChannelFencedError, and has opened nothing. Records that cannot
-be read, or that name pchannels that are not there, are a CorruptionError: nothing is created in their place. A crash between any two steps
-leaves a term that nobody uses, or the place of an empty log without a record, which the next opening makes anew.
+What can go wrong: another process raises the same term: one of the two gets ChannelFencedError, and has opened nothing. Unreadable records,
+or records that name missing pchannels, are a CorruptionError: nothing is created in their place. A crash between any two steps leaves an
+unused term, or the storage of an empty log without a record, which the next opening creates again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from wal.storage.files import HeldDirectory
 from wal.storage.kv import KVBase
 
 DIRECTORY_INBOX_MAX = 1 << 20
-"""Changes of vchannels that wait to be saved; the bound on bytes in flight is reached first."""
+"""The maximum number of vchannel changes that wait to be saved; the limit on bytes in flight is reached first."""
 BROADCASTS_S = 8.0
-"""How long a call waits for a broadcaster that is starting: less than the deadline of a client's call."""
+"""The time that a call waits for a starting broadcaster: less than the deadline of a client's call."""
 
 
 class Coordinator:
@@ -63,16 +63,16 @@ class Coordinator:
         """Whether this opening creates the log."""
         self._broadcasting = asyncio.Event()
         self.broadcasts_trouble: WALError | None = None
-        """Why the broadcaster could not start, if it was tried."""
+        """The reason why the broadcaster could not start, after an attempt."""
         self._system = system
         directory = VChannelDirectory(kv)
         saver = system.spawn(directory, name="directory", inbox_max=DIRECTORY_INBOX_MAX)
         self.vchannels: VChannels = VChannels(directory, saver, self.pchannels, settings)
 
     async def load(self, create: Callable[[PChannelMeta], Awaitable[None]]) -> None:
-        """Loads all records, and creates the pchannels that the settings add: `create` makes room for the log of one, before its record.
+        """Loads all records, and creates the pchannels that the settings add: `create` creates the storage of a log, before its record.
 
-        Raises CorruptionError for records that cannot be read, or that do not belong together.
+        Raises CorruptionError for records that are unreadable, or that do not belong together.
         """
         directory = self.vchannels.directory
         await directory.load()
@@ -95,7 +95,7 @@ class Coordinator:
 
     @property
     def log_id(self) -> int:
-        """What identifies this log wherever it is served: the incarnation of its first pchannel, which is drawn when the log is created."""
+        """The identity of this log on every server: the incarnation of its first pchannel, which is drawn when the log is created."""
         return next(iter(self.pchannels.values())).incarnation
 
     async def raise_term(self, name: str) -> PChannelMeta:
@@ -107,13 +107,13 @@ class Coordinator:
         return meta
 
     def make_maps(self, places: dict[str, MapPlace], *, held: HeldDirectory | None) -> VChannelMapKeeper:
-        """Returns the keeper that shows the vchannels to other processes once it is started."""
+        """Returns the keeper that publishes the vchannels to other processes once it is started."""
         maps = VChannelMapKeeper(self.vchannels.directory, places, monotonic=self._system.clock.monotonic, held=held)
         self.vchannels.maps = maps
         return maps
 
     async def start_broadcasts(self, operator: AppendOperator) -> None:
-        """Starts the broadcaster, which completes what earlier openings of the log left unfinished; `broadcasts.close` ends it."""
+        """Starts the broadcaster, which completes the unfinished broadcasts of earlier openings; `broadcasts.close` ends it."""
         settings = self.settings
         broadcasts = await Broadcast.start(
             self._system,
@@ -145,6 +145,6 @@ class Coordinator:
             await self.broadcasts.close()
 
     def end_waiting(self, error: Callable[[], Exception]) -> None:
-        """Refuses the broadcasts that wait for their resource keys."""
+        """Fails the broadcasts that wait for their resource keys."""
         if self._broadcasting.is_set():
             self.broadcasts.end_waiting(error)

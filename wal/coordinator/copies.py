@@ -1,11 +1,11 @@
-"""CopiesOnNodes: the log of a cluster as its broadcaster sees it (`broadcaster.AppendOperator`).
+"""CopiesOnNodes: the broadcaster's access to the log of a cluster (`broadcaster.AppendOperator`).
 
-It knows where vchannels are, and calls the nodes of their pchannels. A copy is in a log at most once, which the pchannel's table decides,
-so every call may be repeated, at the next owner of the pchannel as well. `copies` asks every pchannel of the log, and waits for those that
-nobody has: until all have answered, a broadcast that an earlier leader began could be begun again.
+It locates vchannels, and calls the nodes of their pchannels. The pchannel's table ensures that a copy is in a log at most once, so every
+call may be repeated, at the next owner of the pchannel as well. `copies` calls every pchannel of the log, and waits for those without a
+node. Until all have answered, a broadcast of an earlier leader could be started a second time.
 
-What is forgotten is told to the nodes from time to time, until a checkpoint there no longer lists it: a node that was asked before it took
-such a checkpoint, or that has the pchannel only since then, is told again.
+Forgotten broadcasts are sent to the nodes periodically, until a checkpoint there no longer lists them. A node that got them before such a
+checkpoint, or that has the pchannel only since then, gets them again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from wal.runtime.tasks import end_tasks
 from wal.timestamp import TimestampOracle
 
 FORGET_S: Final = 5.0
-"""How often nodes are told what is forgotten."""
+"""The interval at which nodes get the forgotten broadcasts."""
 _PATIENCE_S: Final = 1e9
-"""A broadcast waits for a pchannel that nobody has: it was promised."""
+"""A promised broadcast waits for a pchannel without a node."""
 _log: Final = logging.getLogger("wal.cluster")
 
 
@@ -40,13 +40,13 @@ class CopiesOnNodes:
         self._vchannels = vchannels
         self._oracle = oracle
         self._forgetting: dict[str, set[int]] = {}
-        """What the nodes still have to forget, by pchannel."""
+        """The broadcasts that the nodes still have to forget, by pchannel."""
         self._on_forgotten: Callable[[str, Collection[int]], None] = lambda pchannel, ids: None
         self._checkpoint = False
         self._telling = asyncio.get_running_loop().create_task(self._tell(), name="broadcasts to forget")
 
     async def close(self) -> None:
-        """Tells nodes nothing any more. Idempotent."""
+        """Ends the calls to nodes. Idempotent."""
         await end_tasks(self._telling)
 
     def allocate_id(self) -> int:
@@ -57,11 +57,11 @@ class CopiesOnNodes:
         return tick
 
     async def wait_for_ids(self) -> None:
-        """Returns when ticks are saved ahead."""
+        """Waits until ticks are saved ahead."""
         await self._oracle.extend()
 
     def check(self, vchannels: Sequence[str]) -> None:
-        """Raises what an append to one of these vchannels would raise. Creates none of them."""
+        """Raises the errors of an append to one of these vchannels. Creates none of them."""
         self._vchannels.check_new(vchannels)
 
     def places_nowait(self, vchannels: Sequence[str]) -> None:
@@ -69,23 +69,23 @@ class CopiesOnNodes:
         return
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Returns the pchannels of these vchannels, after creating those that are missing."""
-        known = self._vchannels
-        known.check_new(vchannels)
+        """Returns the pchannels of these vchannels, after creating missing ones."""
+        existing = self._vchannels
+        existing.check_new(vchannels)
         for name in vchannels:
-            if name not in known.records:
-                known.create_nowait(name)
-        while saving := [known.saving[name] for name in vchannels if name in known.saving]:
+            if name not in existing.records:
+                existing.create_nowait(name)
+        while saving := [existing.saving[name] for name in vchannels if name in existing.saving]:
             await asyncio.gather(*map(asyncio.shield, saving))
         places: dict[str, list[str]] = {}
         for name in vchannels:
-            if (info := known.records.get(name)) is None:
+            if (info := existing.records.get(name)) is None:
                 raise ChannelNotExistError(f"vchannel {name!r} was dropped meanwhile: nothing was written")
             places.setdefault(info.pchannel, []).append(name)
         return places
 
     def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:
-        """Returns the pchannels of those of these vchannels that exist."""
+        """Returns the pchannels of the existing ones of these vchannels."""
         records = self._vchannels.records
         return {name: records[name].pchannel for name in vchannels if name in records}
 
@@ -119,30 +119,30 @@ class CopiesOnNodes:
         return await self._nodes.submit(pchannel, ReadCopy(broadcast_id), wait_s=_PATIENCE_S)
 
     def forget(self, broadcast_id: int, pchannels: Collection[str]) -> None:
-        """Has the nodes drop a finished broadcast from their recovery state."""
+        """Requests that the nodes drop a finished broadcast from their recovery state."""
         for name in pchannels:
             self._forgetting.setdefault(name, set()).add(broadcast_id)
 
     async def dropped(self, broadcast_ids: Collection[int]) -> Mapping[int, Collection[str]]:
-        """Returns, by broadcast, the vchannels that had their copy and were dropped since, if any, as the nodes know them."""
-        wanted, gone = set(broadcast_ids), dict[int, list[str]]()
+        """Returns, by broadcast, the vchannels that had their copy and were dropped since, from the nodes' records."""
+        ids, dropped = set(broadcast_ids), dict[int, list[str]]()
         for answer in await asyncio.gather(*(self._list(name) for name in self._vchannels.pchannels)):
             for broadcast in answer:
                 broadcast_id = BroadcastHeader.from_bytes(broadcast.header).broadcast_id
-                if broadcast.dropped and broadcast_id in wanted:
-                    gone.setdefault(broadcast_id, []).extend(broadcast.dropped)
-        return gone
+                if broadcast.dropped and broadcast_id in ids:
+                    dropped.setdefault(broadcast_id, []).extend(broadcast.dropped)
+        return dropped
 
     def on_dropped(self, callback: Callable[[str], None]) -> None:
         """Calls `callback(vchannel)` each time a vchannel was durably dropped."""
         self._vchannels.on_dropped = callback
 
     def on_forgotten(self, callback: Callable[[str, Collection[int]], None]) -> None:
-        """Calls `callback(pchannel, broadcast_ids)` once no recovery of the pchannel finds them any more."""
+        """Calls `callback(pchannel, broadcast_ids)` once no recovery of the pchannel restores them any more."""
         self._on_forgotten = callback
 
     def request_checkpoint(self) -> None:
-        """Has the nodes take checkpoints where that would make room."""
+        """Requests checkpoints from the nodes where that would make room."""
         self._checkpoint = True
 
     async def _list(self, pchannel: str) -> tuple[BroadcastInLog, ...]:
@@ -162,10 +162,10 @@ class CopiesOnNodes:
                 if not ids or self._nodes.place(name) is None:
                     continue
                 try:
-                    gone = await self._nodes.submit(name, ForgetBroadcasts(tuple(ids), checkpoint), wait_s=0.0)
+                    forgotten = await self._nodes.submit(name, ForgetBroadcasts(tuple(ids), checkpoint), wait_s=0.0)
                 except WALError as error:
                     _log.debug("the node of pchannel %s was not told what to forget: %s", name, error)
                     continue
-                ids.difference_update(gone)
-                if gone:
-                    self._on_forgotten(name, gone)
+                ids.difference_update(forgotten)
+                if forgotten:
+                    self._on_forgotten(name, forgotten)

@@ -1,14 +1,14 @@
-"""Membership: which nodes live, how they are, and what the operator has ordered about them.
+"""Membership: the live nodes, their health, and the operator's orders about them.
 
-How it works. A node lives while its record is in etcd, which removes it with the node's lease: a watch brings what changes, and a list that
-is read anew, after a watch that broke and once a minute, replaces what was known. Every `STATUS_PAUSE_S` each node is asked for its status;
-a node is healthy while it answers, its clock is right, and it writes a format that the cluster has.
+How it works. A node lives while its record is in etcd, which removes it with the node's lease. A watch brings changes, and a list that is
+read after a broken watch and once a minute replaces the state. Every `STATUS_PAUSE_S` each node gets a status call. A node is healthy while
+it answers, its clock is right, and it writes a format that the cluster has.
 
-Who calls: the assigner reads `nodes` and `views`, and is told of every change by `on_changed`. `drain` and `pause` save what the operator
-orders, so that the next leader keeps to it.
+Who calls: the assigner reads `nodes` and `views`, and `on_changed` notifies it of every change. `drain` and `pause` save the operator's
+orders, so that the next leader follows them.
 
-What it never does: a node that does not answer is not taken for dead. Its lease decides that, or the assigner, which may have it revoked.
-A node at whose address another start of it answers is dead, and is no part of a plan although its lease goes on.
+A node that does not answer never counts as dead here. Its lease decides that, or the assigner, which may revoke the lease. A node at whose
+address another start of it answers is dead, and no plan includes it although its lease continues.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ from wal.storage.kv.following import follow_prefix
 
 STATUS_PAUSE_S: Final = 1.0
 SKEW_MAX_S: Final = 0.5
-"""A node whose clock differs by more than this is not healthy: ticks would run ahead of what others see."""
+"""The clock difference above which a node is not healthy: ticks would run ahead of the other nodes' clocks."""
 _ALL: Final = "cluster/"
 _log: Final = logging.getLogger("wal.cluster")
 
 
 class LiveNode(msgspec.Struct):
-    """A live node: its record, when it came or answered last, since when it is healthy (None: it is not), why it is not, whether it was
-    asked: whether that is known, and whether it is gone before its lease: another start of it answers at its address."""
+    """A live node: its record; the time of its arrival or last answer; the start of its healthy time (None: it is not healthy); the reason
+    why it is not; whether a status call has ended, so that its health is known; and whether another start of it answers at its address
+    before its lease has ended.
+    """
 
     record: NodeRecord
     answered_s: float
     healthy_since_s: float | None = None
     trouble: str = ""
     asked: bool = False
-    gone: bool = False
+    is_gone: bool = False
     failed: dict[str, int] = {}
     """The pchannels that have failed there, with their terms."""
     progress: dict[str, int] = {}
-    """How far the openings and closings under way there are, by pchannel."""
+    """The progress of running openings and closings on the node, by pchannel."""
 
     @property
     def node(self) -> NodeStart:
@@ -79,7 +81,7 @@ class Membership:
         self.paused: bool = False
         self.silent_max_s: float = silent_max_s
         self.on_changed: Callable[[], object] = lambda: None
-        """Called after each change of what a plan depends on."""
+        """Called after each change of the inputs of a plan."""
         self._form = form
         self._kv = kv
         self._calls = calls
@@ -89,18 +91,17 @@ class Membership:
         self._asking: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Reads who lives, and follows it from then on. Raises what the KV raises."""
+        """Reads the live nodes, and follows them from then on. Raises the errors of the KV."""
         await self._list()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._follow(), name="nodes"), loop.create_task(self._ask(), name="status of nodes")]
 
     async def close(self) -> None:
-        """Follows nothing any more. Idempotent."""
+        """Stops following the nodes. Idempotent."""
         await end_tasks(*self._tasks, *self._asking)
 
     def views(self) -> dict[int, NodeView]:
-        """Returns the nodes as a plan sees them. One that is being stopped gives everything up, and is not among them, nor is one that is
-        gone."""
+        """Returns the nodes for a plan. A stopping or lost node is not among them."""
         now_s = self._monotonic()
         return {
             server_id: NodeView(
@@ -109,40 +110,40 @@ class Membership:
                 asked=one.asked,
             )
             for server_id, one in self.nodes.items()
-            if not one.record.stopping and not one.gone
+            if not one.record.stopping and not one.is_gone
         }
 
     def silent_s(self, server_id: int) -> float:
-        """Returns for how long a live node has not answered."""
+        """Returns the seconds since the last answer of a live node."""
         return self._monotonic() - self.nodes[server_id].answered_s
 
     def replaced(self, server_id: int, why: WALError) -> None:
-        """A node is gone, as another start of it says that answers at its address; or as it says itself, whose lease is lost."""
-        if (one := self.nodes.get(server_id)) is not None and not one.gone:
-            one.gone = True
+        """Marks a node as lost, because another start of it answers at its address, or because it reports that its lease is lost."""
+        if (one := self.nodes.get(server_id)) is not None and not one.is_gone:
+            one.is_gone = True
             self._judge(one, str(why))
             self.on_changed()
 
     async def drain(self, server_id: int, *, drain: bool) -> None:
-        """Saves that a node gets no pchannels and gives up what it has, or that it takes some again."""
+        """Saves that a node gets no pchannels and loses the ones it has, or that it takes some again."""
         if server_id not in self.nodes:
-            known = ", ".join(f"{one:x}" for one in self.nodes) or "none"
-            raise InvalidArgumentError(f"there is no live node {server_id:x}: the live ones are {known}")
+            live_nodes = ", ".join(f"{one:x}" for one in self.nodes) or "none"
+            raise InvalidArgumentError(f"there is no live node {server_id:x}: the live ones are {live_nodes}")
         key = f"{DRAINED}{server_id:016x}"
         await (self._kv.save(key, "") if drain else self._kv.remove(key))
         (self.drained.add if drain else self.drained.discard)(server_id)
         self.on_changed()
 
     async def pause(self, *, pause: bool) -> None:
-        """Saves that the balancer moves nothing, or that it does again."""
+        """Saves that the balancer moves nothing, or that it moves pchannels again."""
         await (self._kv.save(PAUSED, "") if pause else self._kv.remove(PAUSED))
         self.paused = pause
         self.on_changed()
 
     async def raise_format(self, record: ClusterRecord) -> ClusterRecord:
-        """Returns the record of the cluster, with the format of this version saved once every live node has written it for a while.
+        """Returns the record of the cluster, with the format of this version saved once every live node has supported it for a while.
 
-        From then on an older node is refused when it starts. An update of some processes alone changes nothing.
+        From then on an older node gets an error when it starts. An update of some processes alone changes nothing.
         """
         proven = [one for one in self.views().values() if one.healthy_s >= self.silent_max_s]
         every = len(proven) == len(self.nodes) and all(one.record.format >= FORMAT for one in self.nodes.values())
@@ -165,10 +166,10 @@ class Membership:
             self._came(record)
         self.drained = {int(key.removeprefix(DRAINED), 16) for key in keys if key.startswith(DRAINED)}
         self.paused = PAUSED in keys
-        # Orders about nodes that are gone concern nobody: another start of a node is another one.
-        for gone in self.drained - records.keys():
-            await self._kv.remove(f"{DRAINED}{gone:016x}")
-            self.drained.discard(gone)
+        # Orders about ended nodes are obsolete: another start of a node has another id.
+        for ended_id in self.drained - records.keys():
+            await self._kv.remove(f"{DRAINED}{ended_id:016x}")
+            self.drained.discard(ended_id)
         self.on_changed()
 
     async def _follow(self) -> None:
@@ -190,18 +191,18 @@ class Membership:
         self.on_changed()
 
     def _came(self, record: NodeRecord) -> None:
-        known = self.nodes.get(record.server_id)
-        if known is None:
+        node = self.nodes.get(record.server_id)
+        if node is None:
             _log.info("node %x at %s has come", record.server_id, record.address)
             now_s = self._monotonic()
             self.nodes[record.server_id] = LiveNode(record, now_s)
             self._ask_now(record.server_id)
         else:
-            known.record = record
+            node.record = record
 
     def _left(self, server_id: int) -> None:
-        if (gone := self.nodes.pop(server_id, None)) is not None:
-            _log.info("node %x at %s is gone", server_id, gone.record.address)
+        if (node := self.nodes.pop(server_id, None)) is not None:
+            _log.info("node %x at %s is gone", server_id, node.record.address)
             keep_task(self._asking, asyncio.get_running_loop().create_task(self._calls.forget(server_id), name=f"forgetting {server_id:x}"))
 
     # -- how they are
@@ -230,7 +231,7 @@ class Membership:
                 self._judge(one, f"it has not answered for {silent:.0f} s: {error}")
             return
         took = self._monotonic() - began
-        one.answered_s, one.gone = self._monotonic(), False
+        one.answered_s, one.is_gone = self._monotonic(), False
         one.failed = {hosted.pchannel.name: hosted.pchannel.term for hosted in status.pchannels if hosted.failed}
         one.progress = {hosted.pchannel.name: hosted.progress for hosted in status.pchannels if not (hosted.available or hosted.failed)}
         # The node read its clock between the request and the answer.
@@ -245,7 +246,7 @@ class Membership:
             self.on_changed()
 
     def _judge(self, one: LiveNode, trouble: str) -> None:
-        """Notes why a node is not healthy; empty if it is."""
+        """Stores the reason why a node is not healthy; empty if it is."""
         changed = not one.asked or (one.healthy_since_s is None) != bool(trouble)
         one.trouble, one.asked = trouble, True
         if changed:
@@ -256,7 +257,7 @@ class Membership:
 
 
 def _node(key: str, value: str) -> NodeRecord | None:
-    """Returns the node of a record, or None for another record, and for one that cannot be read: its node is as good as not there."""
+    """Returns the node of a record. Returns None for another record, and for an unreadable one, whose node counts as absent."""
     if not key.startswith(NODES):
         return None
     try:

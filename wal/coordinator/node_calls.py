@@ -1,7 +1,7 @@
 """NodeCalls: the leader's calls to nodes, each to one start of a node.
 
-Owns the connections, one for each start of a node, and what every call carries: whom it means, and which leader calls. A call is made once,
-or repeated until it is answered where repeating it changes nothing more. Nothing is decided here.
+Owns the connections, one for each start of a node, and the common fields of every call: the node that it is for, and the calling leader. A
+call is made once, or is repeated until it is answered if repeating it changes nothing more. Decisions are made elsewhere.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGN, COLLECT_STATUS, REMOVE
 
 STATUS_S: Final = 2.0
-"""How long a node may take to show its status."""
+"""The time that a node may take for a status call."""
 MOVE_S: Final = 3600.0
-"""The deadline of an Assign or a Remove. Whether one goes on is judged by its progress, long before this."""
+"""The deadline of an Assign or a Remove. Its progress decides, long before this, whether it continues."""
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -36,7 +36,7 @@ class NodeCalls:
         self._connections: dict[int, Connection] = {}
 
     def of(self, node: NodeStart) -> nodes_pb2.ManagerCall:
-        """Returns what a call to this node carries."""
+        """Returns the common fields of a call to this node."""
         return nodes_pb2.ManagerCall(server_id=node.server_id, leader=self._leader)
 
     async def assign(self, node: NodeStart, name: str, term: int, *, floor: int) -> None:
@@ -45,20 +45,20 @@ class NodeCalls:
         await self.call(node, ASSIGN, request, f"assigning pchannel {name} in term {term}", timeout_s=MOVE_S)
 
     async def remove(self, node: NodeStart, name: str, term: int) -> int:
-        """Has the node close a pchannel that it has in this term or an earlier one; returns a tick above which it gave none."""
+        """Has the node close a pchannel that it has in this term or an earlier one; returns a tick above which it issued none."""
         request = proto.StreamingNodeManagerRemoveRequest(pchannel=PChannelInfo(name=name, term=term), call=self.of(node))
         answer = await self.call(node, REMOVE, request, f"removing pchannel {name} in term {term}", timeout_s=MOVE_S)
         return answer.floor
 
     async def status(self, node: NodeStart, *, timeout_s: float = STATUS_S) -> proto.StreamingNodeManagerCollectStatusResponse:
-        """Returns what the node has, and its clock."""
+        """Returns the node's pchannels, and its clock."""
         request = proto.StreamingNodeManagerCollectStatusRequest(call=self.of(node))
         return await self.call(node, COLLECT_STATUS, request, "asking for a node's status", timeout_s=timeout_s)
 
     async def call(
         self, node: NodeStart, method: Method[_Request, _Response], request: _Request, what: str, *, timeout_s: float | None = None
     ) -> _Response:
-        """Returns the node's answer; a call that was not answered is repeated until the deadline."""
+        """Returns the node's answer; a call without an answer is repeated until the deadline."""
         connection = await self._connection(node)
         return await connection.repeat(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s)
 
@@ -78,7 +78,7 @@ class NodeCalls:
         return connection
 
     async def forget(self, server_id: int) -> None:
-        """Disconnects from a node that is gone: calls to it that are under way end."""
+        """Disconnects from a lost node: running calls to it end."""
         if (connection := self._connections.pop(server_id, None)) is not None:
             await connection.close()
 

@@ -1,10 +1,10 @@
-"""AssignedNodes: the nodes as the coordinator calls them about a pchannel, wherever that is at the moment.
+"""AssignedNodes: the coordinator's calls about a pchannel, to the node that has it at the moment.
 
-A call finds the node that has the pchannel, and is made again elsewhere when the pchannel has moved meanwhile: it waits while the pchannel
-is assigned to nobody, at most `WAIT_S`. So what is called must be such that repeating it changes nothing more.
+A call goes to the node of the pchannel, and is repeated elsewhere when the pchannel has moved meanwhile. While the pchannel is not
+assigned, the call waits, at most `WAIT_S`. So repeating a call must change nothing more.
 
-VChannelsOnNodes is the `VChannelHost` of a cluster. A node has no actor of a vchannel before its first use, so there is nothing to begin;
-a vchannel ends where its pchannel is.
+VChannelsOnNodes is the `VChannelHost` of a cluster. A node creates the actor of a vchannel at its first use, so nothing has to begin; a
+vchannel ends on the node of its pchannel.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks, keep_task
 
 WAIT_S: Final = 30.0
-"""How long a call waits for a pchannel that is assigned to nobody."""
+"""The time that a call waits for an unassigned pchannel."""
 MOVED: Final = (ChannelFencedError, ChannelNotExistError, ClosedError, SessionLostError, UnavailableError, UnmatchedChannelTermError)
-"""With these errors a node says that it does not have a pchannel in this term, or that it cannot be reached."""
+"""The errors of a node that does not have a pchannel in this term, or that cannot be reached."""
 _log: Final = logging.getLogger("wal.cluster")
 
 
@@ -49,9 +49,9 @@ class AssignedNodes:
         self._assigner = assigner
 
     def place(self, name: str) -> tuple[NodeStart, PChannelInfo] | None:
-        """Returns the node that has a pchannel now, and the pchannel in its term; None while nobody has it.
+        """Returns the node that has a pchannel now, and the pchannel in its term; None without a node.
 
-        A node that was gone before this leader began is nobody: a call to it would wait for a connection until its deadline.
+        A node that was lost before this leader began does not count: a call to it would wait for a connection until its deadline.
         """
         record = self._assigner.assignments.records.get(name)
         if record is None or record.state is not AssignmentState.ASSIGNED or record.owner is None:
@@ -61,9 +61,9 @@ class AssignedNodes:
         return record.owner.node, PChannelInfo(name=name, term=record.term)
 
     async def submit(self, name: str, request: Request[Answer], *, wait_s: float = WAIT_S) -> Answer:
-        """Returns the answer of the node of a pchannel to a request, wherever that is.
+        """Returns the answer of the current node of a pchannel to a request.
 
-        A call that was not answered is repeated. Raises UnavailableError if nobody has the pchannel for so long.
+        A call without an answer is repeated. Raises UnavailableError if the pchannel has no node for `wait_s`.
         """
         loop, backoff = asyncio.get_running_loop(), Backoff(0.02, 0.5)
         deadline = loop.time() + wait_s
@@ -88,21 +88,21 @@ class VChannelsOnNodes:
         self._ending: set[asyncio.Task[None]] = set()
 
     def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
-        """Does nothing: a node finds the vchannels among the saved records at their first use."""
+        """Does nothing: a node reads the vchannels from the saved records at their first use."""
         return lambda error: None
 
     def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
-        """Has the nodes end vchannels; calls `ended` when all have ended, or with the error of one whose pchannel nobody has."""
+        """Has the nodes end vchannels; calls `ended` when all have ended, or with the error of one whose pchannel has no node."""
         keep_task(self._ending, asyncio.get_running_loop().create_task(self._end(infos, ended), name="ending vchannels"))
 
     def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
-        """Does nothing: nodes follow the records, and forget what belongs to one that is removed."""
+        """Does nothing: nodes follow the records, and forget the state of a removed one."""
 
     async def delete_cursors(self, info: VChannelInfo) -> None:
-        """Does nothing: the node that has the pchannel deletes them when the record is gone."""
+        """Does nothing: the node that has the pchannel deletes them when the record is removed."""
 
     async def close(self) -> None:
-        """Ends what is under way; its callers get an error. Idempotent."""
+        """Ends running work; its callers get an error. Idempotent."""
         await end_tasks(*self._ending)
 
     async def _end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:

@@ -1,14 +1,14 @@
-"""The balancer's plan: which pchannels move where. Pure: told which nodes live and where the pchannels are, it answers with the moves.
+"""The balancer's plan: the moves of pchannels. Pure: it takes the live nodes and the assignments, and returns the moves.
 
 Rules, in this order:
 
-1. A pchannel without a live owner gets one, unless so many nodes vanished at once that the judgement is doubted (`MassLoss`).
-2. What is placed is kept: a pchannel moves for balance only, or away from a node that drains or is not healthy, and not twice within
-   `REST_S` seconds unless its node died or drains. Nothing moves while the balancer is paused; a pchannel without a node is placed also
-   then.
+1. A pchannel without a live owner gets one, unless so many nodes vanished at once that the loss is doubted (`MassLoss`).
+2. Assigned pchannels stay: a pchannel moves for balance only, or away from a node that drains or is not healthy, and not twice within
+`REST_S` seconds unless its node died or drains. Nothing moves while the balancer is paused; a pchannel without a node is assigned even
+then.
 3. After all the moves, the numbers of pchannels of two nodes that take some differ by at most one. With unchanged input the next plan is
-   empty.
-4. A node takes pchannels only when it was healthy for `PROVEN_S`, the lifetime of a session; when no node was, the live ones are taken.
+empty.
+4. A node takes pchannels only when it was healthy for `PROVEN_S`, the lifetime of a session; if no node was, the live ones take them.
 
 A plan for 10,000 pchannels on 100 nodes takes some milliseconds, and has O(what must move) moves.
 """
@@ -23,18 +23,20 @@ from typing import Final
 import msgspec
 
 REST_S: Final = 60.0
-"""A pchannel that moved stays for this many seconds: a move interrupts its writers for up to two."""
+"""The seconds for which a moved pchannel stays: a move interrupts its writers for up to two."""
 PROVEN_S: Final = 10.0
-"""A target was healthy for this many seconds, the lifetime of a session: one that comes and goes gets nothing."""
+"""The seconds for which a target must have been healthy, the lifetime of a session: an unstable node gets nothing."""
 MASS: Final = 3
-"""From this many nodes on, the loss of more than half of them at once is doubted: an election of the metadata store renews all leases, and
-one that hung ends all of them."""
+"""The number of nodes from which on the loss of more than half of them at once is doubted. An election of the metadata store renews all
+leases, and a store that hung ends all of them.
+"""
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A live node as the balancer sees it. `healthy_s` is for how many seconds it answered every call in time and with a true clock, 0.0
-    while it does not; `drains` says that all its pchannels are to leave it, and `asked` that it has answered, or should have: until then it
-    keeps what it has, and takes nothing."""
+    """A live node for the balancer. `healthy_s` is the time for which it has answered every call in time and with a true clock, 0.0 while
+    it does not. With `drains` all its pchannels are to leave it. `asked` is False until it has answered, or should have: until then it
+    keeps its pchannels, and takes none.
+    """
 
     healthy_s: float
     drains: bool = False
@@ -42,7 +44,7 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A pchannel as the balancer sees it: the server id of its owner, None without one, and for how many seconds it has been there."""
+    """A pchannel for the balancer: the server id of its owner, None without one, and the seconds since its assignment."""
 
     owner: int | None
     rested_s: float = REST_S
@@ -86,8 +88,9 @@ def _taking(nodes: Mapping[int, NodeView]) -> list[int]:
 
 
 def _evened(load: Mapping[int, Sequence[str]], counts: dict[int, int], pchannels: Mapping[str, Placed]) -> dict[str, int]:
-    """Returns the moves from the fullest nodes to the emptiest until their counts differ by at most one. `load` is what may be moved away,
-    `counts` what each node has after the other moves of the plan."""
+    """Returns the moves from the fullest nodes to the emptiest until their counts differ by at most one. `load` are the movable pchannels,
+    `counts` the number of each node after the other moves of the plan.
+    """
     movable = {server_id: [name for name in reversed(names) if pchannels[name].rested_s >= REST_S] for server_id, names in load.items()}
     emptiest = [(count, server_id) for server_id, count in counts.items()]
     fullest = [(-count, server_id) for server_id, count in counts.items() if movable[server_id]]
@@ -114,17 +117,17 @@ def _evened(load: Mapping[int, Sequence[str]], counts: dict[int, int], pchannels
 
 
 class MassLoss:
-    """Doubts the loss of most nodes at once: says how long nothing may move because of it."""
+    """Doubts the loss of most nodes at once, and returns for how long nothing may move because of it."""
 
     def __init__(self, *, ttl_s: float) -> None:
         """`ttl_s` is the lifetime of a session."""
         self._ttl_s = ttl_s
         self._seen: dict[int, float] = {}
-        """When each node was last live, by its server id: those of the last lifetime of a session."""
+        """The last time at which each node was live, by its server id, within the last lifetime of a session."""
         self._until_s = -math.inf
 
     def look(self, live: Iterable[int], now_s: float) -> float:
-        """Tells which nodes are live at `now_s`. Returns for how many more seconds no loss counts; 0.0 if the judgement is sound."""
+        """Records the live nodes at `now_s`. Returns the seconds for which no loss counts; 0.0 if the losses are certain."""
         self._seen = {server_id: at for server_id, at in self._seen.items() if now_s - at < self._ttl_s}
         present = set(live)
         vanished = len(self._seen.keys() - present)

@@ -1,12 +1,12 @@
-"""VChannels: which vchannels and channels exist; the coordinator alone gives a name its incarnation.
+"""VChannels: the existing vchannels and channels. Only the coordinator assigns an incarnation to a name.
 
 Owns the order in which a vchannel is created and ended: in memory at once, so that calls keep their order, then in the metadata, then in
-the maps that readers in other processes use. The actors of vchannels are on nodes; a `VChannelHost` is what is called there. It writes no
-frame for a vchannel whose record is being saved, since a crash would lose the vchannel, and it lets a vchannel that ends finish what it
-was told before. A caller gets its answer when all of that is durable.
+the maps for readers in other processes. The actors of vchannels are on nodes; a `VChannelHost` is the interface to them. No frame is
+written for a vchannel whose record is being saved, since a crash would lose the vchannel. A vchannel that ends first finishes its earlier
+calls. A caller gets its answer when all of that is durable.
 
-A channel is a vchannel with a generated name and an owner. Several are created or destroyed in one operation of the metadata, all or
-none. What a record means is in `wal/channels/channels.py`.
+A channel is a vchannel with a generated name and an owner. Several are created or destroyed in one operation of the metadata, all or none.
+`wal/channels/channels.py` defines the records.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _log: Final = logging.getLogger("wal")
 
 
 class VChannelHost(Protocol):
-    """Where the actors of vchannels are: the nodes, as the coordinator calls them."""
+    """The host of the vchannels' actors: the nodes, as the coordinator calls them."""
 
     def begin(self, infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
         """Starts vchannels that were just admitted; writes nothing on their pchannels until the returned function is called.
 
-        That is called with None once their records are durable and readers can find them, or with the error why they do not exist. Raises,
-        and starts none, where one of their pchannels is away.
+        That is called with None once their records are durable and readers can find them, or with the error that prevented them. If one of
+        their pchannels is unavailable, it raises and starts none.
         """
 
     def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
-        """Has vchannels finish what they were told before, and ends them; their names lead nowhere from now on.
+        """Has vchannels finish their earlier calls, and ends them; their names are invalid from now on.
 
         Calls `ended` when all have ended, perhaps at once: with None, or with the first error of a pchannel that has failed or is being
         closed, which ends its vchannels as well.
         """
 
     def forget(self, infos: tuple[VChannelInfo, ...]) -> None:
-        """Forgets the keys and the last events of vchannels that have ended, and whose records are gone."""
+        """Forgets the keys and the last events of vchannels that have ended, and whose records are removed."""
 
     async def delete_cursors(self, info: VChannelInfo) -> None:
         """Deletes the cursors of a vchannel that was dropped."""
@@ -63,11 +63,11 @@ class VChannels:
         """`directory` has the records, and `saver` is its actor."""
         self.directory: VChannelDirectory = directory
         self.saving: dict[str, asyncio.Future[None]] = {}
-        """The vchannels whose records are being saved, and when that is done."""
+        """The vchannels whose records are being saved, each with a future for the end of the save."""
         self.on_dropped: Callable[[str], object] = lambda name: None
-        """Called with the name of each vchannel that was dropped, when its record is gone."""
+        """Called with the name of each dropped vchannel, when its record is removed."""
         self.spreads: bool = False
-        """Whether a new vchannel goes to the pchannel with the fewest, and not to the one that its name hashes to."""
+        """Whether a new vchannel goes to the pchannel with the fewest, instead of the one that its name hashes to."""
         self.maps: VChannelMapKeeper | None = None
         """Keeps the maps for other processes; None if no other process can read the log."""
         self._saver = saver
@@ -81,12 +81,12 @@ class VChannels:
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]:
-        """The existing vchannels, by name; those among them that are not durable yet are in `saving`."""
+        """The existing vchannels, by name; ones that are not durable yet are in `saving`."""
         return self.directory.records
 
     @property
     def next_incarnation(self) -> int:
-        """The incarnation that the next vchannel gets; all that exist are below it."""
+        """The incarnation of the next vchannel. Invariant: it is above those of all existing ones."""
         return self.directory.next_incarnation
 
     def durable(self) -> Iterable[VChannelInfo]:
@@ -94,7 +94,9 @@ class VChannels:
         return self.directory.saved.values()
 
     def pchannel_of(self, name: str) -> str:
-        """Returns the pchannel of this vchannel: where it is, or, unless new ones are spread, where an append would create it."""
+        """Returns the pchannel of this vchannel: the present one or, unless new ones are spread, the one where an append would create
+        it.
+        """
         info = self.directory.records.get(check_vchannel(name))
         return place(name, list(self.pchannels)) if info is None else info.pchannel
 
@@ -102,13 +104,13 @@ class VChannels:
         """Does nothing: an append creates the vchannel."""
 
     async def look_up(self, name: str) -> VChannelInfo | None:
-        """Returns the vchannel of this name, durable, or None if there is none."""
+        """Returns the durable vchannel of this name, or None if there is none."""
         while (saving := self.saving.get(name)) is not None:
             await asyncio.wait((saving,))
         return self.directory.saved.get(name)
 
     async def catch_up(self) -> None:
-        """Does nothing: what is saved is known here first."""
+        """Does nothing: all saved records are known here first."""
 
     def describe_channels(self, names: tuple[str, ...] | None) -> list[ChannelDescription]:
         """Returns these channels, or (None) all; see `DescribeChannels`."""
@@ -117,7 +119,7 @@ class VChannels:
     # -- creating
 
     def check_room(self, what: str, count: int) -> None:
-        """Raises InvalidArgumentError if as many vchannels more, called `what` in the error, are past `vchannels_max`."""
+        """Raises InvalidArgumentError if `count` more vchannels, called `what` in the error, exceed `vchannels_max`."""
         there, most = len(self.directory.records), self._settings.vchannels_max
         if there + count > most:
             raise InvalidArgumentError(
@@ -125,7 +127,7 @@ class VChannels:
             )
 
     def check_new(self, names: Iterable[str]) -> None:
-        """Raises what `create_nowait` would raise for the first of these vchannels that may not be created. It creates none."""
+        """Raises the errors of `create_nowait` for the first of these vchannels that may not be created. It creates none."""
         missing = [name for name in names if check_vchannel(name) not in self.directory.records]
         if missing:
             self._check_allowed(missing[0])
@@ -135,12 +137,12 @@ class VChannels:
     def create_nowait(self, name: str) -> None:
         """Creates a vchannel that an append or a read names; it is durable when its future in `saving` is done.
 
-        Raises ChannelNotExistError where the settings forbid that, InvalidArgumentError past `vchannels_max`.
+        Raises ChannelNotExistError where the settings forbid that, InvalidArgumentError above `vchannels_max`.
         """
         self._check_allowed(name)
         self.check_room(f"vchannel {name!r}", 1)
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        saved.add_done_callback(retrieve)  # the callers of the vchannel get its failure, and perhaps none awaits this future
+        saved.add_done_callback(retrieve)  # the callers of the vchannel get its failure; possibly no caller awaits this future
         self._start((self.directory.admit(name, self._place_new(name)),), saved)
 
     async def create(self, name: str, pchannel: str | None) -> VChannelInfo:
@@ -166,7 +168,7 @@ class VChannels:
         return [info.name for info in infos]
 
     def _place_new(self, name: str) -> str:
-        """Returns the pchannel for a vchannel that is created now. Of several with the fewest, it is the one of its hash, or the first."""
+        """Returns the pchannel for a new vchannel. Among several with the fewest, it is the one of its hash, or the first."""
         hashed = place(name, list(self.pchannels))
         return self.directory.counts.fewest(self.pchannels, hashed) if self.spreads else hashed
 
@@ -188,8 +190,8 @@ class VChannels:
 
         def recorded(error: WALError | None) -> None:
             if error is None:
-                # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation.
-                # The names of channels are given away, so readers elsewhere know these when the caller does.
+                # No frame is written before readers can look for it on this pchannel and none of them can see a former incarnation. The
+                # names of channels are returned to the caller, so readers elsewhere must have them by then.
                 pchannels = list(self.pchannels)
                 latest = any(info.owner or info.pchannel != place(info.name, pchannels) for info in infos)
                 self._when_shown(infos[0].name, shown, latest=latest)
@@ -223,13 +225,13 @@ class VChannels:
         if info is None:
             if self.maps is None or not self.maps.is_overdue(name):
                 raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
-            # An earlier call dropped it, but could not tell readers in other processes.
+            # An earlier call dropped it, but could not notify readers in other processes.
             self._when_shown(name, partial(_settle, saved))
             await asyncio.shield(saved)
             return
 
         def removed(error: WALError | None) -> None:
-            # Only now: while its record exists, an opening may find the vchannel alive, and then its keys have to be known.
+            # Only now: while its record exists, an opening may recover the vchannel alive, and then needs its keys.
             if error is None:
                 self.host.forget((info,))
                 self.on_dropped(name)
@@ -249,7 +251,7 @@ class VChannels:
             _settle(saved, error)
 
         self.host.end((info,), ended)
-        if not saved.done():  # otherwise its pchannel takes nothing any more, and the vchannel is there when the log is opened again
+        if not saved.done():  # otherwise its pchannel accepts nothing any more, and the vchannel exists when the log is opened again
             self.directory.forget(info)
         await asyncio.shield(saved)
         await self._delete_cursors(info)
@@ -266,7 +268,7 @@ class VChannels:
         if infos:
             self._end(infos, partial(self._tell_readers, names, saved))
         else:
-            # An earlier call destroyed them, but could not tell readers in other processes.
+            # An earlier call destroyed them, but could not notify readers in other processes.
             self._tell_readers(names, saved, None)
         if names:
             await asyncio.shield(saved)
@@ -281,7 +283,7 @@ class VChannels:
             _log.warning("the cursors of vchannel %r, which was dropped, could not be deleted yet: %s", info.name, error)
 
     def _tell_readers(self, names: tuple[str, ...], saved: asyncio.Future[None], error: WALError | None) -> None:
-        """Settles `saved` when readers in other processes know that these channels have ended, or at once with the error."""
+        """Settles `saved` when readers in other processes have the end of these channels, or at once with the error."""
         if error is None and names:
             self._when_shown(names[0], partial(_settle, saved), latest=True)
         else:
@@ -310,7 +312,7 @@ class VChannels:
 
         self._ending |= names
         try:
-            # A pchannel that has failed leaves nothing to end: the records are removed all the same.
+            # A pchannel that has failed leaves nothing to end: the records are removed anyway.
             self.host.end(live, lambda _: finished(None))
         except BaseException:
             self._ending -= names

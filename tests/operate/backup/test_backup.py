@@ -545,7 +545,7 @@ async def test_bad_input_changes_nothing(tmp_path: Path) -> None:
     before = sorted(path.name for path in target.rglob("*"))
     with pytest.raises(InvalidArgumentError, match="another log"):
         await backup(str(tmp_path / "other"), str(target))
-    with pytest.raises(InvalidArgumentError, match="no journal"):
+    with pytest.raises(InvalidArgumentError, match="is not a journal"):
         await backup("memory:", str(target))
     with pytest.raises(FormatError, match="holds no journal"):
         await backup(str(tmp_path / "nothing"), str(target))

@@ -336,7 +336,7 @@ def test_wrong_places_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([tmp_path / "none", tmp_path / "new"], 4, "holds no journal"),
         ([source, "memory:"], 2, "nothing can be copied to"),
         (["wal://127.0.0.1:1", tmp_path / "new", "--follow"], 2, "a log on the network"),
-        ([source, tmp_path / "new", "--pchannels", "1001"], 2, "no number of pchannels"),
+        ([source, tmp_path / "new", "--pchannels", "1001"], 2, "is not a number of pchannels"),
     ):
         assert main(["copy", *map(str, arguments)]) == status
         assert text in capsys.readouterr().err
