@@ -65,7 +65,7 @@ def test_job_queue(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == [
         "killed at least 3 times: True",
         "60 results, each once: True",
-        "resize cat: cat is no picture",
+        "resize cat: cat is not a picture",
         "crash: the process ended while this message alone was handled",
         "2 jobs again",
         "[b'resized cat', b'resized crash']",
