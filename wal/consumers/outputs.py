@@ -90,7 +90,7 @@ class OutputRouter:
         return None
 
     async def locate(self, names: Iterable[str]) -> None:
-        """Locates the pchannels of these vchannels. Raises ChannelNotExistError for a missing one that must not be created."""
+        """Locates the pchannels of these vchannels. Raises ChannelNotExistError for a missing one if the log creates none."""
         async with self._locating:
             missing = [name for name in names if name not in self._pchannels]
             infos = {info.name: info.pchannel for info in await self._engine.submit(ListVChannels())} if missing else {}

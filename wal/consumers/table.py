@@ -430,7 +430,7 @@ class Deliveries:
         return bool(self._chosen)
 
     def _sound(self, lane: Lane, count: int) -> int:
-        """Returns the number of next bodies of a lane before the first one that is suspect or rests."""
+        """Returns the number of next bodies of a lane before the first suspect or resting one."""
         for index in range(count):
             delivery = lane.items[lane.handed + index]
             if delivery._state == RESTING or delivery in self._suspects:

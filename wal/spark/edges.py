@@ -79,8 +79,7 @@ def at_edge(moment: LogSnapshot, edge: Edge) -> PChannelOffset:
         here, offset = _offset(moment, moment.earliest, 0), edge.current(moment.lineage)
         if not offset.same_log(here):
             raise InvalidArgumentError(
-                f"message id {edge.message_id} belongs to another incarnation of pchannel {edge.pchannel!r} than the one that is "
-                "read here: use ids that were read from this log"
+                f"message id {edge.message_id} belongs to another incarnation of pchannel {edge.pchannel!r}: use ids of this log"
             )
         if offset.log_position > (moment.durable_end, 0):
             raise InvalidArgumentError(
@@ -152,7 +151,7 @@ def _check_past(tick: int) -> None:
     start, now = parse(tick)[0], time.time() * 1000
     if start > now + _AHEAD_MS:
         raise InvalidArgumentError(
-            f"the time to start from, {start} ms since 1970, is {(start - now) / 1000:.0f} s ahead: name one that has passed, or latest"
+            f"the time to start from, {start} ms since 1970, is {(start - now) / 1000:.0f} s ahead: name a past time, or latest"
         )
 
 

@@ -276,7 +276,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = offset.current(moment.lineage)
         if not offset.same_log(at_edge(moment, "earliest")):
             raise ClosedError(
-                f"the log of pchannel {offset.pchannel!r} is not the one that this query has read so far: it was recreated, so begin "
+                f"the log of pchannel {offset.pchannel!r} is another log than at the last batch of this query: it was recreated, so begin "
                 "with a new checkpoint"
             )
         judged = (offset, moment.durable_end)

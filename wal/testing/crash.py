@@ -111,11 +111,11 @@ class _End(NamedTuple):
 
 def _home(function: Callable[..., Any]) -> tuple[str, str, str]:
     if not isinstance(function, FunctionType):
-        raise TypeError(f"the process runs a function, not {function!r}: give one that is defined with def or async def")
+        raise TypeError(f"the process runs a function, not {function!r}: define one with def or async def")
     if "<" in function.__qualname__:
         raise InvalidArgumentError(
             f"{function.__qualname__} is defined inside a function, where the new process cannot find it by its name: define it at the top "
-            "level of its module, and give what it needs as arguments"
+            "level of its module, and pass its inputs as arguments"
         )
     return function.__module__, inspect.getfile(function), function.__qualname__
 

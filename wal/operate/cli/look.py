@@ -266,15 +266,15 @@ def _consumers(arguments: argparse.Namespace) -> int:
     location = parse_location(arguments.location)
     if location.path is None:
         raise InvalidArgumentError(
-            f"{location} does not tell which consumers run: each is known to the process that runs it, so look at that process's status "
-            "page or metrics, and at `wal cursors` for what they have saved"
+            f"the consumers of {location} are visible only in the processes that run them: look at their status pages or metrics, and "
+            "at `wal cursors` for the saved positions"
         )
     if (consumers := _consumer_rows(arguments)) is not None:
         pass
     elif (writer := writer_of(location.path)).state == "open":
         raise LockedError(
-            f"the journal {location.path} is open in process {writer.pid or 'that cannot be seen from here'}, which alone knows its "
-            "consumers: serve its status page there (log.serve_status), or look at `wal cursors`",
+            f"the journal {location.path} is open in process {writer.pid or 'that cannot be seen from here'}, where its consumers "
+            "run: serve its status page there (log.serve_status), or look at `wal cursors`",
             pid=writer.pid,
         )
     else:

@@ -140,7 +140,7 @@ def _struct(schema: object) -> StructType:
     if not isinstance(parsed, StructType):
         raise TypeError(f"schema must be DDL such as 'dest string, dep_delay int' or a StructType, not {schema!r}")
     if not parsed.fields:
-        raise InvalidArgumentError("schema has no fields: name those that the payloads have")
+        raise InvalidArgumentError("schema has no fields: name the fields of the payloads")
     return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in parsed.fields])
 
 

@@ -209,7 +209,7 @@ class RocksMQ(AsyncClosing):
         returns.
 
         -1 is before all messages, None after all of them. Raises InvalidArgumentError for an id that no message of the channel has, and
-        TruncatedError for one that was dropped.
+        TruncatedError for a dropped one.
         """
         _check_names(group_name, channel_name)
         if message_id is not None:
