@@ -1,4 +1,4 @@
-"""The benchmark of the flow graph computes what it claims, and a slow node does not make a graph grow."""
+"""The benchmark of the flow graph computes the right sums, and a slow node does not make a graph grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of message streams runs, and each of its readers reads every message. How fast it was is not checked."""
+"""The benchmark of message streams runs, and each of its readers reads every message. The speed is not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of metrics runs, briefly; what it measures is judged by hand."""
+"""The benchmark of metrics runs, briefly; its figures are not checked."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     place = tmp_path_factory.mktemp("bench")
     output = place / "smallest.json"
     command = [sys.executable, "-m", "benchmarks", "--smallest", "--directory", str(place), "--output", str(output)]
-    environment = os.environ if SOAK else {**os.environ, "PATH": ""}  # there is no Go to build it with
+    environment = os.environ if SOAK else {**os.environ, "PATH": ""}  # without Go, which would build JetStream
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(place.iterdir()) == [output], "it removes what it makes"
@@ -75,7 +75,7 @@ def test_document_has_every_cell_measured(run: tuple[str, dict[str, Any]]) -> No
         if row["engine"].startswith("arrow") and missing is not None:
             assert [one["skipped"] for one in row["rounds"]] == [missing]
             continue
-        if row["engine"] == JETSTREAM and row["rounds"][0]["skipped"]:  # there is no Go, or no network to build it with
+        if row["engine"] == JETSTREAM and row["rounds"][0]["skipped"]:  # without Go, or without a network to build with
             continue
         assert len(row["rounds"]) == plan.rounds
         assert all(one["skipped"] is None and one["messages"] > 0 for one in row["rounds"]), row

@@ -1,4 +1,4 @@
-"""SqliteGroup stores what it says: keyed appends are the one part that a run of the benchmarks does not check, since its keys are new."""
+"""SqliteGroup stores keyed appends correctly. A run of the benchmarks does not check that, since its keys are new."""
 
 from __future__ import annotations
 

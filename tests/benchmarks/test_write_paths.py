@@ -1,4 +1,4 @@
-"""The benchmarks of the write paths and of the slowest appends run, and say what they have to. The speed is not checked."""
+"""The benchmarks of the write paths and of the slowest appends run, and print their tables. The speed is not checked."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ async def test_statistics_say_what_holds_the_position(log: WALAccesser) -> None:
 
 
 async def test_outputs_are_committed_with_the_position(log: WALAccesser) -> None:
-    """A failed attempt puts nothing out, nor does one that succeeds if its commit is refused, because a seek has moved the cursor."""
+    """A failed attempt has no outputs in the log. Neither has a successful one whose commit fails because a seek has moved the cursor."""
     runs: Counter[bytes] = Counter()
 
     async def handle(delivery: Delivery) -> None:
@@ -81,7 +81,7 @@ async def test_outputs_are_committed_with_the_position(log: WALAccesser) -> None
         if delivery.value == b"c" and delivery.attempt < 3:
             raise ValueError("not yet")
         if delivery.value == b"d" and runs[b"d"] == 1:
-            async with log.read("done") as scanner:  # the seek passes over what is not committed
+            async with log.read("done") as scanner:  # the seek passes over uncommitted outputs
                 async for _, body in scanner.bodies():
                     if body.payload == b"c3":
                         break
@@ -209,7 +209,7 @@ async def test_poison_holds_only_its_key(log: WALAccesser) -> None:
     consumer = log.consume("jobs", handle, cursor="worker", order="key", key=key_of, attempts=1, dead_letter="dead")
     async with consumer:
         await consumer.caught_up()
-    assert handled == [b"a:1"]  # what was finished after the poison is remembered
+    assert handled == [b"a:1"]  # messages finished after the poison are remembered
     assert await payloads(log, "dead") == ["a:0"]
 
 
@@ -292,7 +292,7 @@ async def test_timed_out_thread_keeps_its_lane(log: WALAccesser) -> None:
     async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[arg-type]
         while consumer.statistics().in_hand != 1:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # past its time: nothing else of the lane may begin
+        await asyncio.sleep(0.1)  # past its time: no other body of the lane may begin
         assert order == [(b"a", 1)]
         going.set()
         await consumer.caught_up()

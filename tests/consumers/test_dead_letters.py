@@ -41,7 +41,7 @@ async def test_redriven_letter_is_for_its_cursor(log: WALAccesser) -> None:
         async with log.consume("jobs", handle, cursor=name) as consumer:
             await consumer.caught_up()
             assert consumer.statistics().pending == 0
-    assert handled == {"one": [b"a"], "two": [b"a"]}  # "two" has the first one, and not the redriven
+    assert handled == {"one": [b"a"], "two": [b"a"]}  # "two" has the first one, and not the redriven one
     async with log.read("jobs", follow=False) as scanner:
         redriven = [body async for _, body in scanner.bodies()][-1]
     assert redriven.properties == {"kind": "job", "redrive_cursor": "one"}

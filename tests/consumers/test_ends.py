@@ -1,4 +1,4 @@
-"""How consumers end, where they cannot run, and the copies of broadcasts that they handle."""
+"""The end of consumers, places where they cannot run, and their handling of copies of broadcasts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_copies_of_broadcasts_are_acknowledged(log: WALAccesser) -> None:
 async def test_ended_consumer_is_not_started_again(log: WALAccesser) -> None:
     consumer = log.consume("jobs", nothing, cursor="worker")
     await consumer.close()
-    await consumer.run()  # nothing: its service may end before the task that runs it begins
+    await consumer.run()  # returns at once: a service may end before the task that runs the consumer begins
     with pytest.raises(ClosedError, match="closed before it began"):
         await consumer.caught_up()
     async with log.consume("jobs", nothing, cursor="worker") as consumer:
@@ -135,7 +135,7 @@ async def test_reader_beside_has_no_consumers(data: str) -> None:
 
 
 async def test_idle_consumer_lets_go_of_the_log_for_good(tmp_path: Path) -> None:
-    """While it has nothing to do its position moves on with the log, and the next message does not bring it back to what was dropped."""
+    """The position of an idle consumer moves with the log, and the next message does not move it back to truncated events."""
     async with open_wal(tmp_path / "log", segment_bytes=1 << 20) as log:
         handled: list[bytes] = []
         async with log.consume("jobs", lambda delivery: handled.append(delivery.value), cursor="worker") as consumer:

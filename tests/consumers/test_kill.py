@@ -1,4 +1,5 @@
-"""Consumers whose process is killed: stages of a pipeline put out once, attempts are bounded, and no bystander is condemned.
+"""Consumers whose process is killed: the stages of a pipeline write each output once, attempts are bounded, and bystanders are never
+condemned.
 
 The default run has 20 rounds of the pipeline, half of them over the network, and 10 of the four workers; a soak has 400 and 100.
 """
@@ -25,10 +26,10 @@ from wal.serve.access import Access
 STAGES = ("in", "cleaned", "billed", "out")
 KEYS = 5
 ROUND = 30
-"""The inputs that a round adds."""
+"""The inputs of a round."""
 ATTEMPTS = 4
 LEASE_MS = 100
-"""How long a killed client keeps its cursors."""
+"""The time for which a killed client keeps its cursors."""
 KILLER = 11
 SLOW_S = 0.02
 
@@ -45,7 +46,7 @@ def payload(number: int) -> bytes:
 
 
 async def pipeline(line: Line, location: str, first: int) -> None:
-    """Runs three stages over new inputs and what was left, and says each thing that its parent may kill it after."""
+    """Runs three stages over new inputs and the remaining ones, and prints a word at each point where its parent may kill it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wal.client.cursor_home.LEASE_MS", LEASE_MS)
         patch.setattr("wal.client.cursor_home.POLL_S", LEASE_MS / 5000)
@@ -114,7 +115,7 @@ async def test_pipeline_over_the_network_puts_out_once_over_kills(data_dir: Path
             await server.kill_and_hear()
             server = Other(serve, data_dir, address)
             assert await server.hear() == "ready"
-        if victims == "server":  # the consumers go on with the next one, and end or are killed later
+        if victims == "server":  # the consumers continue with the next one, and end or are killed later
             await heard(client, random.randrange(1, ROUND))
         await client.kill_and_hear()
     await run_to_end(location, rounds)
@@ -124,14 +125,14 @@ async def test_pipeline_over_the_network_puts_out_once_over_kills(data_dir: Path
 
 
 async def heard(other: Other, words: int) -> None:
-    """Returns when a pipeline has said so many words, or is over."""
+    """Waits until a pipeline has printed this many words, or has ended."""
     for _ in range(words):
         if await other.hear() == "over":
             return
 
 
 async def run_to_end(location: str, rounds: int) -> None:
-    """Runs the pipeline until it is over, after so many rounds."""
+    """Runs the pipeline until it has ended, after this many rounds."""
     other = Other(pipeline, location, rounds * ROUND)
     while await other.hear() != "over":
         pass
@@ -225,7 +226,8 @@ async def test_workers_bound_attempts_over_kills(data_dir: Path, run: int) -> No
     while not is_over:
         number += 1
         assert number <= rounds + 30, "it never ends"
-        # Some rounds are killed after so many handlers, some are closed, and the last ones run to their end unless a message kills them.
+        # Some rounds are killed after a number of handlers, some are closed, and the last ones run to their end unless a message kills
+        # them.
         limit = random.randrange(1, 20) if number <= rounds // 2 else 0
         closes = number % 3 == 0
         other = Other(workers, data_dir, limit if closes else 0)

@@ -1,4 +1,4 @@
-"""What a consumer does at a time: it reads while its commits are written, fetches a page ahead, and lets others have their turns."""
+"""The concurrency of a consumer: it reads while its commits are written, fetches a page ahead, and yields to other tasks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_consumer_reads_while_its_commit_is_written(monkeypatch: pytest.Mo
 
 
 async def test_page_is_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is fetched once, and nothing is fetched at the end of the read."""
+    """The page is fetched once, and nothing is fetched at the end of the read."""
     monkeypatch.setattr("wal.read.page_reads.PAGE_BYTES", 2048)
     async with open_wal(tmp_path / "log") as log:
         await fill(log)
@@ -84,7 +84,7 @@ async def test_page_is_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_waiting_messages_hold_no_other_vchannels_in_memory(tmp_path: Path) -> None:
-    """Each frame has 400 KB of another vchannel beside the message that waits."""
+    """Each frame has 400 KB of another vchannel beside the waiting message."""
     frames, going = 150, asyncio.Event()
 
     async def handle(delivery: Delivery) -> None:

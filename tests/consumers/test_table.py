@@ -20,7 +20,7 @@ def deliveries(keys: str = KEYS) -> list[Delivery]:
 
 
 def restarted(table: Deliveries, keys: str = KEYS) -> Deliveries:
-    """Returns the table of the consumer after one whose process died; nothing was finished before."""
+    """Returns the table of the next consumer after the death of one that had finished nothing."""
     table = Deliveries(table.plan, decode_state(encode_state(table.save(now=0.0, wall=0.0))), incarnation=7)
     table.take(deliveries(keys))
     return table
@@ -33,7 +33,7 @@ def begun(plan: ConsumerPlan, keys: str = KEYS) -> Deliveries:
 
 
 def next_work(table: Deliveries) -> list[int]:
-    """Hands out, records and starts all that may run; returns the indices of the bodies."""
+    """Hands out, records and starts all bodies that may run; returns their indices."""
     return [position_of(delivery)[1] for delivery in started(table)]
 
 
@@ -50,7 +50,7 @@ def test_page_is_suspect_after_death() -> None:
     assert next_work(table) == [0, 1]  # a group of `concurrency`
     assert next_work(table) == []
     table = restarted(table)
-    assert next_work(table) == [2, 3]  # those that were in no small group come first
+    assert next_work(table) == [2, 3]  # bodies that were in no small group come first
     table = restarted(table)
     table = restarted(table) if next_work(table) == [4, 5] else table
     assert next_work(table) == [0]  # alone
@@ -109,7 +109,7 @@ def test_first_bodies_of_a_chunk_end_before_the_others() -> None:
 
 
 def test_body_is_taken_back_once() -> None:
-    """It was handed out alone, and its key got a second one since."""
+    """The body was handed out alone, and its key has had a second one since."""
     table = begun(ConsumerPlan(2, "key"), "a")
     assert table.hand_out()
     table.recorded()
@@ -119,7 +119,7 @@ def test_body_is_taken_back_once() -> None:
 
 
 def test_suspect_that_was_taken_back_is_tried_again() -> None:
-    """Its key got another body while it was handed out."""
+    """The suspect's key got another body while the suspect was handed out."""
     table = begun(ConsumerPlan(1, "key"), "a")
     assert next_work(table) == [0]
     table = restarted(table, "a")
@@ -138,7 +138,7 @@ def test_suspect_waits_for_other_handlers() -> None:
     table.wake(1.0)
     assert next_work(table) == []
     table.settle([delivery for delivery in table.sequence.items if isinstance(delivery, Delivery)][1:], [None], 1.0)
-    assert next_work(table) == []  # what has ended is not committed yet
+    assert next_work(table) == []  # ended bodies are not committed yet
     table.finish_ended(1)
     assert next_work(table) == [0]
     assert table.first is not None
@@ -228,14 +228,14 @@ def test_hand_out_goes_on_after_unseen_message() -> None:
     saved = SavedState(7, (10, 1), (UnfinishedRun((10, 0), (10, 0)),))
     table = Deliveries(ConsumerPlan(2, "key"), saved, incarnation=7)
     table.take(deliveries("a"))
-    table.skip(deliveries("ab")[1:])  # the last body of which something is saved
+    table.skip(deliveries("ab")[1:])  # the last body of the saved state
     assert next_work(table) == [0]
 
 
 def test_failure_blocks_its_lane_alone() -> None:
     table = begun(ConsumerPlan(1, "key"), "aab")
     work = [table.start(1), table.start(1)]
-    assert work == [[], []]  # nothing is recorded yet
+    assert work == [[], []]  # no hand-out is recorded yet
     table.hand_out()
     table.recorded()
     first, other = table.start(1), table.start(1)

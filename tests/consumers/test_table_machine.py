@@ -44,7 +44,7 @@ def event(position: int, first: int, keys: list[str]) -> ImmutableMessage:
 
 
 def test_consumers_in_a_row_handle_every_message() -> None:
-    """One consumer after the other over one log. `stored` is what is durable; the sets are the model."""
+    """One consumer after the other over one log. `stored` is the durable state; the sets are the model."""
     At = tuple[int, int]
     # The payload of messages that are for another consumer.
     UNSEEN = b"u"
@@ -67,7 +67,7 @@ def test_consumers_in_a_row_handle_every_message() -> None:
         return page
 
     def stored_runs(data: bytes, order: list[At]) -> set[At]:
-        """Returns the bodies that a stored state says are handed out."""
+        """Returns the bodies that a stored state marks as handed out."""
         state: SavedState = decode_state(data)
         handed = {at for at in order for run in state.runs if run.handed and run.first <= at <= run.last}
         assert len(handed) == state.handed
@@ -86,11 +86,11 @@ def test_consumers_in_a_row_handle_every_message() -> None:
             self.ended: set[At] = set()
             """Handled by this process, and not finished durably."""
             self.failures: dict[At, int] = {}
-            """How many failed attempts of a body are possible at most: what raised, and deaths while alone."""
+            """The maximum number of failed attempts of a body: its exceptions, and its deaths while alone."""
             self.died: dict[At, int] = {}
             """Deaths since the body last had an outcome that is durable."""
             self.cleared: set[At] = set()
-            """Those that have had one since, which is not durable."""
+            """Bodies with such an outcome since, which is not durable."""
 
         @initialize(
             order=st.sampled_from(["vchannel", "key", "none"]),
@@ -168,7 +168,7 @@ def test_consumers_in_a_row_handle_every_message() -> None:
             ending=st.sampled_from(["", "", "", "death", "death", "close"]),
         )
         def turn(self, keys: list[str], starts: int, kinds: list[str], ending: str) -> None:
-            """Does what a consumer does in one turn, so that runs get far."""
+            """Runs one turn of a consumer, so that runs get far."""
             for key in keys:
                 self.append([key], same_frame=True)
             for _ in range(2):
@@ -200,7 +200,7 @@ def test_consumers_in_a_row_handle_every_message() -> None:
             self.committing = ((mark, data), done, self.cleared.copy())
 
         def finish(self) -> set[At]:
-            """Finishes what has ended, and returns it."""
+            """Finishes the ended bodies, and returns them."""
             table = self.table
             assert list(table.ended) == self.finishing
             table.finish_ended(table.ended_count)

@@ -1,4 +1,4 @@
-"""Whatever a handler or a key function raises, cancels or returns is an attempt, or ends the consumer with an error that names it."""
+"""Any exception, cancellation or result of a handler or a key function is an attempt, or ends the consumer with an error that names it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransact
 
 
 class Panic(BaseException):
-    """What some libraries raise for a failed assertion."""
+    """The exception of some libraries for a failed assertion."""
 
 
 class Mute(Exception):
-    """An exception that cannot be shown, as that of an SDK whose text is a key of an answer that lacks it."""
+    """An exception whose `str` raises, such as an SDK's error whose text is a missing key of an answer."""
 
     def __str__(self) -> str:
         return str(self.args[0]["message"])
@@ -117,7 +117,7 @@ def test_handler_errors_are_attempts_or_end(names: list[str], **mode: Any) -> No
     wait_s = 30.0
 
     class Trial:
-        """One consumer whose handler does with each message what its payload says."""
+        """One consumer whose handler follows the instruction in each message's payload."""
 
         def __init__(self, names: list[str], *, concurrency: int, order: Any, batch: int | None, is_async: bool, dead_letter: bool) -> None:
             self.names = names
@@ -148,7 +148,7 @@ def test_handler_errors_are_attempts_or_end(names: list[str], **mode: Any) -> No
             self.handled.update(numbers)
 
         def handle_in_thread(self, given: Delivery | list[Delivery]) -> Any:
-            """Does what needs no task in the thread, and returns the rest as a coroutine."""
+            """Does in the thread what needs no task, and returns the rest as a coroutine."""
             numbers = [int(delivery.value) for delivery in (given if isinstance(given, list) else [given])]
             for number in numbers:
                 if number >= len(self.names):
@@ -189,7 +189,7 @@ def test_handler_errors_are_attempts_or_end(names: list[str], **mode: Any) -> No
                 assert log.consumers() == []
 
         def check(self, error: HandlerFailedError | None, letters: set[int]) -> None:
-            # A batch that fails releases what comes after its first message in the same lane, which counts for nothing.
+            # A batch that fails releases the later messages of its first message's lane, which uses up no attempt.
             assert max(self.calls.values()) <= ATTEMPTS * (1 if self.batch is None else len(self.names))
             kinds = set(self.names)
             if error is not None:
@@ -261,7 +261,7 @@ async def test_codec_errors_are_attempts(log: WALAccesser) -> None:
         async with log.consume("jobs", handle, cursor=name, type=kind, **options, dead_letter=f"{name}-dead") as consumer:
             await consumer.caught_up()
         ends[name] = (await payloads(log, f"{name}-dead"), consumer.statistics().failed)
-    # What cannot be decoded is a dead letter at once.
+    # An undecodable payload is a dead letter at once.
     assert ends == {"mute": (["a"], 0), "panic": (["a"], 2), "cancelled": (["a"], 2), "own": (["a"], 0)}
 
 
@@ -292,7 +292,7 @@ async def test_consumer_closes_under_a_stubborn_coroutine(log: WALAccesser, monk
 
 
 async def test_handler_ends_its_own_consumer(log: WALAccesser) -> None:
-    """It cannot wait for its own message; `close` begins the end, and does not wait for it."""
+    """A handler cannot wait for its own message, so `close` begins the end and does not wait."""
 
     async def handle(delivery: Delivery) -> None:
         with pytest.raises(InvalidArgumentError, match="cannot wait until its own message is finished"):
@@ -307,7 +307,7 @@ async def test_handler_ends_its_own_consumer(log: WALAccesser) -> None:
 
 @pytest.mark.parametrize("mode", [{}, {"batch": 4}, {"timeout_s": 60.0}, {"concurrency": 2, "order": "none"}], ids=str)
 async def test_delivery_takes_nothing_after_its_handler(log: WALAccesser, mode: dict[str, Any]) -> None:
-    """Not while healthy messages are handled in a row in one turn of the loop, either."""
+    """The same holds while healthy messages are handled one after the other in one turn of the loop."""
     kept: list[Delivery] = []
 
     async def handle(given: Any) -> None:

@@ -1,4 +1,6 @@
-"""Assigner: a leader whose table is not what is saved leads no more, whoever made it look. Nodes that are gone, and when that is known."""
+"""Assigner: a leader whose table differs from the saved state loses the leadership, whichever call detects it. Lost nodes, and their
+detection.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ async def no_connection(address: str) -> Connection:
 
 
 class LeasesLeft:
-    """The leases that are still there."""
+    """The leases that still exist."""
 
     def __init__(self, kv: KVBase, *live: int) -> None:
         self.live = set(live)
         self.evicted: dict[int, str] = {}
-        """The leases that were revoked, with what was saved of that before."""
+        """The leases that were revoked, with the records that were saved before."""
         self._kv = kv
 
     async def lifetime(self, lease: int) -> float:
@@ -62,15 +64,15 @@ class Calls(NodeCalls):
         self.replaced: set[int] = set()
         self.silent: set[int] = set()
         self.available: list[PChannelInfo] = []
-        """The pchannels that every node says that it has."""
+        """The pchannels that every node reports."""
         self.asked: Counter[int] = Counter()
-        """How often each node was asked for its status."""
+        """The number of status calls of each node."""
         self.assigned: list[tuple[int, str, int]] = []
         """The servers that opened a pchannel, with the pchannel and its term."""
         self.refusals: list[WALError] = []
-        """The error with which nodes refuse the next openings."""
+        """The errors of the next openings."""
         self.refused: list[int] = []
-        """The terms of these."""
+        """The terms of these openings."""
 
     async def _answer(self, node: NodeStart) -> None:
         if node.server_id in self.replaced:
@@ -100,7 +102,7 @@ class Calls(NodeCalls):
 
 
 async def leading(kv: KVBase, *leases: int, calls: NodeCalls | None = None, ttl_s: float = LIFETIME_S) -> Assigner:
-    """Returns the assigner of a leader without nodes, whose only pchannel is assigned; these leases are still there."""
+    """Returns the assigner of a leader without nodes, whose only pchannel is assigned; these leases still exist."""
     claim = PChannelMeta("p0", 1, 2)
     await kv.multi_save({PREFIX + "p0": encode(RECORD), CLAIMS + "p0": encode_claim(claim)})
     calls, clock = calls or NodeCalls(1, no_connection), asyncio.get_running_loop().time
@@ -128,7 +130,7 @@ async def live(kv: KVBase, *nodes: int) -> None:
 
 @contextlib.asynccontextmanager
 async def running(assigner: Assigner) -> AsyncIterator[Assigner]:
-    """Runs the assigner, with the membership that it asks."""
+    """Runs the assigner with its membership."""
     await assigner.load()
     await assigner._membership.start()
     task = asyncio.ensure_future(assigner.run())
@@ -202,7 +204,7 @@ async def test_report_against_another_record_ends_the_leading() -> None:
 async def test_limits_of_nodes_that_are_gone_are_removed() -> None:
     async with MemoryKV() as kv:
         assigner = await leading(kv, 8)
-        for server_id in (7, 8, 9):  # it owns p0; it is starting; it is gone
+        for server_id in (7, 8, 9):  # 7 owns p0, 8 is starting, 9 has ended
             await SavedLimit(kv, ticks_key(server_id)).take_over(lambda _: 5)
         await assigner.sweep()
         keys, _ = await kv.load_with_prefix(TICKS)
@@ -285,13 +287,13 @@ async def test_node_with_a_revoked_lease_is_awaited() -> None:
             asked = calls.asked[7]
             await eventually(lambda: calls.asked[7] >= asked + 3)
             assert calls.assigned == []
-            calls.replaced.add(7)  # it has found that its lease is gone
+            calls.replaced.add(7)  # it has detected that its lease has ended
             await eventually(lambda: calls.assigned)
             assert calls.assigned == [(8, "p0", 3)]
 
 
 async def test_refused_term_rises_at_once_above_the_log() -> None:
-    """etcd was restored from an old copy: the nodes and the logs have had higher terms, and each refusal names one."""
+    """etcd was restored from an old copy: the nodes and the logs have had higher terms, and each error names one."""
     async with MemoryKV() as kv:
         await live(kv, 8)
         calls = Calls()

@@ -1,4 +1,4 @@
-"""The table of assignments: its states, its terms, and what is saved before anybody is told."""
+"""The table of assignments: its states, its terms, and the saves before anything is visible."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_life_of_a_pchannel() -> None:
     assert table.records["p0"].histories == (TermHolder(2, A),)
     committed(table, table.assigned("p0", 3))
     assert table.records["p0"] == Assignment("p0", 3, AssignmentState.ASSIGNED, (TermHolder(3, B),))
-    assert table.version == Version(LEADER, 3)  # what is not shown changes nothing for clients
+    assert table.version == Version(LEADER, 3)  # a record that clients do not get changes nothing for them
 
 
 def test_leader_that_begins_anew_counts_on() -> None:
@@ -149,7 +149,7 @@ def test_damaged_record_is_refused(text: str) -> None:
 
 
 def test_each_leader_continues_from_what_was_saved() -> None:
-    """Leaders that change the table, lose some of their changes, and are followed by others that read what was saved."""
+    """Leaders that change the table, lose some of their changes, and are followed by others that read the saved records."""
 
     class Leaders(RuleBasedStateMachine):
         def __init__(self) -> None:
@@ -164,12 +164,12 @@ def test_each_leader_continues_from_what_was_saved() -> None:
                 return
             assert {key: self.saved.get(key) for key in change.compare()} == change.compare()
             if is_saved:
-                before, told = self.table.version, self.told()
+                before, shown_to_clients = self.table.version, self.told()
                 self.saved.update(change.saves())
-                assert (self.table.commit(change) > before) == (self.told() != told)
+                assert (self.table.commit(change) > before) == (self.told() != shown_to_clients)
 
         def told(self) -> dict[str, TermHolder]:
-            """Returns what clients are told of each pchannel: who has it, in which term. They are not told its floor."""
+            """Returns the node and the term of each pchannel for clients. Clients do not get its floor."""
             return {record.name: record.owners[0] for records in self.table.shown().values() for record in records}
 
         @rule(names=st.sets(st.sampled_from(["p0", "p1", "p2"])), is_saved=st.booleans())
@@ -217,7 +217,7 @@ def test_each_leader_continues_from_what_was_saved() -> None:
                 if record.state in (AssignmentState.ASSIGNED, AssignmentState.UNAVAILABLE):
                     assert record.histories == ()
                 if record.state is AssignmentState.ASSIGNING:
-                    # Every term since the newest one that was assigned is there: none may hold it unseen.
+                    # Every term since the newest assigned one is in the record: no node holds one without a record.
                     assert terms == list(range(terms[0], record.term + 1))
 
         @invariant()

@@ -1,4 +1,4 @@
-"""ClusterDiscovery: what a leader pushes to a client, and how often."""
+"""ClusterDiscovery: the pushes of a leader to a client, and their interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal.storage.kv import MemoryKV
 
 
 class Stream:
-    """The context of a call whose client reads everything and sends nothing. `pushed` is what it got."""
+    """The context of a call whose client reads everything and sends nothing. `pushed` are the received messages."""
 
     def __init__(self) -> None:
         self.pushed: list[proto.FullStreamingNodeAssignmentWithVersion] = []

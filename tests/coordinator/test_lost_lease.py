@@ -1,4 +1,4 @@
-"""A leader that has lost its lease saves nothing more, and what is asked of it then is asked of the next leader."""
+"""A leader that has lost its lease saves nothing more, and its later calls go to the next leader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal.storage.kv import MemoryKV
 
 async def test_calls_of_an_ended_leader_are_forwarded() -> None:
     class Nodes:
-        """Nodes that do at once what they are asked for."""
+        """Nodes that execute every call at once."""
 
         def begin(self, _infos: tuple[VChannelInfo, ...]) -> Callable[[WALError | None], None]:
             return lambda _error: None
@@ -41,7 +41,7 @@ async def test_calls_of_an_ended_leader_are_forwarded() -> None:
     owner = OwnerDescription("orders")
     await vchannels.create("kept", None)
     names = await vchannels.create_channels(owner, 2)
-    await system.stop()  # as the end of a leader does, while calls of its clients are under way
+    await system.stop()  # as at the end of a leader, while calls of its clients are running
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: vchannels.drop("kept"),
         lambda: vchannels.create("new", None),

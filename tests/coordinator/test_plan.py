@@ -1,4 +1,4 @@
-"""The balancer's plan: who gets what, what stays, and when the loss of nodes is doubted."""
+"""The balancer's plan: assignments, pchannels that stay, and the doubt about the loss of many nodes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_counts_of_equal_nodes_differ_by_one(pchannels: dict[str, Placed], live:
     moves = plan(rested, nodes)
     numbers = Counter(placed.owner for placed in after(rested, moves).values())
     assert max(numbers[server_id] for server_id in live) - min(numbers[server_id] for server_id in live) <= 1
-    # No plan has fewer moves: what stays on a node is as much as a node may have.
+    # No plan has fewer moves: each node keeps as many pchannels as it may have.
     kept = Counter(placed.owner for placed in rested.values() if placed.owner in live)
     share, more = divmod(len(rested), len(live))
     room = [share + 1] * more + [share] * (len(live) - more)

@@ -91,7 +91,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def place(kind_of_place: str, data_dir: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Yields an empty place for a log that is no journal. There a transaction of the sink has 8 rows, and a producer two of them."""
+    """Yields an empty location for a log other than a journal. There a transaction of the sink has 8 rows, and a producer two of them."""
     if kind_of_place == "pulsar":
         yield request.getfixturevalue("pulsar_place")
         return

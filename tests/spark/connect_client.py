@@ -1,7 +1,7 @@
 """A client of Spark Connect: `python -m tests.spark.connect_client <address> <journal> <folder>`.
 
 Reads the journal as a batch, streams it through `foreachBatch` to Parquet until the end, and prints the results as JSON. Nothing is
-registered: the server finds the format by itself.
+registered: the server discovers the format by itself.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ killed.
 
     python -m tests.spark.driver <journal> <folder> <rows a trigger>
 
-In the folder are `sink`, the Parquet of each batch, `target`, the other journal, its `settings.toml`, and a checkpoint of each query. The
-process prints `ready` when Spark runs; then it prints `begun N` and `written N` for each batch of the first query, which waits for ever
+The folder has `sink`, the Parquet of each batch, `target`, the other journal, its `settings.toml`, and a checkpoint of each query. The
+process prints `ready` when Spark runs. Then it prints `begun N` and `written N` for each batch of the first query, which waits for ever
 when it has written WRITTEN_MAX batches.
 """
 
@@ -43,8 +43,9 @@ QUICK: dict[str, str | int | bool] = {
 
 
 OF_SPARK: Final = ("Python worker failed to connect back", "Task serialization failed: java.lang.IllegalStateException: Illegal size")
-"""Failures of Spark itself, after which a query is started again: it gives a Python process 10 s to start, however busy the host is; and
-Scala refuses to serialize a collection of a task that another thread of Spark changes at that moment (seen once with Spark 4.3.0)."""
+"""Failures of Spark itself, after which a query is started again. Spark gives a Python process 10 s to start, even on a busy host. Scala
+does not serialize a collection of a task that another thread of Spark changes at that moment (happened once with Spark 4.3.0).
+"""
 
 WRITTEN_MAX: Final = 2
 
@@ -54,7 +55,7 @@ class Driver:
 
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
         self.last_words: list[str] = []
-        """The lines that it had printed, and the parent had not read, when it was killed."""
+        """The lines that the process had printed, and the parent had not read, when it was killed."""
         options = os.environ.get("SPARK_SUBMIT_OPTS", "")
         temporary = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": f"{options} -Djava.io.tmpdir={folder}"}  # a killed process removes nothing
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
@@ -72,7 +73,7 @@ class Driver:
         assert self.hear() == "ready"
 
     def hear(self) -> str:
-        """Returns the line that it prints next; fails if it ended by itself."""
+        """Returns the next line of the process; fails if the process ended by itself."""
         assert self.process.stdout is not None
         said = self.process.stdout.readline().strip()
         if not said:
@@ -82,7 +83,7 @@ class Driver:
         return said
 
     def kill_while(self, condition: Callable[[], bool]) -> None:
-        """Kills it while the condition holds: all its processes are stopped first, so that none of them goes on meanwhile."""
+        """Kills the process while the condition holds. All its processes are stopped first, so that none continues meanwhile."""
         while True:
             while not condition():
                 assert self.process.poll() is None, "the driver ended by itself"
@@ -94,7 +95,7 @@ class Driver:
                 os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kills all its processes with SIGKILL. Those of Python would go on for a while alone, in process groups of their own."""
+        """Kills all its processes with SIGKILL. The Python processes would continue for a while, in process groups of their own."""
         if self.process.returncode is None:
             for pid in self._stop():
                 os.kill(pid, signal.SIGKILL)
@@ -106,7 +107,7 @@ class Driver:
         self.process.stdout.close()
 
     def _stop(self) -> list[int]:
-        """Stops all its processes, also those that begin meanwhile, and returns them, parents first."""
+        """Stops all its processes, also ones that begin meanwhile, and returns them, parents first."""
         stopped = [self.process.pid]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)

@@ -1,8 +1,8 @@
 """Checks whether Spark can run here: in CI it must. Makes its sessions start in half of the time.
 
-`python -m tests.spark.java` makes `SPARK_HOME` of tests/conftest.py, which `make test` does once for an environment. The home lacks the zip
-file from which Spark's Python processes otherwise import pyspark: each of them, some hundreds in a run, would compile it anew. It has
-`CLASSES` instead.
+`python -m tests.spark.java` creates the `SPARK_HOME` of tests/conftest.py, which `make test` does once for an environment. The home lacks
+the zip file from which Spark's Python processes otherwise import pyspark: each of them, some hundreds in a run, would compile it again. It
+has `CLASSES` instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Offsets as a query over a journal would have them, computed from the journal itself."""
+"""Offsets of a query over a journal, computed from the journal itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place_behind(message_id: MessageID | None, directory: Path) -> StreamOffset:
 
 
 def vchannels_of(directory: Path) -> dict[str, int]:
-    """Returns the incarnation of each vchannel, as far as readers of the files know it."""
+    """Returns the incarnation of each vchannel in the maps for readers."""
     journal = ReadOnlyCore(ReadOnlyJournalSource(directory))
     journal.open()
     try:

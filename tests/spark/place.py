@@ -1,4 +1,4 @@
-"""Place: an empty place for a log that is no journal, a way to open the log there, and the options with which Spark finds it."""
+"""Place: an empty location for a log other than a journal, a way to open the log there, and the options for Spark."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Place(abc.ABC):
     @property
     @abc.abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """The settings with which it is opened there."""
+        """The settings of the opening."""
 
     @property
     @abc.abstractmethod
     def options(self) -> dict[str, str]:
-        """The options with which Spark finds it."""
+        """The options of the log for Spark."""
 
     @property
     @abc.abstractmethod
     def secrets(self) -> Sequence[str]:
-        """The texts that nothing may show."""
+        """The texts that no output may contain."""
 
     def open(self, **settings: Any) -> BlockingOpening:
         """Opens the log for writing."""
         return bridge.blocking(self.location, **{**self.settings, **settings})
 
     def expected(self, *names: str) -> list[Row]:
-        """Returns the messages that the log's own readers deliver of these vchannels. On Pulsar it takes over the log."""
+        """Returns the messages of these vchannels from the log's own readers. On Pulsar it takes over the log."""
         with self.open() as log:
             return [row for name in names for row in rows_of(log, name)]
 

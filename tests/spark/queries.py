@@ -141,7 +141,7 @@ class StreamQuery:
         return read_all(reader, pickle.loads(pickle.dumps(partitions)))
 
     def step(self) -> list[Row] | None:
-        """Runs one batch and returns its rows; None when there is nothing to do."""
+        """Runs one batch and returns its rows; None without a batch."""
         end = self.plan()
         if end is None:
             return None
@@ -150,7 +150,7 @@ class StreamQuery:
         return rows
 
     def run(self) -> list[list[Row]]:
-        """Runs batches until there is nothing to do, and returns their rows."""
+        """Runs all batches, and returns their rows."""
         batches = []
         while (rows := self.step()) is not None:
             batches.append(rows)

@@ -211,7 +211,7 @@ def test_location_without_a_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_log_in_the_same_place(data_dir: Path, tmp_path: Path) -> None:
-    """A worker runs for long and keeps logs open: it notices that the directory holds another journal now."""
+    """A worker runs for long and keeps logs open: it detects that the directory holds another journal now."""
     for payload in (b"one", b"two"):
         with bridge.blocking(data_dir) as log:
             log.raw_append(Message("orders", payload))

@@ -1,4 +1,4 @@
-"""The benchmark of Spark runs, and each of its engines reads everything. How fast it was is not checked."""
+"""The benchmark of Spark runs, and each of its engines reads everything. The speed is not checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.spark import Order, measure
 
 
 def test_every_engine_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
-    """The benchmark itself compares what the engines read, and raises where they differ."""
+    """The benchmark itself compares the rows of the engines, and raises where they differ."""
     rows = tuple(
         msgspec.structs.replace(row, messages=4 * row.frame_messages)
         for row in full().rows

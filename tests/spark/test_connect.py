@@ -1,4 +1,4 @@
-"""Spark Connect: the server finds the format, which reads, streams and passes batches on as in a classic session."""
+"""Spark Connect: the server discovers the format, which reads, streams and passes batches on as in a classic session."""
 
 from __future__ import annotations
 

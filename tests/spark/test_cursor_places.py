@@ -1,4 +1,4 @@
-"""A query's cursor and its lag in a log that is no journal, without a JVM. See `place`."""
+"""A query's cursor and its lag in a log other than a journal, without a JVM. See `place`."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_rows_bytes_and_seconds_of_the_lag(place: Place, log: BlockingWAL) -> No
 
 
 def wait_for_vchannels(place: Place, names: set[str]) -> None:
-    """Returns when the sources of this process know the vchannels, which takes some tenths of a second."""
+    """Waits until the sources of this process have the vchannels, which takes some tenths of a second."""
     logs = source_of(SparkLocation.named(None, place.options)).open()
     try:
         deadline = time.monotonic() + 20

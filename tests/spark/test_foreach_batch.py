@@ -1,4 +1,4 @@
-"""foreach_batch: its refusals, its search for the end of a batch, and the whole of it on a real query."""
+"""foreach_batch: its argument errors, its lookup of the end of a batch, and a whole real query."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_checkpoint_is_required_without_access_to_the_query(tmp_path: Path) -> N
 
 
 def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_path: Path, checkpoint: str) -> None:
-    """Whatever happens, each row arrives once, and the cursor is exactly at the end of the finished batches."""
+    """After any failure, each row arrives once, and the cursor is exactly at the end of the finished batches."""
     write(data_dir)
     target = str(tmp_path / "target")
     batches: list[Batch] = []
@@ -207,7 +207,7 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
     assert ids[-1] >= 2 * ROWS / 40
     assert [batch.batch_id for batch in batches if batch.replay] == [2]
     assert {batch.query_id for batch in batches} == {query.id}
-    # In the process of a Spark Connect handler the same is read from files.
+    # In the process of a Spark Connect handler the entry is read from files.
     remote: Any = SimpleNamespace(sparkSession=object())
     entries = [entry_of_batch(remote, number, checkpoint) for number in range(ids[-1] + 1)]
     assert {entry.query_id for entry in entries} == {query.id}

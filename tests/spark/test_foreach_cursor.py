@@ -45,7 +45,7 @@ async def append(log: WALAccesser, directory: Path, vchannel: str, count: int = 
 
 
 async def shown(log: WALAccesser, directory: Path) -> None:
-    """Waits until readers of the files know the vchannels as they are; the copy that they look at may lag."""
+    """Waits until readers of the files have the present vchannels; their copy may lag."""
     there = {info.name: info.incarnation for info in await log.vchannels()}
     while await asyncio.to_thread(vchannels_of, directory) != there:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Effects that happen once: the ledger in the user's database, and the directory that is one query's. Without a JVM."""
+"""Effects that happen once: the ledger in the user's database, and the directory of a single query. Without a JVM."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_killed_process_leaves_neither_effect_nor_note(connection: sqlite3.Conne
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.booleans()), max_size=30))
 def test_against_a_set(calls: list[tuple[str, int, bool]]) -> None:
-    """Batches of a query come in their order, some of them again, some of them failing."""
+    """Batches of a query come in their order; some are repeated, some fail."""
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE effects (key TEXT PRIMARY KEY)")
     newest: dict[str, int] = {}
@@ -203,7 +203,7 @@ def test_directory_belongs_to_one_query(tmp_path: Path, scheme: str) -> None:
 def test_other_file_systems_get_no_query_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     frame = Frame()
-    for path in ("hdfs://name/out", "out"):  # what the second one means, this DataFrame cannot be asked
+    for path in ("hdfs://name/out", "out"):  # the second one cannot be resolved through this DataFrame
         Batch(QUERY, 3).write_parquet(frame, path)  # type: ignore[arg-type]
     assert frame.written == [("overwrite", "hdfs://name/out/batch_id=3"), ("overwrite", "out/batch_id=3")]
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""ScannedFrames against a naive model: whatever a query asks for, the answer is that of a scan of all frames."""
+"""ScannedFrames against a naive model: for every request of a query, the answer is that of a scan of all frames."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SIGKILL of a Spark driver, its JVM and its workers in mid-stream: both sinks have every committed row once.
 
-Kills where a sink of ours is at each of its persist points, without a JVM, are those of test_sink_kill.py.
+test_sink_kill.py kills a sink of ours at each of its persist points, without a JVM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wal.spark.sink import pending
 
 
 def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir: Path, tmp_path: Path, soak: int) -> None:
-    """While another process appends transactions, some of which it rolls back, until the session of the other tests reads the rest.
+    """Meanwhile another process appends transactions, some of which it rolls back, until the session of the other tests reads the rest.
 
     A driver dies when the first query has written its second batch, and has not committed it, and the second query has decided on a batch,
     and has not published it. A soak kills more of them, also at any moment.
@@ -72,7 +72,7 @@ def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir
             for said in driver.last_words:
                 say(said)
         writer.stop()
-    settings.write_text("pchannels = 2\n")  # what is left goes in faster
+    settings.write_text("pchannels = 2\n")  # the rest is written faster
     for query in queries(spark, data_dir, tmp_path, say=say):
         assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert max(begun.values()) > 1, "no batch was done again: the kills hit nothing"

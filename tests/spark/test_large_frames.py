@@ -1,4 +1,4 @@
-"""Frames whose rows are many times larger than the frame, or are none: a reader holds a bounded part of them."""
+"""Frames whose rows are many times larger than the frame, or are absent: a reader holds a bounded part of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_position_never_skips_copies_that_were_not_delivered(data_dir: Path) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_parts_of_a_frame_are_its_rows(data_dir: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """With a part for each copy, in frames that hold everything else as well."""
+    """The frames have a part for each copy, and hold everything else as well."""
     write_everything(data_dir, Random(seed), steps=30)
     whole = batch(data_dir, maxPartitions=1)
     parts = 0
@@ -72,7 +72,7 @@ def test_parts_of_a_frame_are_its_rows(data_dir: Path, monkeypatch: pytest.Monke
 
 
 def test_rows_that_are_left_out_take_no_memory(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transactions of other types than are asked for: a reader that gathered them until a row comes would hold the log."""
+    """The frames have transactions of other types than requested: a reader that gathered them until a row comes would hold the log."""
     with bridge.blocking(data_dir) as log:
         for _ in range(5):
             with log.txn("a") as txn:

@@ -1,4 +1,4 @@
-"""Planning: every event is read once, however the ranges are cut; limits hold; the order is that of the ticks."""
+"""Planning: every event is read once in any division of the ranges; limits hold; the order is that of the ticks."""
 
 from __future__ import annotations
 

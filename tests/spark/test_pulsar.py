@@ -1,4 +1,6 @@
-"""Spark's readers of a log on a real Pulsar, its metadata in a real etcd: what is Pulsar's own. The rest is in test_reading_places.py."""
+"""Spark's readers of a log on a real Pulsar, its metadata in a real etcd: the cases special to Pulsar. The rest is in
+test_reading_places.py.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_positions_are_those_of_pulsar(place: Place) -> None:
 
 
 def test_fenced_frames_and_duplicates_never_appear(place: Place) -> None:
-    """A log is taken over while a query reads, and late messages of the old writer lie after the mark of the new one."""
+    """A log is taken over while a query reads, and late messages of the old writer are after the mark of the new one."""
 
     def put_late(place: Place, message_id: MessageID) -> None:
         """Appends a duplicate of the frame at this id, and the next frame of that term, which was never acknowledged."""
@@ -48,7 +50,7 @@ def test_fenced_frames_and_duplicates_never_appear(place: Place) -> None:
         reader = TopicReader(connection, topic, message_id.position)
         entry = reader.next(message_id.incarnation)
         reader.close()
-        asyncio.run(connection.close())  # a client that is just forgotten holds everything up for ten seconds
+        asyncio.run(connection.close())  # a client that is not closed holds everything up for ten seconds
         assert entry.header is not None
         header = entry.header
         draft = FrameDraft()
@@ -89,7 +91,7 @@ def test_fenced_frames_and_duplicates_never_appear(place: Place) -> None:
 
 
 def test_killed_writer_promises_no_more_ticks(place: Place) -> None:
-    """A snapshot shows the writer's last promised tick; everything in the log can still be read."""
+    """A snapshot ends at the writer's last promised tick; everything in the log can still be read."""
     WRITER = """
         import json, sys
         from wal import Message, Secret, bridge

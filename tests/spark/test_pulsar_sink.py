@@ -1,4 +1,4 @@
-"""The sink on a real Pulsar, its metadata in a real etcd: what is Pulsar's own. The rest is in test_sink_places.py."""
+"""The sink on a real Pulsar, its metadata in a real etcd: the cases special to Pulsar. The rest is in test_sink_places.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's readers of a log that is no journal get the same messages as the log's own readers, wherever it lies. See `place`."""
+"""Spark's readers of a log other than a journal get the same messages as the log's own readers, at every location. See `place`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_dropped_vchannel(place: Place) -> None:
         log.raw_append(Message("b", b"stays"))
         assert len(batch(place.options)) == 2
         log.drop_vchannel("a")
-        while len(rows := batch(place.options)) > 1:  # readers hear of it some tenths of a second later
+        while len(rows := batch(place.options)) > 1:  # readers get it some tenths of a second later
             pass
         assert texts(rows) == ["stays"]
         log.raw_append(Message("a", b"new"))

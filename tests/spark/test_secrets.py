@@ -31,7 +31,7 @@ def check_error(error: BaseException) -> None:
 
 
 def plans(spark: SparkSession, frame: DataFrame) -> Iterator[str]:
-    """Yields what Spark shows of a query: as text, in its UI (the plans as it draws them), and as JSON."""
+    """Yields Spark's views of a query: as text, in its UI (the plans as it draws them), and as JSON."""
     execution: Any = frame._jdf.queryExecution()
     yield repr(frame)
     for call in (execution.toString, execution.logical().toString, execution.analyzed().toString, execution.analyzed().toJSON):
@@ -57,7 +57,7 @@ def told(query: StreamingQuery) -> Iterator[object]:
 
 @pytest.fixture(params=["served", pytest.param("pulsar", marks=pytest.mark.soak("its options are those of test_log_that_does_not_answer"))])
 def log_options(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[dict[str, str]]:
-    """Yields the options that name a log with one message. The etcd takes any password, and a Pulsar that asks for no token any token."""
+    """Yields the options that name a log with one message. The etcd accepts any password, and a Pulsar without tokens any token."""
     if request.param == "served":
         with served(data_dir, token=HIDDEN) as place:
             with place.open() as log:

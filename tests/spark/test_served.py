@@ -1,4 +1,4 @@
-"""A log on the network, which a real server serves: what is its own. The rest is in test_reading_places.py and its siblings."""
+"""A log on the network, which a real server serves: its special cases. The rest is in test_reading_places.py and its siblings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(data_dir: Path) -> Iterator[ServedPlace]:
 
 
 def test_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) -> None:
-    """A server takes any number of writers, so nobody has to close the log first."""
+    """A server accepts any number of writers, so no other writer has to close the log first."""
     sink = PlaceSink(place, tmp_path / "staging")
     with place.open() as log:
         log.raw_append(Message("v0", b"mine"))
@@ -41,7 +41,7 @@ def test_sink_writes_beside_other_writers(place: ServedPlace, tmp_path: Path) ->
 
 
 def test_pattern_finds_vchannels_created_between_batches(place: ServedPlace) -> None:
-    """The plan of a batch knows every vchannel that has a frame in it."""
+    """The plan of a batch has every vchannel with a frame in it."""
     query = StreamQuery(place.options, startingOffsets="earliest", vchannelsPattern="new.*")
     with place.open() as log:
         assert query.step() == []
@@ -107,7 +107,7 @@ def test_read_without_a_server_raises_in_time(data_dir: Path, monkeypatch: pytes
 
 
 def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, checkpoint: str, soak: int) -> None:
-    """Real Spark goes on by itself: each row is in one batch, and the cursor of the query is at the end."""
+    """Real Spark continues by itself: each row is in one batch, and the cursor of the query is at the end."""
     seen: list[bytes] = []
 
     def keep(rows: Any, _batch: object) -> None:

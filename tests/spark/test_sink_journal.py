@@ -1,4 +1,4 @@
-"""The journal that the sink writes to: how options name it, and whether another process has it open."""
+"""The journal that the sink writes to: its options, and whether another process has it open."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_checking_task_excludes_no_writer(data_dir: Path, request: pytest.Fixtur
 
 
 def test_reused_pid_is_not_the_dead_writer(data_dir: Path) -> None:
-    """A writer's lock goes with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
+    """A writer's lock ends with it; its pid is used again, in containers nearly always. A batch read would wait for its ticks in vain."""
     make_vchannels(data_dir)
     with Writer(data_dir, pause_s=0) as writer:
         logs = LogSource(str(data_dir)).open()
         assert not logs.writer_is_gone()
         writer.kill()
     (data_dir / "LOCK").write_text(f"{os.getpid()}\n")
-    until(logs.writer_is_gone)  # an answer that took long to get is kept for a while
+    until(logs.writer_is_gone)  # an answer that was slow is kept for a while
     with bridge.blocking(data_dir):
         until(lambda: not logs.writer_is_gone())
     logs.close()

@@ -1,7 +1,7 @@
 """kill -9 at every point between the first staged chunk and the last removed file: each row once, or none of them.
 
-Whether a manifest was stored decides a write: then exactly its rows are in the log in the end, and the rows that a replay offers are
-not; else exactly the replay's.
+A stored manifest decides a write: then exactly its rows are in the log in the end, and not the rows of a replay. Without one, exactly the
+replay's rows are.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_streaming_batch_gets_in_once(tmp_path: Path, ended: Callable[[Attempt],
     whole = of(won, "after")
     assert in_the_log(journal) == whole
     for name, rows in partial.items():
-        assert rows == whole[name][: len(rows)]  # what was visible stays where it was
+        assert rows == whole[name][: len(rows)]  # visible rows keep their positions
     assert files_below(journal) == []
     assert producers(journal) == []
 
@@ -89,7 +89,7 @@ def test_next_write_finishes_a_killed_batch_job(tmp_path: Path, ended: Callable[
 
 
 def test_driver_that_is_killed_again_and_again(tmp_path: Path, ended: Callable[[Attempt], int], soak: int) -> None:
-    """The same batch, killed at a later commit each time, offered other rows each time."""
+    """The same batch, killed at a later commit each time, with other rows each time."""
     journal, options = tmp_path / "log", settings_file(tmp_path)
     for batch_id in range(soak):
         decided = None

@@ -1,4 +1,4 @@
-"""The sink of a log that is no journal gives the same guarantees as for a journal. See `place`."""
+"""The sink has the same guarantees for other logs as for a journal. See `place`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_killed_job_is_finished_by_recover(
 def test_staging_directories_have_separate_producers(
     place: Place, tmp_path: Path, small_chunks: dict[str, str], ended: Callable[[Attempt], int]
 ) -> None:
-    """A producer that another sink forgot would let the chunks in the log in once more."""
+    """If a sink forgot the producer of another one, the chunks in the log would be written once more."""
     killed = PlaceSink(place, tmp_path / "one", **small_chunks)
     assert ended(killed.attempt("first", 5, "publishing: after a commit", 2)) == -signal.SIGKILL
     PlaceSink(place, tmp_path / "two", query_id=None, **small_chunks).run(rows_of("job"))

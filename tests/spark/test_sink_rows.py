@@ -1,4 +1,4 @@
-"""The rows of the sink: the log takes every row that passes, and a row that does not pass is named."""
+"""The rows of the sink: the log accepts every row that passes, and an error names a row that does not."""
 
 from __future__ import annotations
 

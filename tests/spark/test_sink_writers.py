@@ -1,4 +1,4 @@
-"""The writers as Spark drives them, without a JVM: the visible rows at each step, the files left over, and the effect of a replay."""
+"""The writers as Spark drives them, without a JVM: the visible rows at each step, the remaining files, and the effect of a replay."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_abort_leaves_nothing(tmp_path: Path, query_id: str | None) -> None:
     assert files_below(sink.journal) == []
     assert not (sink.journal / "FORMAT").exists()
     second = rows_of("second")
-    sink.run(second)  # an aborted batch is no reason not to write
+    sink.run(second)  # an aborted batch does not prevent the write
     assert flat(held(sink.journal)) == expected(second)
     nothing_left(sink)
 
@@ -205,7 +205,7 @@ def test_next_write_finishes_pending_writes(tmp_path: Path, monkeypatch: pytest.
     new = rows_of("new")
     Sink(journal).run(new)
     labels = [row.split(b"/")[0] for rows in flat(held(journal)).values() for row in rows]
-    assert sorted(set(labels), key=labels.index)[1:] == [b"new"]  # of what was left the whole one, and nothing of the other
+    assert sorted(set(labels), key=labels.index)[1:] == [b"new"]  # of the remaining writes, the whole one, and nothing of the other
     assert len(labels) == 2 * 80
     assert [write.write_id for write in pending(str(journal))] == [broken.write_id]
     assert "cannot be finished" in caplog.text

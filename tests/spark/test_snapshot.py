@@ -87,7 +87,7 @@ def test_snapshot_is_exact_while_another_process_writes(data_dir: Path, soak: in
     everything = batch(data_dir)
     assert len({len(rows) for rows in snapshots}) > 6, "the log did not grow meanwhile"
     for rows in snapshots:
-        tick = max(row["time_tick"] for row in rows)  # the newest that was durable when it was planned
+        tick = max(row["time_tick"] for row in rows)  # the newest durable tick at the time of the plan
         assert ids(rows) == ids([row for row in everything if row["time_tick"] <= tick])
     check_whole(everything)
 
@@ -131,7 +131,7 @@ def promised(data: Path) -> int:
 
 
 def test_ticks_in_a_log_of_many_segments(data_dir: Path) -> None:
-    """Segments below a tick are skipped by what the next one says, without reading their indexes."""
+    """Segments below a tick are skipped by the header of the next one, without reading their indexes."""
     with bridge.blocking(data_dir, pchannels=2, segment_bytes=1 << 20) as log:
         for number in range(2):
             log.create_vchannel(f"v{number}", pchannel=f"p{number}")

@@ -1,4 +1,4 @@
-"""The format in a real Spark: found by its name, planned and run by the JVM, in batches and streams."""
+"""The format in a real Spark: discovered by its name, planned and run by the JVM, in batches and streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log(data_dir: Path) -> Iterator[BlockingWAL]:
 
 
 class Batches:
-    """A sink: the payloads of each batch by its id; a batch that is done again replaces what it gave before."""
+    """A sink: the payloads of each batch by its id; a batch that runs again replaces its earlier payloads."""
 
     def __init__(self) -> None:
         self.found: dict[int, list[str]] = {}
@@ -116,7 +116,9 @@ def test_mistakes_are_named_where_they_are_made(spark: SparkSession, data_dir: P
 
 
 def test_failed_batch_runs_again_as_it_was(spark: SparkSession, data_dir: Path, log: BlockingWAL, checkpoint: str) -> None:
-    """Its offsets were in the log of the query, so another limit counts only for the batches after it, which end at what was there."""
+    """The batch's offsets were in the log of the query. So another limit counts only for the later batches, which end at the log's earlier
+    end.
+    """
     for number in range(10):
         log.raw_append(Message("ab"[number % 2], b"%d" % number))
     batches = Batches()
@@ -205,7 +207,7 @@ def test_streaming_aggregation(spark: SparkSession, data_dir: Path, log: Blockin
 
 
 def test_module_for_spark_imports_little() -> None:
-    """Every session imports the module, also one that never uses this format."""
+    """Every session imports the module, even if it never uses this format."""
     code = "import sys, pyspark_wal; print([name for name in sys.modules if name.partition('.')[0] in ('wal', 'actors', 'pyarrow')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

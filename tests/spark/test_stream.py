@@ -35,7 +35,7 @@ def log(data_dir: Path) -> Iterator[BlockingWAL]:
 
 
 def put(log: BlockingWAL, *payloads: object, vchannel: str = "a") -> None:
-    """A frame for each."""
+    """Appends a frame for each payload."""
     for payload in payloads:
         log.raw_append(Message(vchannel, str(payload).encode()))
 
@@ -307,7 +307,7 @@ def test_vchannel_that_is_dropped(data_dir: Path, log: BlockingWAL) -> None:
     life = log.create_vchannel("a", pchannel="p0").incarnation
     put(log, 3)
     while vchannels_of(data_dir).get("a") != life:
-        pass  # readers of the files hear of it a moment later
+        pass  # readers of the files get it a moment later
     with pytest.raises(ChannelNotExistError, match="failOnDataLoss"):
         strict.step()
     with pytest.warns(DataLossWarning, match="'a'"):
@@ -325,7 +325,7 @@ def test_truncation_under_a_query(data_dir: Path, log: BlockingWAL) -> None:
         assert texts(query.step()) == ["0", "1"]
     log.truncate(up_to=results[1].message_id)
     for query in (strict, lenient):
-        assert query.plan() is not None  # all that was read is gone, and nothing else
+        assert query.plan() is not None  # all read events are truncated, and nothing else
     log.truncate(up_to=results[2].message_id)
     with pytest.raises(TruncatedError, match=r"'p0' from position .* failOnDataLoss"):
         strict.step()
@@ -337,7 +337,7 @@ def test_truncation_under_a_query(data_dir: Path, log: BlockingWAL) -> None:
 
 
 def test_dropping_read_segments_is_not_a_loss(data_dir: Path, log: BlockingWAL) -> None:
-    """Retention truncates between two frames; a query that has read everything below is there or earlier."""
+    """Retention truncates between two frames; a query that has read everything below is at that position or before it."""
     query = StreamQuery(data_dir, startingOffsets="earliest", vchannels="a")
     query.step()
     for _ in range(6):

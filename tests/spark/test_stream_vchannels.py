@@ -21,7 +21,7 @@ from wal.storage.journal import read_only_journal
 
 
 def known(data: Path, *names: str, life: int = 1) -> None:
-    """Returns when readers of the files know these vchannels: the map that they read lags."""
+    """Waits until readers of the files have these vchannels: their map lags."""
     while not all(vchannels_of(data).get(name, 0) >= life for name in names):
         pass
 
@@ -61,10 +61,10 @@ def test_unnamed_vchannel_may_be_dropped(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_new_incarnation_missing_in_the_map_is_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
-    """The map of vchannels is a copy that lags: frames of a recreated vchannel are there before it."""
+    """The map of vchannels is a copy that lags: frames of a recreated vchannel are readable before its record."""
 
     class Lagging:
-        """Makes the vchannels that readers of this process know stay as they were when it began to lag."""
+        """Freezes the vchannels of this process's readers at the beginning of the lag."""
 
         def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
             self.lags = False
@@ -93,7 +93,7 @@ def test_new_incarnation_missing_in_the_map_is_read(data_dir: Path, monkeypatch:
             with pytest.raises(ChannelNotExistError, match="'a', which this query names, was dropped"):
                 query.run()
             assert query.committed == len(query.logged) - 1
-            query.options["failOnDataLoss"] = "false"  # as the error says
+            query.options["failOnDataLoss"] = "false"  # as the error recommends
             query.start()
         assert [texts(rows) for rows in query.run()] == [["new"]]
         lagging.lags = False
@@ -168,7 +168,7 @@ def test_source_with_names_does_not_hide_others(data_dir: Path) -> None:
 
 
 def test_cursor_needs_rows_of_every_source(data_dir: Path) -> None:
-    """Two sources of a query, and a pchannel that one of them has in its offset, and the other one not yet."""
+    """A query has two sources, and only one of them has the pchannel in its offset."""
 
     def cursors(data: Path) -> dict[tuple[str, ...], tuple[int, int]]:
         with bridge.blocking(data, read_only=True) as log:

@@ -1,4 +1,4 @@
-"""A read by Spark that names a vchannel which does not exist: no rows, and a warning of the driver that says what there is."""
+"""A read by Spark that names a missing vchannel: no rows, and a warning of the driver that lists the existing ones."""
 
 from __future__ import annotations
 

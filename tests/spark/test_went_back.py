@@ -1,4 +1,4 @@
-"""Streams whose log was replaced by an older copy of itself: a batch neither skips what is new nor repeats what was read."""
+"""Streams whose log was replaced by an older copy of itself: a batch neither skips new events nor repeats read ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal.operate.cli.main import main
 
 @pytest.mark.parametrize("new", [1, 2, 40])
 def test_stream_learns_it(data_dir: Path, new: int) -> None:
-    """The restored log is shorter than what the query has read, or has grown past it."""
+    """The restored log is shorter than the part that the query has read, or has grown past it."""
     place, copied = data_dir / "log", data_dir / "copy"
     with bridge.blocking(place) as log:
         put(log, *range(5))
@@ -54,7 +54,9 @@ def test_reopened_log_goes_on(data_dir: Path) -> None:
 
 
 def test_stream_goes_on_after_marked_restore(data_dir: Path) -> None:
-    """What it has read is in the copy: it reads what follows. A stream that has read more is refused, however long the log is."""
+    """The copy has all events that the stream has read, so it continues. A stream that has read more gets an error, however long the log
+    is.
+    """
     place, copied = data_dir / "log", data_dir / "copy"
     with bridge.blocking(place) as log:
         put(log, *range(5))

@@ -1,4 +1,4 @@
-"""Watchdog: silence and failures are answered by one clean and one restart, for each component by itself."""
+"""Watchdog: silence and failures lead to one clean-up and one restart, for each component separately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Beat:
 
 
 class Component:
-    """Notes what is done to it; `clean` waits for `cleaned` if it is set, and raises `failure`."""
+    """Records the calls; `clean` waits for `cleaned` if it is set, and raises `failure`."""
 
     def __init__(self, id_: str, status: Status = Status.HEALTHY) -> None:
         self.id = id_
@@ -267,7 +267,7 @@ async def test_status_of_another_type_counts_as_failure(dog: Watchdog, clock: Vi
 
 
 class Panic(BaseException):
-    """As extensions raise it that are written in Rust; it has no text either."""
+    """An exception of an extension in Rust; it has no text either."""
 
     def __str__(self) -> str:
         raise KeyError("text")
@@ -356,13 +356,13 @@ STEPS = st.lists(st.one_of(st.sampled_from(Status), st.floats(0.0, 3.0), st.samp
 
 @given(STEPS)
 def test_component_is_restarted_once_an_episode(steps: list[Status | float | str]) -> None:
-    """Against a model that looks at the whole history at each step."""
+    """The watchdog behaves as a model that reads the whole history at each step."""
     now = 100.0
     state = TargetState("a", Status.HEALTHY, timeout_s=2.0, now=now)
     history: list[tuple[float, Any]] = [(now, Status.HEALTHY)]
 
     def fails() -> bool:
-        """Whether a restart is due: none since the last good heartbeat after the restart before, and bad or silent now."""
+        """Returns whether a restart is due: none since the last good heartbeat after the previous restart, and bad or silent now."""
         failing = restarting = False
         heard, status = history[0][0], Status.HEALTHY
         for at, what in history[1:]:

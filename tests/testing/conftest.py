@@ -16,7 +16,7 @@ Service = Callable[..., Ended]
 
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
-    """Returns a function that runs pytest on a test file with this text, with the log's plugin and those that `plugins` names."""
+    """Returns a function that runs pytest on a test file with this text, with the log's plugin and the named `plugins`."""
 
     def run(text: str, *options: str, plugins: tuple[str, ...] = (), code: int = 0, fresh: bool = False) -> Ended:
         directory = tmp_path / "service"

@@ -1,4 +1,4 @@
-"""`wal_crash` and `wal_power_cut`: where the process dies, what it had reported, and what the journal holds after that."""
+"""`wal_crash` and `wal_power_cut`: the moment of death, the reports until then, and the content of the journal after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures for logs: they need no async plugin, work with several, and cost a run nothing that asks for none."""
+"""Fixtures for logs: they need no async plugin, work with several, and cost nothing in a run that uses none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests that docs/howto/testing.md shows pass, in a pytest of their own."""
+"""The tests in docs/howto/testing.md pass, in a pytest of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tests.testing.conftest import Service
 def test_tests_of_the_page_pass(service: Service) -> None:
     code = [block.code for block in blocks(ROOT / "docs" / "howto" / "testing.md")]
     shown = "\n".join(code)
-    # In this mode no other process finds the test's module by its name, only by its file.
+    # In this mode other processes import the test's module only by its file, not by its name.
     ended = service(shown, "-o", "asyncio_mode=auto", "--import-mode=importlib", plugins=("pytest_asyncio.plugin",))
     assert f"{shown.count('def test_')} passed" in ended.out

@@ -1,4 +1,4 @@
-"""What tests run in a process that is killed: functions of a service."""
+"""The functions that tests run in a process that is killed: functions of a service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Report = Callable[[object], None]
 
 
 async def append_one_by_one(report: Report, directory: Path, count: int) -> None:
-    """Appends the numbers from 0 on, and reports each one that is acknowledged."""
+    """Appends the numbers from 0 on, and reports each acknowledged one."""
     async with open_wal(directory) as log:
         for number in range(count):
             await log.append("orders", b"%d" % number)
@@ -41,7 +41,7 @@ async def append_in_every_way(report: Report, directory: Path) -> None:
 
 
 async def save_often(report: Report, directory: Path) -> None:
-    """Reads five messages with a cursor, and reports each position that is saved."""
+    """Reads five messages with a cursor, and reports each saved position."""
     async with open_wal(directory) as log:
         for number in range(5):
             await log.append("orders", b"%d" % number)
@@ -52,7 +52,7 @@ async def save_often(report: Report, directory: Path) -> None:
 
 
 async def append_at_once(report: Report, directory: Path) -> None:
-    """Appends forty times without waiting in between, and reports what is acknowledged."""
+    """Appends forty times without waiting in between, and reports the acknowledged ones."""
 
     async def append(number: int) -> None:
         await log.append(f"orders-{number % 4}", b"%d" % number)

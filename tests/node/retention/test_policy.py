@@ -35,7 +35,7 @@ EARLIEST = st.tuples(st.integers(0, 400), st.integers(0, 2))
 
 
 def model(extents: list[Extent], bounds: RetentionBounds, pins: list[LogPin], earliest: tuple[int, int], now_s: float | None) -> int | None:
-    """Drops the first extent while there is a reason to, and no pin needs any part of it."""
+    """Drops the first extent while a bound requires it, and no pin needs any part of it."""
     left = [extent for extent in extents if extent.end > earliest[0]]
     dropped = None
     while len(left) > 1:

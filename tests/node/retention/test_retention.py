@@ -1,4 +1,4 @@
-"""Retention by size and by age, and what holds it back; a truncation past a cursor is refused as a whole."""
+"""Retention by size and by age, and its pins; a truncation past a cursor is rejected as a whole."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def numbers(log: WALAccesser, name: str = "orders") -> list[int]:
 
 
 def disk_bytes(data: str) -> int:
-    """Returns the bytes of the segments; one that is removed meanwhile counts as 0."""
+    """Returns the bytes of the segments; a segment that is removed meanwhile counts as 0."""
     total = 0
     for path in Path(data).rglob("*.wal"):
         with contextlib.suppress(FileNotFoundError):
@@ -59,7 +59,7 @@ def disk_bytes(data: str) -> int:
 
 
 async def first_number(log: WALAccesser, name: str = "orders") -> int:
-    """Returns the number of the first remaining message, or one above all numbers if there is none."""
+    """Returns the number of the first remaining message, or a number above all if none remains."""
     while True:
         with contextlib.suppress(TruncatedError):  # the events to read were removed at that moment
             async with log.read(name, follow=False) as scanner:
@@ -283,7 +283,7 @@ async def test_retention_reports_its_state(log: WALAccesser) -> None:
 
 
 async def test_reader_is_overtaken_loudly(data: str) -> None:
-    """A reader without a cursor holds nothing: its error says what it lost."""
+    """A reader without a cursor holds nothing: its error names the lost events."""
     async with open_wal(data, segment_bytes=MIB, retention_bytes=MIB) as log:
         await fill(log, 1)
         async with log.read("orders") as scanner:
@@ -303,7 +303,7 @@ async def test_reader_is_overtaken_loudly(data: str) -> None:
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
 async def test_clock_that_jumps_drops_nothing(data: str, jump_s: float, wall: Wall, caplog: pytest.LogCaptureFixture) -> None:
-    """By the wall clock everything is a day old (or from tomorrow): that is no reason to drop it, and it is reported."""
+    """By the wall clock everything is a day old (or from tomorrow). Nothing is dropped because of that, and the jump is reported."""
     async with open_wal(data, segment_bytes=MIB, retention_s=3600.0) as log:
         await fill(log, 4)
         wall.ahead_s = jump_s

@@ -1,4 +1,4 @@
-"""Retention in an open log: what is removed by size and by age, what stays because it is still needed, and what is reported."""
+"""Retention in an open log: removal by size and by age, messages that stay because they are needed, and the report."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def open_quiet(location: str, clock: VirtualClock, **settings: Any) -> WALAccesser:
-    """Yields a log whose retention runs only when a test says so: time stands still, and nothing else wakes it."""
+    """Yields a log whose retention runs only on the test's request: the clock is stopped, and nothing else wakes it."""
     log = await open_virtual(location, clock, **settings)
     for pchannel in local(log).node.pchannels.values():
         pchannel.log.sealed = None
@@ -90,7 +90,7 @@ async def test_by_size_the_newest_stay(location: str) -> None:
 
 
 async def test_space_is_given_back(data: str) -> None:
-    # The segments by which a log may exceed its bound: the rest of the active one, two spares, and one that is being replaced.
+    # The segments by which a log may exceed its bound: the rest of the active one, two spares, and a segment that is being replaced.
     segments_beyond = 4
 
     def disk_bytes(data: str) -> int:
@@ -152,7 +152,7 @@ async def test_retention_runs_periodically(location: str) -> None:
 
 @pytest.mark.inside
 async def test_stretch_that_is_sealed_is_reason_enough(location: str) -> None:
-    """The clock stands still: a log that grows fast is truncated as fast."""
+    """The clock is stopped: a fast-growing log is truncated as fast."""
     log = await open_virtual(location, VirtualClock(), segment_bytes=MIB, retention_bytes=4 * MIB)
     for first in range(0, 64 * 16, 16):
         await fill(log, 1, first=first)
@@ -272,7 +272,9 @@ async def test_retention_pauses_while_the_clocks_disagree(location: str, jump_s:
 @pytest.mark.inside
 @pytest.mark.parametrize("ticks_are_ahead", [False, True])
 async def test_age_counts_whatever_the_clock_does(location: str, ticks_are_ahead: bool) -> None:
-    """What was sealed for longer than its age is dropped, by a clock that never steps: also events that are dated a year ahead."""
+    """Extents that were sealed for longer than the age are dropped, by a clock that never steps: also events that are dated a year
+    ahead.
+    """
     clock = VirtualClock()
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=600.0)
     clock.step_wall(365 * 86_400.0)
@@ -288,7 +290,7 @@ async def test_age_counts_whatever_the_clock_does(location: str, ticks_are_ahead
 
 @pytest.mark.inside
 async def test_suspend_is_no_jump(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a machine is suspended its monotonic clock stands still, and wall time passes."""
+    """While a machine is suspended its monotonic clock stops, and wall time passes."""
     clock, suspended_s = VirtualClock(), 0.0
     monkeypatch.setattr(clock, "elapsed", lambda: clock.monotonic() + suspended_s, raising=False)
     log = await open_quiet(location, clock, segment_bytes=MIB, retention_s=3600.0)
@@ -335,7 +337,7 @@ async def test_failed_retention_turn_is_tried_again(
 
 
 async def test_full_disk_can_be_truncated(data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor became stale, and there is no room to record that: it no longer holds the log all the same."""
+    """A cursor became stale, and there was no room to record that: it no longer holds the log anyway."""
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, **bounds)
     await fill(log, 1)

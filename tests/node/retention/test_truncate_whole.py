@@ -1,4 +1,4 @@
-"""A truncation whose caller was cancelled finishes all the same, and excludes cursor saves like any other."""
+"""A truncation whose caller was cancelled still finishes, and excludes cursor saves like any other."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ async def test_no_cursor_is_overtaken_by_it(data: str, gate: Gate) -> None:
         await cancelled_truncation(log, gate)
         async with log.read("orders", cursor="billing") as scanner:
             assert (await anext(scanner)).payload == b"0"
-            with pytest.raises(TruncatedError):  # the truncation has looked at the cursors
+            with pytest.raises(TruncatedError):  # the truncation has read the cursors
                 await scanner.save()
             gate.opened.set()
         assert await log.cursors() == []
         async with asyncio.timeout(60):
-            while await payloads(log, "orders") != [b"8", b"9"]:  # the truncation goes on without its caller
+            while await payloads(log, "orders") != [b"8", b"9"]:  # the truncation continues without its caller
                 await asyncio.sleep(0.01)
 
 

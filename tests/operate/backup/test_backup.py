@@ -1,4 +1,4 @@
-"""Backups of a log that is in use: what is restored is the log at the tick of the backup, whoever is killed."""
+"""Backups of a log in use: a restore returns the log at the tick of the backup, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ async def check_restored(data: Path, target: Path | str, place: Path, *, up_to: 
 
 
 async def test_restored_log_is_the_log_at_the_tick(tmp_path: Path, soak: int) -> None:
-    """Writer and backup are killed in turn; a backup that is made is right, and the next one goes on."""
+    """Writer and backup are killed in turn; a finished backup is right, and the next one continues."""
     data, target = tmp_path / "data", tmp_path / "target"
     for turn in range(2 * soak):
         async with Child("-m", "tests.operate.backup.writer", data) as writer:
             assert await writer.line() == "writing"
             async with Child("-m", "wal", "backup", data, "--to", target, "--json") as killed:
-                await killed.line()  # it has put an object
+                await killed.line()  # it has stored an object
                 await killed.kill()
             await backup(str(data), str(target))
             await writer.kill()
@@ -142,7 +142,9 @@ async def rows_of(log: WALAccesser, name: str) -> Rows:
 
 
 async def test_restore_between_backups_equals_the_log_then(tmp_path: Path, soak: int) -> None:
-    """At the tick of any event, also inside a frame: messages, transactions, keys, cursors, vchannels and broadcasts are those up to it."""
+    """The tick is that of any event, also inside a frame: messages, transactions, keys, cursors, vchannels and broadcasts are those up to
+    it.
+    """
 
     async def keyed_tick(log: WALAccesser, number: int, at: int) -> int:
         """Returns the tick of a message that was appended with a key."""
@@ -192,7 +194,7 @@ async def test_restore_between_backups_equals_the_log_then(tmp_path: Path, soak:
                 unread = [message.time_tick async for message in scanner if message.time_tick <= tick]
             passed = [] if tick >= saved_by else sorted({row[0] for row in expected["v0"][1:] if row[0] <= tick})
             assert unread == passed, "it is where it was at the tick"
-            while await log.broadcast().tasks():  # one that had begun is being completed
+            while await log.broadcast().tasks():  # a broadcast that had begun is being completed
                 await asyncio.sleep(0.01)
             for name, rows in expected.items():
                 ours = await rows_of(log, name)
@@ -208,7 +210,7 @@ async def test_restore_between_backups_equals_the_log_then(tmp_path: Path, soak:
 
 
 async def backup_after(log: WALAccesser, data: Path, target: Path) -> Manifest:
-    """Makes a backup that has everything that was written: a pchannel where nothing happens promises its ticks later."""
+    """Makes a backup of all written messages: an idle pchannel promises its ticks later."""
     written = await log.allocate_time_tick()
     while (manifest := await backup(str(data), str(target))).tick < written:
         await asyncio.sleep(0.01)
@@ -216,7 +218,7 @@ async def backup_after(log: WALAccesser, data: Path, target: Path) -> Manifest:
 
 
 async def test_restored_broadcast_has_all_copies(tmp_path: Path) -> None:
-    """A backup right after a broadcast: the tick that another pchannel promises may be below its copies there."""
+    """The backup runs right after a broadcast: the promised tick of another pchannel may be below its copies there."""
     data, target = tmp_path / "data", tmp_path / "target"
     async with open_wal(data, pchannels=2) as log:
         names = [(await log.create_vchannel(f"v{number}", pchannel=f"p{number}")).name for number in range(2)]
@@ -236,8 +238,10 @@ async def test_restored_broadcast_has_all_copies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ticks ahead"])
 @pytest.mark.parametrize("with_base", [False, True], ids=["", "base"])
 async def test_broadcasts_between_backups_are_those_at_the_tick(tmp_path: Path, ahead: bool, with_base: bool) -> None:
-    """One that was cut gets all its copies, also where ticks are an hour ahead of the clock, because it was set back. One that was
-    acknowledged after the tick waits for it, but while ticks are ahead its end cannot be compared with them, and it stays ended."""
+    """A cut broadcast gets all its copies, also where ticks are an hour ahead of the clock, because it was set back. A broadcast that was
+    acknowledged after the tick waits for the acknowledgement again. But while ticks are ahead its end cannot be compared with them, and it
+    stays ended.
+    """
 
     class ClockAhead(SystemClock):
         """The clock of a machine that is an hour ahead."""
@@ -302,7 +306,7 @@ async def test_restore_keeps_a_moving_cursor_with_its_output(tmp_path: Path) -> 
             assert len(done) == len([one for one in ticks if one <= tick])
             async with log.read("v0", cursor="stage", follow=False) as scanner:
                 assert done + [int(message.payload) async for message in scanner] == list(range(8))
-    # Below the first backup, the log is there from its beginning on.
+    # Below the first backup, the log exists from its beginning on.
     assert results[2].time_tick is not None
     restored = await restore(str(target), str(tmp_path / "early"), up_to=results[2].time_tick)
     assert restored is not None
@@ -373,7 +377,7 @@ def test_store_creates_an_object_once(kind: str, tmp_path: Path) -> None:
 
 
 async def test_store_that_ignores_conditions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An S3 server of an old kind puts an object over one that is there, although the request says `If-None-Match: *`."""
+    """An old S3 server overwrites an existing object although the request has `If-None-Match: *`."""
     pytest.importorskip("obstore")
     requests: list[tuple[str, str]] = []
 
@@ -413,7 +417,7 @@ async def test_store_that_ignores_conditions_is_refused(tmp_path: Path, monkeypa
 def test_object_missing_from_a_listing_is_ignored(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.create(f"{PREFIX}1.json", b"")
-    (tmp_path / PREFIX / "probe").symlink_to("missing")  # it is listed, and its times cannot be read, as those of a removed file
+    (tmp_path / PREFIX / "probe").symlink_to("missing")  # it is listed, and its times are unreadable, as those of a removed file
     assert list(store.names(PREFIX)) == [f"{PREFIX}1.json"]
 
 
@@ -447,7 +451,7 @@ async def test_damage_is_found_and_not_restored(tmp_path: Path) -> None:
 
 
 async def test_damage_of_the_log_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A backup reads each byte once: what it finds then, the backups after it name as well, until the log has dropped it."""
+    """A backup reads each byte once. Later backups repeat the damage that it detected, until the log has dropped it."""
     data, target = tmp_path / "data", tmp_path / "target"
     command = ["backup", str(data), "--to", str(target)]
     async with open_wal(data) as log:

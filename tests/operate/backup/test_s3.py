@@ -1,4 +1,4 @@
-"""Backups in a real S3 server, in a soak: an object is created once, one of two writers is refused, and what is restored is the log."""
+"""Backups in a real S3 server, in a soak: an object is created once, one of two writers gets an error, and a restore returns the log."""
 
 from __future__ import annotations
 

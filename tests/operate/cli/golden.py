@@ -1,7 +1,7 @@
-"""The JSON of every command, as it is pinned. `python -m tests.operate.cli.golden` writes golden/ again, for a new field or a new command.
+"""The pinned JSON of every command. `python -m tests.operate.cli.golden` writes golden/ again, for a new field or a new command.
 
-A row keeps its fields in their order, with the values that every run has. What differs stands as `<time>`, `<id>`, `<digits>`, `<path>`,
-`<number>` and the like, so the type of each field is pinned as well.
+A row keeps its fields in their order, with the values that are the same in every run. The others are replaced by `<time>`, `<id>`,
+`<digits>`, `<path>`, `<number>` and the like, so the type of each field is pinned as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SETTINGS: Final = ("pchannels", "compression", "retention_s")
 
 
 def commands(folder: Path) -> Iterator[tuple[str, list[str], str, int]]:
-    """Yields (name, arguments, standard input, status) of each command in its turn; the log changes between them as the next one needs."""
+    """Yields (name, arguments, standard input, status) of each command in its turn; between them the log changes as the next one needs."""
     data, target = str(folder / "data"), str(folder / "backups")
     with bridge.blocking(data) as log:
         for number in range(3):
@@ -99,7 +99,7 @@ def rows_of(arguments: list[str], text: str, status: int) -> list[dict[str, Any]
 
 
 def inexact(value: Any, name: str = "") -> list[tuple[str, float]]:
-    """Returns the numbers in parsed JSON, with the names of their fields, that a parser with floats may round, or that name something."""
+    """Returns the numbers in parsed JSON, with the names of their fields, that a parser with floats may round, or that are names."""
     if isinstance(value, dict):
         return [each for key, below in value.items() for each in inexact(below, key)]
     if isinstance(value, list):

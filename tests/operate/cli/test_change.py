@@ -226,7 +226,7 @@ def test_changes_go_through_the_status_service(data_dir: Path, monkeypatch: pyte
 
 
 class OpenInThread:
-    """A log that a thread of this process has open, with its status service once `serve` was called."""
+    """A log that a thread of this process has open, with its status service after a call of `serve`."""
 
     def __init__(self, directory: Path) -> None:
         self.thread = LoopThread()
@@ -266,7 +266,7 @@ def open_in_thread(directory: Path) -> Iterator[OpenInThread]:
 def test_cursor_of_transactions_moves_by_its_writer(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cursor of a consumer is changed through the status service of the writer, or by the command itself where nobody writes."""
+    """A cursor of a consumer is changed through the status service of the writer, or by the command itself without a writer."""
     place, handled = str(data_dir), list[bytes]()
     monkeypatch.setenv("WAL_TOKEN", TOKEN)
 
@@ -355,7 +355,7 @@ def test_consumers_are_asked_of_their_process(data_dir: Path, capsys: pytest.Cap
 
 
 def test_truncation_past_a_cursor_truncates_the_others(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One pchannel is held by a cursor: the other one is truncated and shown, and the command ends with 1."""
+    """A cursor holds one pchannel: the other one is truncated and printed, and the command ends with 1."""
     with bridge.blocking(data_dir, pchannels=2) as log:
         names = {info.pchannel: info.name for info in (log.create_vchannel(f"v{number}") for number in range(8))}
         for name in names.values():

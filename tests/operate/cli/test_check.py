@@ -1,4 +1,4 @@
-"""`wal verify` finds every changed byte at or below the durable end, and `wal repair` repairs what holds no message."""
+"""`wal verify` detects every changed byte at or below the durable end, and `wal repair` repairs parts without messages."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_lost_metadata_are_a_finding(data_dir: Path, capsys: pytest.CaptureFixtu
     asyncio.run(written(data_dir, frames=1))
     for file in data_dir.glob("meta.sqlite3*"):
         file.unlink()
-    if opened_since:  # it has made an empty file, and refused
+    if opened_since:  # the writer has created an empty file, and failed
         with pytest.raises(FormatError, match="they are lost, or elsewhere"):
             asyncio.run(written(data_dir, frames=1))
     for command in (["verify", str(data_dir)], ["repair", str(data_dir), "--dry-run"]):

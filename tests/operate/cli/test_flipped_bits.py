@@ -1,4 +1,4 @@
-"""A flipped bit in any file of a log: `wal verify` finds it, or reading everything gives what was written."""
+"""A flipped bit in any file of a log: `wal verify` detects it, or reading everything returns the written messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def contents(directory: Path) -> dict[str, list[bytes]]:
 def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
     # Every byte of a smaller file is flipped, and …
     small_bytes = 100
-    # … of a larger one about so many, and as many that are not zero.
+    # … of a larger one about this many, and as many that are not zero.
     spread = 16
 
     def offsets(file: Path, soak: int = 1) -> list[int]:
@@ -97,7 +97,7 @@ def test_flipped_bit_is_found_or_harmless(data: Path, soak: int) -> None:
     assert list(damage_in(data, VerifyProgress())) == []
     silent: dict[Path, list[int]] = {}
     for file in sorted(path for path in data.rglob("*") if path.is_file()):
-        kv = None if file == file_of_metadata else "elsewhere"  # the metadata are read for the flips in them alone
+        kv = None if file == file_of_metadata else "elsewhere"  # the metadata are read only for the flips in them
         for offset in offsets(file, soak):
             with flipped(file, offset):
                 if not list(damage_in(data, VerifyProgress(), kv=kv)):
@@ -120,7 +120,7 @@ def verified(data: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, s
 
 
 def test_healthy_log_has_no_damage(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also with the mark of cursors that move with transactions, which is among the keys of the pchannels."""
+    """The log may also have the mark of cursors that move with transactions, which is among the keys of the pchannels."""
     assert "pchannels/format" in RecordsBeside(data / META_NAME).load()
     assert verified(data, capsys) == []
     assert main(["repair", str(data), "--dry-run"]) == 0

@@ -1,4 +1,4 @@
-"""The JSON of every command is what its golden file says: fields, their order and their types, and the version of the form."""
+"""The JSON of every command equals its golden file: fields, their order and their types, and the version of the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, ticks, ids and times of the command line that are wrong: exit status 2, and a line that names the value and what is accepted."""
+"""Wrong numbers, ticks, ids and times on the command line: exit status 2, and a line that names the value and the accepted form."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def test_pattern_may_be_any_bytes(data_dir: Path, capsys: pytest.CaptureFixture[
     with bridge.blocking(data_dir) as log:
         log.append("orders", b"\xff")
         log.append("orders", b"x")
-    assert main(["cat", str(data_dir), "orders", "--grep", "\udcff", "--hex"]) == 0  # as Python decodes an argument that is no UTF-8
+    assert main(["cat", str(data_dir), "orders", "--grep", "\udcff", "--hex"]) == 0  # as Python decodes an argument that is not UTF-8
     assert capsys.readouterr().out.endswith(" ff\n")

@@ -1,4 +1,4 @@
-"""The commands that look at a log beside its writer, after a kill, over the network, and where there is none."""
+"""The commands that print a log beside its writer, after a kill, over the network, and where there is none."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_settings_name_their_sources(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_tail_begins_near_the_end(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last messages, and those since a time, are read without what precedes them, which is damaged here."""
+    """The last messages, and messages since a time, are read without the earlier part of the log, which is damaged here."""
     place = str(data_dir)
     with bridge.blocking(data_dir) as log:
         log.append_bulk([Message("orders", b"%d " % number + b"x" * 64_000) for number in range(100)])

@@ -1,4 +1,4 @@
-"""How commands print: headings, tables on a narrow terminal, the help, and the word that was meant."""
+"""The output of commands: headings, tables on a narrow terminal, the help, and suggestions for wrong words."""
 
 from __future__ import annotations
 

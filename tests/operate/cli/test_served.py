@@ -1,4 +1,4 @@
-"""The commands on a log that is served on the network: what looks works, and what needs files says so in one sentence."""
+"""The commands on a served log: commands that read work, and commands that need files print so in one sentence."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ async def test_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
             await asyncio.to_thread(data_dir.rename, aside)
             durable = 0
             with pytest.raises(StorageError) as raised:
-                while True:  # the log looks at its directory every now and then
+                while True:  # the log checks its directory periodically
                     await log.raw_append(Message("orders", b"x"), idempotency_key=str(durable))
                     durable += 1
             assert "renamed" in str(raised.value) or "removed" in str(raised.value)
@@ -330,7 +330,7 @@ async def test_server_whose_storage_failed_ends_with_3(data_dir: Path) -> None:
 
 
 async def test_status_page_of_a_served_log_changes_it(data_dir: Path) -> None:
-    """A log that `wal standalone` serves is changed on its directory, through the status service of that process."""
+    """A log that `wal standalone` serves is changed by its directory, through the status service of that process."""
     token = "a-token-of-sixteen"
     async with child(data_dir, "--status", "127.0.0.1:0", WAL_SERVER_TOKEN=token):
         arguments = ("-m", "wal", "append", data_dir, "orders", "--json")

@@ -1,4 +1,4 @@
-"""Every command on a log in every state: the status, one sentence on the standard error, no traceback, and nothing that is changed."""
+"""Every command on a log in every state: the status, one sentence on the standard error, no traceback, and no unexpected change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FINE = {"truncate": 1, "cursor rm": 1, "broadcast": 2}
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal that is closed. Every command has run on a copy of it, so that what they import is imported."""
+    """A closed journal. Every command has run on a copy of it, so that their modules are imported."""
     place = tmp_path_factory.mktemp("states")
     place.chmod(0o755)
 
@@ -140,7 +140,7 @@ def test_damaged_log(
     data = tmp_path / "data"
     shutil.copytree(sound, data)
     damaged(data)
-    slow = ("backup",) if statuses.get("backup") == 4 else ()  # it tries again: a writer may be replacing the file
+    slow = ("backup",) if statuses.get("backup") == 4 else ()  # it retries: a writer may be replacing the file
     names = [name for name in COMMANDS if name not in (*OF_A_TARGET, *THAT_CHANGE, *slow)]
     ran_all(data, tmp_path, capsys, {name: (FINE | statuses).get(name, 0) for name in names})
 
@@ -194,7 +194,7 @@ def ran_all(data: Path, place: Path, capsys: pytest.CaptureFixture[str], statuse
 
 
 def ran(name: str, data: Path, place: Path, capsys: pytest.CaptureFixture[str], status: int, *, as_another: bool = False) -> None:
-    """Runs a command, and checks how it ends."""
+    """Runs a command, and checks its end."""
     arguments = [word.replace("LOG", str(data)).replace("PLACE", str(place)) for word in COMMANDS[name]]
     with quiet(), unreadable(data) if as_another else contextlib.nullcontext():
         found = main(arguments)
@@ -211,7 +211,7 @@ def ran(name: str, data: Path, place: Path, capsys: pytest.CaptureFixture[str], 
 
 
 def content(data: Path) -> object:
-    """Returns what is in this place, and when it was changed last."""
+    """Returns the content of this location, and the times of its last changes."""
     if not data.is_dir():
         return data.stat().st_mtime_ns if data.exists() else None
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns if path.is_file() else 0) for path in data.rglob("*"))
@@ -219,7 +219,7 @@ def content(data: Path) -> object:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leaves warnings of the log out of what a command says, and undoes what `wal mark-restored` does to logging."""
+    """Filters warnings of the log from the output of a command, and undoes the logging setup of `wal mark-restored`."""
     handlers = logging.root.handlers[:]
     logging.disable(logging.ERROR)
     try:
@@ -231,7 +231,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unreadable(data: Path) -> Iterator[None]:
-    """Makes a directory one that this process cannot read; root becomes another user meanwhile."""
+    """Makes a directory unreadable to this process; root becomes another user meanwhile."""
     data.chmod(0)
     is_root = os.geteuid() == 0
     if is_root:

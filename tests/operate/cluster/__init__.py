@@ -1,1 +1,1 @@
-"""A cluster of real processes over a real etcd and a real Pulsar: coordinators, nodes, clients, and what happens to them."""
+"""A cluster of real processes over a real etcd and a real Pulsar: coordinators, nodes, clients, and their failures."""

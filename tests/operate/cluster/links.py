@@ -1,4 +1,4 @@
-"""Link: a TCP proxy to one server of a cluster. It knows which process each connection is of, and cuts single processes off."""
+"""Link: a TCP proxy to one server of a cluster. It identifies the process of each connection, and cuts single processes off."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.outages.proxy import READ_BYTES
 
 
 class Link:
-    """Forwards connections to a port of this machine. Use it with `async with`; `address` is where it listens.
+    """Forwards connections to a port of this machine. Use it with `async with`; `address` is its own address.
 
-    `processes` returns those that may be cut off. Connections of others always go on.
+    `processes` returns the processes that may be cut off. Connections of others always continue.
     """
 
     def __init__(self, port: int, processes: Callable[[], Iterable[int]]) -> None:
@@ -39,11 +39,11 @@ class Link:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self, process: int) -> None:
-        """Forwards nothing from or to this process any more, on new connections neither; none is ended."""
+        """Stops forwarding from and to this process, also on new connections; the connections stay open."""
         self._flowing[process].clear()
 
     def mend(self) -> None:
-        """Forwards everything again, also what was held back."""
+        """Resumes forwarding, starting with the data that was held back."""
         for flowing in self._flowing.values():
             flowing.set()
 

@@ -24,7 +24,7 @@ from wal.requests.cluster import GetClusterStatus
 from wal.rpc.connection import Connection
 
 TTL_S: Final = 3.0
-"""The lifetime of sessions here: no etcd of these tests elects anybody, but where one is stopped."""
+"""The lifetime of sessions here: etcd elects no leader in these tests, except where a member is stopped."""
 SETTLE_S: Final = 60.0
 
 
@@ -34,10 +34,10 @@ class Member(ServerProcess):
     def __init__(
         self, name: str, arguments: Sequence[str], folder: Path, environment: dict[str, str], *, ttl_s: float = TTL_S, before: str = ""
     ) -> None:
-        """`before` is Python that runs in the process before anything of ours."""
+        """`before` is Python code that runs in the process before our own."""
         (self.port,) = free_ports(1)
         program = ["-c", f"{before}\nfrom wal.operate.cli.main import main\nmain()"] if before else ["-m", "wal"]
-        # What runs before anything of ours needs an interpreter that has imported nothing yet.
+        # The code in `before` needs an interpreter that has imported nothing yet.
         command = [sys.executable if before else PYTHON, *program, *arguments, "--listen", self.address, "--session-ttl", str(ttl_s)]
         log = folder / f"{name}.log"
         self._begins = 0
@@ -49,14 +49,14 @@ class Member(ServerProcess):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Starts it, unless it was started meanwhile: what supervises it may have been first."""
+        """Starts it, unless it was started meanwhile: its supervisor may have been first."""
         with self._starting:
             if not self.running:
                 self._begins = self.log.stat().st_size if self.log.exists() else 0
                 super().start()
 
     def text(self) -> str:
-        """What it has logged since its newest start, without the lines of Pulsar's client."""
+        """The log since its newest start, without the lines of Pulsar's client."""
         lines = self.log.read_bytes()[self._begins :].decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if "wal.pulsar" not in line)
 
@@ -92,16 +92,16 @@ class Cluster:
         self.nodes: list[Member] = []
         self.ttl_s = TTL_S
         self.token = ""
-        """What `wal cluster` shows to the coordinators."""
+        """The token of `wal cluster` for the coordinators."""
         self.stack = contextlib.AsyncExitStack()
         self.etcd: Link | None = None
-        """The way of all processes to etcd, after `link`."""
+        """The link of all processes to etcd, after `link`."""
         self.links: list[Link] = []
-        """The way to each node, after `link`."""
+        """The link to each node, after `link`."""
         self._extra = extra
 
     async def link(self) -> None:
-        """Has every connection to etcd and to the nodes go through a Link, until `stack` is closed. It comes before `start`."""
+        """Routes every connection to etcd and to the nodes through a Link, until `stack` is closed. It comes before `start`."""
         address, _, name = self.root.removeprefix("etcd://").partition("/")
         self.etcd = await self.stack.enter_async_context(Link(int(address.rpartition(":")[2]), self.processes))
         self.root = f"etcd://{self.etcd.address}/{name}"
@@ -130,9 +130,9 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def supervised(self) -> AsyncIterator[None]:
-        """A block in which members that end by themselves are started again, as what runs them does in production.
+        """A block in which members that end by themselves are started again, as a supervisor does in production.
 
-        A lease runs out where etcd is away, or the machine is busy, for longer than it lasts.
+        A lease expires where etcd is absent, or the machine is busy, for longer than its lifetime.
         """
         supervising = asyncio.create_task(self._supervise())
         try:
@@ -145,7 +145,7 @@ class Cluster:
         while True:
             for member in self.members:
                 if member.ended_by_itself:
-                    with contextlib.suppress(RuntimeError):  # etcd is away still
+                    with contextlib.suppress(RuntimeError):  # etcd is still absent
                         await asyncio.to_thread(member.start)
             await asyncio.sleep(0.1)
 
@@ -175,13 +175,13 @@ class Cluster:
             member.kill()
 
     async def order(self, *arguments: str, code: int | None = 0) -> str:
-        """Runs `wal cluster …` and returns what it prints."""
+        """Runs `wal cluster …` and returns its output."""
         environment = os.environ | self.environment | ({"WAL_TOKEN": self.token} if self.token else {})
         done = await asyncio.to_thread(run_python, "-m", "wal", "cluster", *arguments, environment=environment, code=code)
         return done.out if done.code == 0 else done.out + done.err
 
     async def status(self) -> dict[str, Any]:
-        """Returns what `wal cluster status --json` prints; AssertionError if no coordinator answers."""
+        """Returns the output of `wal cluster status --json`; AssertionError if no coordinator answers."""
         token = self.token or self.environment.get("WAL_SERVER_TOKEN")
         addresses = [member.address for member in self.coordinators]
         leader = await Connection.open(addresses, token=Secret(token) if token else None)
@@ -195,7 +195,7 @@ class Cluster:
         return status
 
     async def settled(self, nodes: int | None = None) -> dict[str, Any]:
-        """Returns the status once every pchannel is ASSIGNED, to one of so many live nodes."""
+        """Waits until every pchannel is ASSIGNED to one of `nodes` live nodes, and returns the status."""
 
         async def look() -> dict[str, Any] | None:
             with contextlib.suppress(AssertionError):

@@ -1,4 +1,4 @@
-"""What a client of a cluster notices when its processes come, go, and stand still: nothing but a pause."""
+"""The view of a client when the processes of a cluster start, end and freeze: a pause, and nothing else."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_killed_leader_costs_appends_nothing(cluster: Cluster) -> None:
 
 
 async def test_milvus_producer_creates_its_vchannel_on_its_pchannel(cluster: Cluster, contract: Contract) -> None:
-    """Its protocol has no other call for that. It creates what another one created meanwhile no second time."""
+    """Milvus' protocol has no other call for that. A vchannel that another producer created meanwhile is not created again."""
     await cluster.start(coordinators=2, nodes=1)
     info = PChannelInfo(name="p2", term=next(each["term"] for each in (await cluster.settled())["pchannels"] if each["pchannel"] == "p2"))
     async with open_wal(cluster.root) as log, Foreign(cluster.nodes[0].address, contract) as foreign:
@@ -111,7 +111,9 @@ async def test_milvus_producer_creates_its_vchannel_on_its_pchannel(cluster: Clu
 
 
 async def test_moving_cursor_follows_its_pchannel(cluster: Cluster) -> None:
-    """A consumer commits on while the node of its pchannel is killed; a stage that saves with transactions goes on from its cursor."""
+    """A consumer continues to commit while the node of its pchannel is killed; a stage that saves with transactions continues from its
+    cursor.
+    """
 
     async def save(log: Log, count: int) -> None:
         async with log.read("in", cursor="saving", deliver_policy=All(), follow=False) as scanner:

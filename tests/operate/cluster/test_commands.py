@@ -1,4 +1,4 @@
-"""The command line on the log of a real cluster: through its servers, and on Pulsar where it lies, from which it is copied."""
+"""The command line on the log of a real cluster: through its servers, and on its Pulsar, from which it is copied."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_cluster_log_is_inspected_and_copied(
             await anext(scanner)
             await scanner.save()
 
-        async def all_seen() -> bool:  # another process sees an event a moment after its writer
+        async def all_seen() -> bool:  # another process reads an event a moment after its writer
             rows = await ran(capsys, "ls", cluster.log, "--set", f"kv={cluster.root}")
             return {row["vchannel"]: row["messages"] for row in rows} == dict.fromkeys(names, 3)
 

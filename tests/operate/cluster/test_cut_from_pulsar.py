@@ -1,4 +1,4 @@
-"""A node that reaches etcd and clients, and not Pulsar: its appends wait, nothing moves, and nothing is lost."""
+"""A node that reaches etcd and clients, but not Pulsar: its appends wait, nothing moves, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_node_cut_off_from_pulsar_goes_on(own_etcd: EtcdServer, tmp_path: 
     clusters: list[Cluster] = []
     async with contextlib.AsyncExitStack() as opened:
         link = await opened.enter_async_context(Link(0, lambda: [pid for each in clusters for pid in each.processes()]))
-        # A lookup answers the address that the broker advertises: that of the link, for all of a client's connections.
+        # A lookup returns the address that the broker advertises: that of the link, for all of a client's connections.
         listeners = {"advertisedListeners": f"internal:pulsar://{link.address}", "internalListenerName": "internal"}
         pulsar = PulsarServer(options=listeners)
         opened.push_async_callback(asyncio.to_thread, pulsar.close)

@@ -1,4 +1,4 @@
-"""Every command of `wal` on a cluster, by its root in etcd and by a coordinator: what it does, or one sentence with the remedy."""
+"""Every command of `wal` on a cluster, by its root in etcd and by a coordinator: its effect, or one sentence with the remedy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ async def test_every_command_on_a_cluster(
         "cursor reset": ["cursor", "reset", "LOG", "billing", "--yes"],
         "broadcast abort": ["broadcast", "abort", "LOG", "BROADCAST", "--reason", "a test", "--dry-run"],
     }
-    # Those of a backup know no log, and the last one runs until it is told to stop.
+    # The commands on a backup need no log, and the last one runs until it is stopped.
     left_out = ("backup status", "backup verify", "backup forget", "restore", "broadcast", "serve")
     would_change = dict.fromkeys(("cursor rm", "truncate", "broadcast abort"), 1)
     of_journals = dict.fromkeys(("verify", "repair", "backup", "mark-restored"), 2)
-    # A copy by a coordinator is a client's: it is refused while a broadcast is not finished.
+    # A copy by a coordinator is a client's: it fails while a broadcast is unfinished.
     STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3}}
 
     def run_quietly(arguments: list[str]) -> int:
@@ -67,7 +67,7 @@ async def test_every_command_on_a_cluster(
     async with open_wal(tmp_path / "root" / "copied", read_only=True) as log, log.read("v0", follow=False) as scanner:
         payloads = [message.payload async for message in scanner]
     assert payloads == [b"%d" % number for number in range(20)] + [b"both", b"one", b"two"]
-    # The same log, named where it lies.
+    # The same log, by its own location.
     arguments = ["copy", cluster.log, str(tmp_path / "again"), "--from-kv", cluster.root]
     assert await asyncio.to_thread(run_quietly, arguments) == 0, capsys.readouterr()
     async with open_wal(tmp_path / "again", read_only=True) as log, log.read("v0", follow=False) as scanner:

@@ -1,4 +1,4 @@
-"""The files for containers are what they say: each service and each container runs a command of ours with flags that it has."""
+"""The files for containers are valid: each service and each container runs an existing command with existing flags."""
 
 from __future__ import annotations
 

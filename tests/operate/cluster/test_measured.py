@@ -1,4 +1,4 @@
-"""What a coordinator and a node of a real cluster show to Prometheus."""
+"""The metrics of a coordinator and a node of a real cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client in the process of a streaming node, on its loop: it knows which vchannels are here, and goes on where they move to."""
+"""A client in the process of a streaming node, on its loop: it uses the local vchannels, and continues elsewhere when they move."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_client_beside_a_node_on_one_loop(cluster: Cluster) -> None:
                     reading = asyncio.ensure_future(anext(scanner))  # an idle pchannel's tick may be ahead of its messages
                     await scanner.wait_for(await log.latest_tick("orders"))
                     reading.cancel()
-                # It goes on elsewhere, where this process cannot look.
+                # The read continues on a node of another process.
                 closing = asyncio.ensure_future(node.close())
                 await asyncio.shield(closing)
                 again = await log.raw_append(Message("orders", b"elsewhere"))

@@ -1,4 +1,4 @@
-"""Wrong operation of a cluster is told in one sentence, and loses nothing: clocks, formats, tokens, and an etcd without a quorum."""
+"""Wrong operation of a cluster ends with one sentence, and loses nothing: clocks, formats, tokens, and an etcd without a quorum."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ async def test_wrong_token_is_told(cluster: Cluster) -> None:
 
     await eventually(is_told)
     assert {each["address"] for each in (await cluster.status())["pchannels"]} == {cluster.nodes[0].address}
-    cluster.token = ""  # orders show what servers share where that is all there is
+    cluster.token = ""  # without another token, orders send the servers' shared one
     assert json.loads(await cluster.order("status", cluster.root, "--json"))["leader"] == cluster.coordinators[0].address
 
 
 async def test_readiness_names_what_is_on_no_node(cluster: Cluster) -> None:
     async def readiness(member: Member) -> tuple[bool, str]:
-        """Returns whether a process says that the cluster is ready, and the reason."""
+        """Returns whether a process reports that the cluster is ready, and the reason."""
         async with grpc.aio.insecure_channel(member.address) as channel:
             answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=READINESS))
         connection = await Connection.open([member.address])

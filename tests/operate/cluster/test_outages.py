@@ -1,4 +1,4 @@
-"""What a cluster does while etcd is away, when a leader and a node die together, and with wrong operation."""
+"""A cluster during an outage of etcd, the death of a leader together with a node, and wrong operation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal.node.session import TTL_S
 
 
 async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
-    """Sessions live as long as they do by default."""
+    """Sessions have their default lifetime."""
     cluster = cluster_over
     cluster.ttl_s = TTL_S
     await cluster.start()
@@ -38,7 +38,7 @@ async def test_etcd_that_restarts_moves_nothing(cluster_over: Cluster, own_etcd:
 @pytest.mark.soak("etcd is away for two seconds, again and again; test_etcd_that_restarts_moves_nothing has one outage by default")
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 async def test_short_outage_of_etcd_moves_nothing(way: str, cluster_over: Cluster, own_etcd: EtcdServer, soak: int) -> None:
-    """Nobody gets an error. Sessions live as long as they do by default."""
+    """No call gets an error. Sessions have their default lifetime."""
     cluster = cluster_over
     cluster.ttl_s = TTL_S
     await cluster.start()
@@ -178,7 +178,7 @@ async def test_more_nodes_than_pchannels(cluster: Cluster) -> None:
 
 @pytest.mark.soak("the simulation restores an older copy by default, also under a leader that goes on")
 async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, own_etcd: EtcdServer) -> None:
-    """Its revisions, the terms and the assignments go back. The processes whose leases it does not know end, and are started again."""
+    """The revisions of etcd, the terms and the assignments go back. Processes whose leases the copy lacks end, and are started again."""
     cluster = cluster_over
     copy = cluster.folder / "copy"
     cluster.ttl_s = 6.0
@@ -205,7 +205,7 @@ async def test_etcd_restored_from_a_copy_loses_nothing(cluster_over: Cluster, ow
         await work.progress()
         await cluster.settled(nodes=2)
         await work.progress()
-        # The copy lacks these vchannels, and the leader leads in it too: it has to notice that they are not there.
+        # The copy lacks these vchannels, and the leader leads in the copy too: it has to detect that they are missing.
         assert set((await log.broadcast().append(broadcasts[1])).append_results) == {"later0", "later1"}
         await work.stop()
         await work.judge()

@@ -1,4 +1,4 @@
-"""An etcd of three members: its leader stands still under appends, and two of the three are gone, so that there is no quorum."""
+"""An etcd of three members: its leader freezes under appends, and then two of the three stop, so that the quorum is lost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_no_quorum_is_told_and_loses_nothing(cluster_over: Cluster, member
         work.start()
         await work.progress()
         await asyncio.gather(*(asyncio.to_thread(member.kill) for member in members[:2]))
-        for node in cluster.nodes:  # it could not renew its lease, and holds nothing any more
+        for node in cluster.nodes:  # it could not renew its lease, and holds nothing
             await eventually(lambda node=node: node.exit_code() is not None)  # type: ignore[misc]
             assert node.exit_code() == 3, node.text()[-2000:]
         said = await cluster.order("status", cluster.root, code=None)

@@ -1,4 +1,4 @@
-"""Readiness: when the whole cluster can be used, from the records of its pchannels and nodes."""
+"""Readiness: whether the whole cluster can be used, from the records of its pchannels and nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_dead_owner_and_earlier_holder_count() -> None:
 
 async def test_silent_etcd_is_noticed_within_the_bound() -> None:
     class SilentKV(MemoryKV):
-        """As etcd when its members are gone: watches stay open, and no call is answered."""
+        """An etcd whose members have stopped: watches stay open, and no call is answered."""
 
         silent = False
 

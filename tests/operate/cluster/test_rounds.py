@@ -1,4 +1,4 @@
-"""Rounds of what happens to a cluster: something dies, stands still, is stopped in order, or is cut off; then everything is judged."""
+"""Rounds of faults in a cluster: a process dies, freezes, is stopped in order, or is cut off; then the whole log is checked."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from wal import BroadcastMessage, BroadcastState, WALAccesser, open_wal
 
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 ROUNDS: Final = 30 if SOAK else 1
-"""By default one: a node is killed, and one is cut off from etcd. `tests/simulation` has the combinations."""
+"""By default one: a node is killed, and another is cut off from etcd. `tests/simulation` has the combinations."""
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -> None:
     kills = ("kill a node", "stop a node", "freeze a node", "kill the leader", "freeze the leader", "kill both", "restart etcd")
-    # In the soak alone: a client waits a quarter of a minute until it believes a leader whose revisions went back.
+    # In the soak alone: a client waits a quarter of a minute until it accepts a leader whose revisions went back.
     RESTORED = "restore etcd"
     cuts = ("node from etcd", "leader from etcd", "leader from a node", "client from a node", "client from etcd")
 
     async def happens(fault: str, cluster: Cluster, etcd: EtcdServer, rng: random.Random) -> None:
-        """Does it, and mends it: afterwards all processes run again."""
+        """Causes the fault and repairs it: afterwards all processes run again."""
         node, leader = rng.choice(cluster.nodes), await cluster.leader()
         await eventually(lambda: node.running and leader.running)
         match fault:
@@ -84,8 +84,9 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
                 await asyncio.to_thread(member.start)
 
     async def finish_broadcasts(log: WALAccesser, *, restored: bool) -> bool:
-        """Returns whether no broadcast is under way. One that came back with the copy of etcd, of a client that dropped its vchannel
-        since, is aborted, as its operator would (docs/howto/cluster.md)."""
+        """Returns whether all broadcasts have ended. A broadcast that the copy of etcd restored, of a client that dropped its vchannel
+        since, is aborted, as its operator would (docs/howto/cluster.md).
+        """
         tasks = await log.broadcast().tasks()
         for task in tasks if restored else ():
             if task.state is BroadcastState.STUCK and all(name.startswith("begun") for name in task.missing_appends):

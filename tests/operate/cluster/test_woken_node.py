@@ -1,7 +1,7 @@
-"""The incident of milvus#53368: a node that stood still for longer than its lease, and whose pchannels others have, wakes up.
+"""The incident of milvus#53368: a node that was frozen for longer than its lease, and whose pchannels others have, wakes up.
 
-It has connections, streams and requests from before. It acknowledges, answers and delivers nothing of them, and what was sent to it is in
-no log. Clients have moved long before: a scanner within two seconds of the moment at which its pchannel is elsewhere.
+It has connections, streams and requests from before. It acknowledges, answers and delivers nothing of them, and the messages that were sent
+to it are in no log. Clients have moved long before: a scanner within two seconds of the moment at which its pchannel is elsewhere.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from wal.timestamp import compose
 
 
 async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
-    # The connections of the test outlive the time in which the node stands still.
+    # The connections of the test outlive the time for which the node is frozen.
     patient_s = 300.0
     scanners_s = 2.0
 
     class Held:
-        """Streams to a node and requests that it has not answered when it stops."""
+        """Streams to a node, and requests that are unanswered when it stops."""
 
         def __init__(self, connection: Connection, info: PChannelInfo, vchannel: str) -> None:
             self.produced: list[Outcome] = []
-            """What was acknowledged on the open stream."""
+            """The acknowledged messages of the open stream."""
             self.newest_tick = 0
             """The newest tick that was promised on the open stream."""
             self._connection = connection
@@ -53,20 +53,20 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             await eventually(lambda: self.newest_tick)
 
         async def ask(self) -> None:
-            """Sends what the node will find when it wakes up."""
+            """Sends the requests that the node receives when it wakes up."""
             await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
             begin = append_pb2.BeginTxn(vchannels=[self._vchannel])
             await self._stream.write(append_pb2.ProducerRequest(request_id=2, begin_txn=begin))
             of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
             tick = LatestTick(self._vchannel)
-            # Once: nobody else answers it.
+            # Sent once: no other node answers it.
             self._asking = [
                 asyncio.ensure_future(self._connection.submit(tick, self._info.name, term=self._info.term, timeout_s=patient_s)),
                 asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=patient_s)),
             ]
 
         async def ended(self) -> list[Any]:
-            """Returns the answers of the calls, once everything has ended; the connection is stopped."""
+            """Waits until everything has ended, and returns the answers of the calls; the connection is stopped."""
             await asyncio.gather(*self._reading)
             return await asyncio.gather(*self._asking, return_exceptions=True)
 
@@ -87,7 +87,7 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
                 pass
 
     async def next_of(log: WALAccesser, vchannel: str, scanner: Any) -> float:
-        """Returns how long a message takes from its acknowledgement to the scanner that followed the vchannel before."""
+        """Returns the time from a message's acknowledgement to its delivery by the scanner that followed the vchannel before."""
         result = await log.raw_append(Message(vchannel, b"elsewhere"))
         began = time.monotonic()
         async for message in scanner:
@@ -110,7 +110,7 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             held = Held(connection, PChannelInfo(name=pchannel, term=placed["term"]), "quiet")
             await held.open(first.message_id.incarnation)
             await asyncio.to_thread(node.stop)
-            frozen_tick = compose(int((time.time() + 1.0) * 1000), 0)  # it stands still for longer than this second
+            frozen_tick = compose(int((time.time() + 1.0) * 1000), 0)  # it is frozen for longer than this second
             await held.ask()
             assert await work.progress() <= TTL_S + 15.0
             await cluster.settled(nodes=2)
@@ -118,7 +118,7 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             node.cont()
             await eventually(lambda: node.exit_code() is not None or held.newest_tick > frozen_tick)
             assert node.exit_code() == 3
-            connection.stop()  # a call that the node refused as it ended waits for another one at its address
+            connection.stop()  # a call that failed at the node's end waits for another node at its address
             for answer in await held.ended():
                 assert isinstance(answer, WALError), answer
             assert held.produced == []

@@ -1,9 +1,9 @@
-"""A workload over a log, and the judgement of what it wrote.
+"""A workload over a log, and the check of its messages.
 
-Writers append numbered messages with and without keys, and in transactions, and note what was acknowledged and what has an unknown outcome.
-Readers follow their vchannels from the beginning. With a location, clients begin in the middle of everything as well: each opens the log
-and makes every kind of call once, on a vchannel of its own. At the end everything that was acknowledged is there, in the order of each
-writer, keyed messages once, transactions whole, and nothing that was refused; every reader has seen the same, in the same order.
+Writers append numbered messages with and without keys, and in transactions, and record acknowledgements and unknown outcomes. Readers
+follow their vchannels from the beginning. With a location, clients also begin in the middle of the workload: each opens the log and makes
+every kind of call once, on a vchannel of its own. At the end every acknowledged message is in the log, in the order of each writer, keyed
+messages once, transactions whole, and no rejected message. Every reader has read the same messages, in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wal.errors import WALError
 
 VCHANNELS: Final = 6
 PAUSE_S: Final = 0.02
-"""Between two appends of a writer: what goes wrong is a matter of moments, not of throughput."""
+"""The pause between two appends of a writer: failures are a matter of moments, not of throughput."""
 
 
 class Written(msgspec.Struct):
@@ -32,18 +32,18 @@ class Written(msgspec.Struct):
     unknown: set[bytes] = set()
     refused: list[tuple[bytes, str]] = []
     errors: list[str] = []
-    """The errors that callers got, of whatever kind."""
+    """The errors of all kinds that callers got."""
     pauses: list[float] = []
-    """How long each append took."""
+    """The duration of each append."""
     txns: list[tuple[bytes, ...]] = []
     begun: int = 0
-    """How many clients began in the middle, and had what they asked for."""
+    """The number of clients that began in the middle and got all their answers."""
     failed_begins: list[str] = []
-    """The errors of those that had not, except unknown outcomes."""
+    """The errors of the other such clients, except unknown outcomes."""
 
 
 class Workload:
-    """Writers and readers of `log`; `stop` ends them, `judge` looks at what they did."""
+    """Writers and readers of `log`; `stop` ends them, `judge` checks their messages."""
 
     def __init__(self, log: WALAccesser, *, location: Callable[[], str] | None = None) -> None:
         self.written = Written()
@@ -51,7 +51,7 @@ class Workload:
         self._log = log
         self._location = location
         self._begins = 0
-        """How many clients have begun in the middle; those below `_judged_from` are not judged."""
+        """The number of clients that began in the middle; clients below `_judged_from` are not checked."""
         self._judged_from = 0
         self.is_restored: bool = False
         self._stopping = False
@@ -75,13 +75,13 @@ class Workload:
         return sum(map(len, self.written.acknowledged.values()))
 
     async def progress(self, messages: int = 10) -> float:
-        """Waits until so many more messages were acknowledged on every vchannel; returns how long that took."""
+        """Waits until `messages` more messages were acknowledged on every vchannel; returns the elapsed time."""
         began, before = time.monotonic(), {name: len(each) for name, each in self.written.acknowledged.items()}
         await eventually(lambda: all(len(self.written.acknowledged[name]) >= count + messages for name, count in before.items()))
         return time.monotonic() - began
 
     def went_back(self) -> None:
-        """An older copy of the metadata was restored: a vchannel that a client created just before is not there any more."""
+        """Adapts to an older copy of the metadata: a vchannel that a client created just before does not exist any more."""
         self.is_restored = True
         self._judged_from = self._begins + 1
         self.written.failed_begins.clear()
@@ -91,7 +91,7 @@ class Workload:
         await asyncio.gather(*self._tasks)
 
     async def judge(self, *, long_outage: bool = False) -> None:
-        """Raises AssertionError unless everything holds that is promised. In a long outage a client gives up also what has a key."""
+        """Raises AssertionError unless all guarantees hold. In a long outage a client also gives up calls with a key."""
         written = self.written
         assert long_outage or not written.refused, written.refused[:5]
         assert not written.failed_begins, written.failed_begins[:5]
@@ -179,7 +179,7 @@ class Workload:
 
 
 async def _call_each(log: WALAccesser, number: int) -> None:
-    """Makes each kind of call once, on a vchannel that does not exist before."""
+    """Makes each kind of call once, on a new vchannel."""
     name = f"begun{number}"
     async with log.read("v0") as scanner:
         await anext(scanner)

@@ -1,4 +1,4 @@
-"""Copies of a log: what is in the target is what was in the source, also of a log in use, a killed copy and another number of pchannels."""
+"""Copies of a log: the target has the source's content, also for a log in use, a killed copy and another number of pchannels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ async def prepare(place: Path | str, **settings: Any) -> None:
 
 
 async def content(place: Path | str, **settings: Any) -> Content:
-    """Returns what a copy keeps: events, ticks and headers by vchannel, cursors with what they read next, producers and broadcasts."""
+    """Returns the content that a copy keeps: events, ticks and headers by vchannel, cursors with their next reads, producers and
+    broadcasts.
+    """
     async with open_wal(place, read_only=True, **settings) as log:
         found: Content = {}
         for info in await log.vchannels():
@@ -77,7 +79,7 @@ def bodies_of(message: Any) -> list[tuple[bytes, dict[str, str]]]:
 
 
 async def remembered(place: Path | str, **settings: Any) -> Content:
-    """Returns what only the writer knows, and appends with all keys again, which must write nothing."""
+    """Returns the state that only the writer has, and appends with all keys again, which must write nothing."""
     async with open_wal(place, **settings) as log:
         for name in NAMES:
             result = await log.raw_append(Message(name, b"again"), idempotency_key=f"{name}-2")
@@ -135,7 +137,7 @@ async def test_copy_over_pulsar_and_back(pulsar_address: tuple[str, dict[str, An
 
 @contextlib.asynccontextmanager
 async def pulsar_token(settings: dict[str, Any]) -> Any:
-    """Lets other processes find the token, which has no flag."""
+    """Provides the token to other processes; it has no flag."""
     with pytest.MonkeyPatch.context() as patch:
         if settings.get("pulsar_token"):
             patch.setenv("WAL_PULSAR_TOKEN", settings["pulsar_token"])
@@ -149,7 +151,7 @@ def pulsar_address(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, 
 
 
 async def test_killed_copy_goes_on(tmp_path: Path, soak: int) -> None:
-    """The writer is in use and the copy is killed at any moment: the target is no log before it is whole, and then it is the log."""
+    """The writer runs and the copy is killed at any moment: the target is not a log before it is whole, and then it is the log."""
     source, target = tmp_path / "source", tmp_path / "target"
     async with Child("-m", "tests.operate.backup.writer", source, 3) as writer:
         assert await writer.line() == "writing"
@@ -192,7 +194,7 @@ async def test_follow_cuts_over_when_the_writer_closes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("promised", [True, False])
 async def test_copy_in_use_has_earlier_acknowledged_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, promised: bool) -> None:
-    """Also beside a pchannel that rests: the copy waits for its promise, and is refused if none comes."""
+    """A pchannel beside it is idle: the copy waits for its promise, and fails if none comes."""
     if not promised:
         monkeypatch.setattr(source_of_copies, "PROMISE_S", 0.1)
     async with open_wal(tmp_path / "source", pchannels=2, time_tick_interval_s=1.0 if promised else 60.0) as log:
@@ -212,7 +214,7 @@ async def test_copy_in_use_has_earlier_acknowledged_appends(tmp_path: Path, monk
 
 @pytest.mark.parametrize("pchannels", [None, 1, 5])
 async def test_running_broadcasts_are_copied_whole_and_once(tmp_path: Path, pchannels: int | None) -> None:
-    """Each broadcast that had ended when the copy began is there, and of each that is there every vchannel has one copy."""
+    """Each broadcast that had ended when the copy began is in the target, and each of its broadcasts has one copy on every vchannel."""
 
     async def eventually_none_is_left(log: WALAccesser) -> None:
         async with asyncio.timeout(60):
@@ -247,7 +249,7 @@ async def test_running_broadcasts_are_copied_whole_and_once(tmp_path: Path, pcha
 
 
 async def test_truncated_keys_and_cursors_survive(tmp_path: Path) -> None:
-    """What only a checkpoint knows is there in the copy: producers whose messages are truncated, and keys."""
+    """The target has the state that only a checkpoint of the source has: producers whose messages are truncated, and keys."""
     source, target = tmp_path / "source", tmp_path / "target"
     async with open_wal(source) as log:
         for number in range(30):
@@ -268,7 +270,7 @@ async def test_truncated_keys_and_cursors_survive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pchannels", [None, 1])
 async def test_cursor_of_transactions_moves_on(tmp_path: Path, pchannels: int | None) -> None:
-    """A cursor that is saved with transactions goes on in the copy, in the log of its home there."""
+    """A cursor that is saved with transactions continues in the copy, in the log of its home there."""
     source, target = tmp_path / "source", tmp_path / "target"
     async with open_wal(source, pchannels=2) as log:
         home = (await log.create_vchannel("v1")).pchannel
@@ -287,7 +289,7 @@ async def test_cursor_of_transactions_moves_on(tmp_path: Path, pchannels: int | 
 
 
 async def test_consumer_goes_on_with_what_is_unfinished(tmp_path: Path) -> None:
-    """What a consumer has finished after an unfinished message is not handed out again by the copy."""
+    """Messages that a consumer has finished after an unfinished one are not handed out again by the copy."""
     source, target = tmp_path / "source", tmp_path / "target"
     failing = True
     handled: list[bytes] = []

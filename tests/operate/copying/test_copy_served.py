@@ -1,4 +1,4 @@
-"""Copies of a log on the network: what a client sees of it is there, and what cannot be copied without more is refused."""
+"""Copies of a served log: they have the content that a client can read, and content that needs more is rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_copy_of_a_served_log_is_the_log(tmp_path: Path, pchannels: int | 
 
 
 async def test_copy_is_of_one_tick_while_clients_write(tmp_path: Path) -> None:
-    """Every broadcast of the source up to the tick is there with all its copies, and no other; ticks go on above all of the source's."""
+    """Every broadcast of the source up to the tick is there with all its copies, and no other; ticks continue above all of the source's."""
     names = [f"v{number}" for number in range(4)]
 
     async def write(place: str) -> None:
@@ -59,7 +59,7 @@ async def test_copy_is_of_one_tick_while_clients_write(tmp_path: Path) -> None:
                 try:
                     result = await copy(place, str(tmp_path / "target"))
                     break
-                except UnavailableError:  # a broadcast is under way: the same call goes on
+                except UnavailableError:  # a broadcast is running: the same call resumes the copy
                     continue
         finally:
             writing.cancel()

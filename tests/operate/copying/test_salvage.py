@@ -1,4 +1,4 @@
-"""A journal with damaged segments: what is lost is named, health says so, and a copy has everything else."""
+"""A journal with damaged segments: the lost parts are named, health reports them, and a copy has everything else."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_lost_messages_are_named_and_others_copied(tmp_path: Path, capsys:
 
 
 async def test_copy_has_all_that_is_readable(tmp_path: Path) -> None:
-    """Whatever part of a segment is damaged: nothing is lost but the frames that hold the damage."""
+    """Whatever part of a segment is damaged: only the frames with the damage are lost."""
     data = tmp_path / "data"
     messages = await written(data)
     folder = data / "pchannels" / "p0"
@@ -112,7 +112,8 @@ async def test_copy_has_all_that_is_readable(tmp_path: Path) -> None:
     first, last = of_segment[0], of_segment[-1]
     bodies = (7, 8, last[-1])
     several = [at(first[0], 0), at(first[3], 40), *(at(number, 9000) for number in bodies), (names[0], bases[1] - bases[0] + 2)]
-    cases: list[tuple[list[tuple[str, int]], list[int], bool]] = [  # (files with offsets, -1: removed; what is lost; is it described)
+    # (files with offsets, -1: removed; the lost messages; whether they are described)
+    cases: list[tuple[list[tuple[str, int]], list[int], bool]] = [
         (several, [first[0], first[3], *bodies], True),  # an envelope, a head, bodies, the seal
         ([(names[1], 40), *checkpoints], [], True),  # the first envelope of a segment has what a reader needs of its header
         ([(names[1], 40), (names[1], HEADER_PAGE_BYTES + 9)], of_segment[1], False),

@@ -1,4 +1,4 @@
-"""The metrics of a log: what a registry scrapes, from which threads, and that no label grows with the log."""
+"""The metrics of a log: the content of a scrape, the calling threads, and labels, which never grow with the log."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_registry_takes_one_log(registry: CollectorRegistry) -> None:
                 register(other, registry)
         collector.close()
         second = register(other, registry)
-        registry.unregister(second)  # as somebody does who has only the registry
+        registry.unregister(second)  # as a user who has only the registry does
         second.close()
 
 

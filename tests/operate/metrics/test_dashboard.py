@@ -1,4 +1,4 @@
-"""The dashboard and the alerts use names and labels that a real scrape has, in expressions that are whole."""
+"""The dashboard and the alerts use names and labels of a real scrape, in complete expressions."""
 
 from __future__ import annotations
 

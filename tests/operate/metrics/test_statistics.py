@@ -1,4 +1,4 @@
-"""The counts of an open log: what each call adds to them, once."""
+"""The counts of an open log: each call adds to them once."""
 
 from __future__ import annotations
 

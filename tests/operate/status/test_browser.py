@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: the status
 
 @contextlib.asynccontextmanager
 async def drawn(log: WALAccesser, address: str, **options: Any) -> AsyncIterator[Page]:
-    """Yields the page in a browser; no error may come up in it."""
+    """Yields the page in a browser; any error in it fails the test."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = await (await browser.new_context(**options)).new_page()
@@ -87,7 +87,7 @@ async def test_page_is_drawn_under_load(log: WALAccesser) -> None:
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
 async def test_no_column_is_clipped(log: WALAccesser, width: int) -> None:
-    # The cells and tables that are wider than they are drawn.
+    # The cells and tables that are wider than their drawn part.
     clipped = """[...document.querySelectorAll('td, th, .scroll')]
         .filter((e) => e.offsetParent !== null && e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 40))"""
     async with log.serve_status() as status, drawn(log, status.address, viewport={"width": width, "height": 740}) as page:
@@ -97,7 +97,7 @@ async def test_no_column_is_clipped(log: WALAccesser, width: int) -> None:
 
 
 async def test_keyboard_and_screen_readers_find_everything(log: WALAccesser) -> None:
-    # The names that a screen reader says of everything that can be reached.
+    # The names that a screen reader reads for everything that can be reached.
     NAMES = """[...document.querySelectorAll('a, button, input, [role=img], [role=region]')]
         .filter((e) => e.offsetParent !== null || e.tagName === 'svg')
         .map((e) => (e.ariaLabel || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent

@@ -1,4 +1,4 @@
-"""Hostile requests to the status service: each gets an answer that names what is wrong, never a 500 and never a reset connection."""
+"""Hostile requests to the status service: each gets an answer that names the problem, never a 500 and never a reset connection."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def refused(answer: httpx.Response, what: object) -> str:
 
 async def test_wrong_values_of_fields_are_refused_by_name(direct: httpx.AsyncClient) -> None:
     deep = "[" * 10_000 + "]" * 10_000
-    # Values that no field takes: too large, negative, not a number, nested, of a wrong type, no text of Unicode, no UTF-8.
+    # Values that no field takes: too large, negative, not a number, nested, of a wrong type, not Unicode, not UTF-8.
     wrong = (DIGITS, "-5", "NaN", "1e400", deep, '{"a":' * 10_000, "1.5", '"\\ud800"', '"\udcff\udcfe"', '[{"a":1}]')
-    # Texts that a field refuses.
+    # Texts that a field rejects.
     TEXTS = {
         ("broadcast-abort", "broadcast_id"): (DIGITS, "-1", "1.0", "\u0661", str(1 << 64)),
         ("cursor-set", "to"): (DIGITS, "-1", "nan", "p0:1:2:" + DIGITS, "p0:" + "f" * 5_000 + ":1:1"),

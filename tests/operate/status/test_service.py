@@ -1,4 +1,4 @@
-"""The status service over HTTP: what it shows, who may ask, and what it changes."""
+"""The status service over HTTP: its answers, its access checks, and its actions."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_readiness_names_what_is_wrong(log: WALAccesser) -> None:
 
 
 async def test_ended_consumer_stays_visible(log: WALAccesser) -> None:
-    """Until its owner closes it, or starts another consumer of the cursor."""
+    """The consumer stays until its owner closes it, or starts another one of the cursor."""
 
     async def fail(delivery: Delivery) -> None:
         raise ValueError("the shop has closed")
@@ -315,7 +315,7 @@ async def test_thousands_of_vchannels_do_not_hold_the_loop(log: WALAccesser) -> 
 
 
 def test_loop_imports_no_server(tmp_path: Path) -> None:
-    """What serves the page takes a while to import, so a thread does it."""
+    """Importing the modules that serve the page takes a while, so a thread does it."""
     program = """
 import asyncio, builtins, sys, threading
 from wal import open_wal

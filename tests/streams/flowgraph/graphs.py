@@ -1,4 +1,4 @@
-"""Random graphs: what they are, how they run in a TimeTickedFlowGraph, and what a sequential run gives."""
+"""Random graphs: their plans, their runs in a TimeTickedFlowGraph, and the results of a sequential run."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def random_plan(seed: int, *, nodes_max: int = 12, ticks_max: int = 30) -> Plan:
 
 
 def outputs_of(plan: Plan, node: NodePlan, tick: int, values: Sequence[Any]) -> list[Item]:
-    """Returns what a node gives: all edges, some edges, one edge, none, or a message that says so."""
+    """Returns the results of a node: for all edges, some edges, one edge, none, or a message that skips the tick."""
     value = zlib.crc32(repr((plan.seed, node.name, tick, values)).encode())
     rng = random.Random(value)
     kind = rng.randrange(5)
@@ -140,7 +140,7 @@ def sequential(plan: Plan) -> Calls:
 
 
 class Watched(BaseNode):
-    """A node of a plan, which records its calls and checks that there are never too many at once."""
+    """A node of a plan, which records its calls and checks their maximum number."""
 
     def __init__(self, plan: Plan, node: NodePlan, fails: Callable[[str, int], bool]) -> None:
         super().__init__(
@@ -194,7 +194,7 @@ class Watched(BaseNode):
 
     @property
     def calls(self) -> list[tuple[int, list[Any]]]:
-        """The calls in the order of ticks. Those in threads may have begun in another one."""
+        """The calls in the order of ticks. Calls in threads may have begun in another order."""
         return sorted(self.begun) if self.in_thread else self.begun
 
     def passed(self, tick: int) -> bool:

@@ -12,7 +12,7 @@ from wal.streams.flowgraph import BaseNode, Msg, Outputs, TimeTickedFlowGraph
 
 
 class Input(BaseNode):
-    """Gives these ticks, and keeps what was committed. After the last one it waits for ever if it is `endless`."""
+    """Returns these ticks, and stores the committed ones. After the last one it waits for ever if it is `endless`."""
 
     def __init__(self, ticks: Iterable[int], *, name: str = "input", endless: bool = False) -> None:
         super().__init__(name)
@@ -40,7 +40,7 @@ class Input(BaseNode):
 
 
 class Silent(Input):
-    """Gives nothing, and says what it waits for."""
+    """Returns nothing, and names what it waits for."""
 
     def __init__(self, name: str = "silent") -> None:
         super().__init__([], name=name, endless=True)
@@ -51,7 +51,7 @@ class Silent(Input):
 
 
 class Step(BaseNode):
-    """Keeps the ticks that it was called for and those that ended, and passes the values on; `does` is awaited with the tick before."""
+    """Stores the ticks of its calls, begun and ended, and passes the values on; `does` is awaited with the previous tick."""
 
     def __init__(self, name: str = "step", does: Callable[[int], Awaitable[Any]] | None = None, **options: Any) -> None:
         super().__init__(name, **options)

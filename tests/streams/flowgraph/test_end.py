@@ -1,4 +1,4 @@
-"""How a graph ends: by itself, by a close, a failure or a cancellation; nothing is left, and nobody waits for ever."""
+"""The end of a graph: by itself, by a close, a failure or a cancellation; nothing remains, and no caller waits for ever."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ async def test_foreign_cancellation_is_a_failure() -> None:
 
 
 class OddError(BaseException):
-    """As programs derive them that do not want to be caught."""
+    """An exception of a program that does not want it caught."""
 
 
 class MuteError(Exception):
-    """It cannot be shown."""
+    """An exception whose `str` raises."""
 
     def __str__(self) -> str:
         raise KeyError("message")
@@ -360,7 +360,7 @@ async def test_commit_that_hangs_is_cancelled() -> None:
 
 
 async def test_graph_that_cannot_move_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be a defect: here a node is not woken when there is room again."""
+    """That would be a defect: here a node is not woken when there is room again."""
 
     class Endless(BaseNode):
         tick = 0

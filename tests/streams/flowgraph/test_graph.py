@@ -1,4 +1,4 @@
-"""While a graph runs: its queues are bounded, it works on ticks in parallel, commits them in order, and shows figures."""
+"""A running graph: its queues are bounded, it works on ticks in parallel, commits them in order, and reports figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph asks its nodes for more than `operate`: what a sink has recorded, and to close at the end."""
+"""A graph calls more of its nodes than `operate`: the recorded tick of a sink, and `close` at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal.streams.flowgraph import BaseNode, Msg, NodeFailedError, TimeTickedFlow
 
 
 class Source(BaseNode):
-    """Gives ticks until it is closed; notes what is committed."""
+    """Returns ticks until it is closed; records commits."""
 
     def __init__(self, name: str, ticks: int) -> None:
         super().__init__(name)

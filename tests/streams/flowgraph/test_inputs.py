@@ -1,4 +1,4 @@
-"""InputAligner against a model: all messages of a tick together, ticks in order, and no waiting for an edge that has shown a later one."""
+"""InputAligner against a model: all messages of a tick together, ticks in order, and no wait for an edge that already has a later tick."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_in_any_order_of_arrival(data: st.DataObject) -> None:
         else:
             aligner.end(edge)
             ended.add(edge)
-        # A tick is known when every edge has shown a tick that is as high, or has ended.
+        # A tick is determined when every edge has a tick that is as high, or has ended.
         shown = [ticks[count - 1] if count else -1 for ticks, count in zip(streams, arrived, strict=True)]
         bound = min((shown[edge] for edge in range(len(streams)) if edge not in ended), default=20)
         known = [tick for tick in sorted({tick for stream in streams for tick in stream}) if tick <= bound]

@@ -1,4 +1,4 @@
-"""Random graphs give what a sequential run gives, and never stall; a failure and a close leave what is before them."""
+"""Random graphs have the results of a sequential run, and never stall; a failure and a close keep the earlier ticks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def replayed_by(seed: int) -> Iterator[None]:
 
 
 def check_commits(plan: Plan, graph: TimeTickedFlowGraph, nodes: dict[str, Watched]) -> None:
-    """Checks that every input node was told of the last tick that has passed the sinks after it."""
+    """Checks that every input node has committed the last tick that has passed the sinks after it."""
     ticks = {node.name: node.tick or 0 for node in graph.statistics().nodes}
     for node in plan.nodes:
         if not node.in_:
@@ -38,7 +38,7 @@ def check_commits(plan: Plan, graph: TimeTickedFlowGraph, nodes: dict[str, Watch
 
 
 def check_over(graph: TimeTickedFlowGraph) -> None:
-    """Checks that nothing of the graph is left."""
+    """Checks that nothing of the graph remains."""
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert all(node.ended and node.active == 0 and node.waits_for == () for node in graph.statistics().nodes)
 
@@ -82,7 +82,7 @@ async def test_close_lets_given_inputs_pass(soak: int) -> None:
             assert graph.error is None
             expected = sequential(plan)
             for name, node in nodes.items():
-                # No join takes the end of an input for empty ticks, so all calls are those of a run without a close.
+                # No join mistakes the end of an input for empty ticks, so all calls are those of a run without a close.
                 assert node.calls == expected[name][: len(node.calls)]
                 stopped = [nodes[other] for other in plan.connected(name) if not nodes[other].of.in_]
                 lasts = [max((tick for tick, _ in one.begun), default=0) for one in stopped if not one.exhausted]

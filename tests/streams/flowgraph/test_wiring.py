@@ -1,4 +1,4 @@
-"""Wrong edges and wrong nodes are refused before anything starts, and wrong results fail the graph; each text says what is wrong."""
+"""Wrong edges and wrong nodes are rejected before anything starts, and wrong results fail the graph; each text names the problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal.streams.flowgraph import BaseNode, Msg, NodeFailedError, Outputs, TimeT
 
 
 class Giving(BaseNode):
-    """An input node that gives these results one after the other."""
+    """An input node that returns these results one after the other."""
 
     def __init__(self, name: str, *results: Any) -> None:
         super().__init__(name)
@@ -29,7 +29,7 @@ class Giving(BaseNode):
 
 
 class Answering(BaseNode):
-    """A node that answers with these results."""
+    """A node that returns these results."""
 
     def __init__(self, name: str, answers: dict[int, Any] | None = None) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""FaultyMedium: the medium in memory, with calls that fail or wait when a test says so."""
+"""FaultyMedium: the medium in memory, with calls that fail or wait on the test's request."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class FaultyMedium:
         self.memory = MemoryMedium()
         self.before: dict[str, Hook] = {}
         self.acks: list[int] = []
-        """How many messages each call of `ack` had."""
+        """The number of messages in each call of `ack`."""
 
     def fail(self, call: str, error: Exception, *, channel: str | None = None) -> None:
-        """The call raises this error from now on, on this channel or on all."""
+        """Makes the call raise this error from now on, on this channel or on all."""
 
         async def raise_error(called: str, *_: Any) -> None:
             if channel in (None, called):
@@ -33,7 +33,7 @@ class FaultyMedium:
         self.before[call] = raise_error
 
     def block(self, call: str) -> asyncio.Event:
-        """The call waits until the returned event is set."""
+        """Makes the call wait until the returned event is set."""
         event = asyncio.Event()
 
         async def wait(*_: Any) -> None:

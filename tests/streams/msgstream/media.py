@@ -23,7 +23,7 @@ from wal.streams.msgstream.media.wal_ids import WalId
 
 
 class Place(Protocol):
-    """Where the channels of a test are."""
+    """The location of a test's channels."""
 
     shares: bool
     """Whether several streams can share a subscription."""
@@ -39,7 +39,7 @@ class Place(Protocol):
         ...
 
     async def bad_ids(self, channel: str) -> list[bytes]:
-        """Returns ids that no medium of this kind gives to messages of this channel, which exists."""
+        """Returns ids that no medium of this kind assigns to messages of this channel, which exists."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Messages with numbers, and what the tests look at in packs."""
+"""Messages with numbers, and the numbers in packs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wal.streams.msgstream import DeleteMsg, InsertMsg, MsgPack, MsgStream, Time
 
 
 def row(number: int, *timestamps: int, key: int = 0, size: int = 0, id: int = 0, source_id: int = 0) -> InsertMsg:
-    """Returns a message that the tests know by its number. Its first and last timestamps are its begin and its end."""
+    """Returns a message with a number for the tests. Its first and last timestamps are its begin and its end."""
     stamps = timestamps or (number + 1,)
     count = len(stamps)
     return InsertMsg(stamps, [number] * count, [b"x" * size] * count, hash_keys=[key] * count, id=id, source_id=source_id)

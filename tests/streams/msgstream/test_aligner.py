@@ -33,7 +33,7 @@ def page_of(msgs: list[TsMsg]) -> Page:
 
 
 class Feeder:
-    """Feeds an aligner with pages of random sizes, and only with what it wants."""
+    """Feeds an aligner with pages of random sizes, only of the channels that it needs."""
 
     def __init__(self, logs: list[list[TsMsg]], seed: int) -> None:
         self.logs: Final = logs

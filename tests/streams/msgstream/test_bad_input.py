@@ -1,4 +1,4 @@
-"""Each constructor refuses a wrong value with an error that names the field and the value, and marshal refuses one that was assigned."""
+"""Each constructor rejects a wrong value with an error that names the field and the value, and marshal rejects an assigned one."""
 
 from __future__ import annotations
 

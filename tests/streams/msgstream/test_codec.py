@@ -1,4 +1,4 @@
-"""The wire form of messages: each of the 52 types comes back as it was, and bytes that are no message raise InvalidArgumentError alone."""
+"""The wire form of messages: each of the 52 types round-trips, and bytes that are not a message raise InvalidArgumentError alone."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_type_may_stand_anywhere_in_the_base() -> None:
 
 
 def test_base_with_two_types_is_refused() -> None:
-    """Protobuf takes the last value of a field; the first one chooses what reads the message."""
+    """Protobuf takes the last value of a field; the decoder is chosen by the first one."""
     row = InsertMsg([1], [2], [b"x"]).marshal_body()
     with pytest.raises(InvalidArgumentError, match="401"):
         UnmarshalDispatcher().unmarshal(b"\n\x06\x08\x90\x03\x08\x91\x03" + row)

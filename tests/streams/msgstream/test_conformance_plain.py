@@ -270,7 +270,7 @@ async def test_unacknowledged_messages_are_redelivered(place: Place, opened: Ope
     stream = await consuming(opened, channels)
     assert numbers([await consume(stream)]) == [1]
     await produce(producer, row(2))
-    assert numbers([await consume(stream)]) == [2]  # which acknowledges 1
+    assert numbers([await consume(stream)]) == [2]  # the call acknowledges 1
     await stream.close()
     stream = await consuming(opened, channels)
     pack = await consume(stream)

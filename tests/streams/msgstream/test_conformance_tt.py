@@ -65,7 +65,7 @@ async def packs_after(stream: TtMsgStream, count: int, *positions: MsgPosition) 
 
 @pytest.mark.on_pulsar
 async def test_restart_at_any_pack_continues_exactly_after_it(place: Place, opened: Opener, producers: Callable[[str], Any]) -> None:
-    """Also for media with ticks of their own: a pack is cut alike when it is read again."""
+    """This holds also for media with ticks of their own: a pack is cut alike when it is read again."""
 
     def filled(packs: Sequence[MsgPack]) -> list[MsgPack]:
         return [pack for pack in packs if pack.msgs]
@@ -288,7 +288,7 @@ async def test_channels_may_be_sought_one_after_the_other(place: Place, opened: 
         pytest.skip("the ticks of this medium are its own")
     channels = place.channels(2)
     for channel, early in zip(channels, (1, 2), strict=True):
-        # The first one waits for the second tick, so the position is before the other one, which is not to come again.
+        # The first message waits for the second tick, so the position is before the other message, which must not be redelivered.
         await send(producers, channel, row(10 * early, 7), row(early, 3), tick(5), tick(9))
     pack = await consume(await opened(channels, "first"))
     stream = await opened(channels)

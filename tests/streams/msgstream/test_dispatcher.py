@@ -1,4 +1,4 @@
-"""UnmarshalDispatcher: the type in the base chooses what reads a message."""
+"""UnmarshalDispatcher: the type in the base chooses the decoder of a message."""
 
 from __future__ import annotations
 

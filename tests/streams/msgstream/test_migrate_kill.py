@@ -48,7 +48,7 @@ async def test_killed_migration_loses_and_repeats_nothing(tmp_path: Path, soak: 
             await asyncio.gather(write(), migrate(stream, log, channels=CHANNELS, name="move"))
 
     def kill(directory: Path, seed: int, sends: int) -> None:
-        """Runs a process until it has sent so many packs, and kills it."""
+        """Runs a process until it has sent this many packs, and kills it."""
         with Child(write_and_migrate, directory, seed) as child:
             assert child.line_now() == "ready"
             for _ in range(sends):

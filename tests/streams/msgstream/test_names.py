@@ -1,4 +1,4 @@
-"""docs/reference/message-streams.md has each name of Milvus, and each of its Python names exists in the file that it names."""
+"""docs/reference/message-streams.md has each name of Milvus, and each of its Python names exists in the file of its row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repack against a naive model: every row goes, in order, to the producer that its hash key chooses, and nowhere else."""
+"""Repack against a naive model: every row goes, in order, to the producer of its hash key, and nowhere else."""
 
 from __future__ import annotations
 

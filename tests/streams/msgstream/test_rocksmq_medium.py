@@ -79,7 +79,7 @@ async def test_messages_of_a_closed_consumer_are_redistributed(mq: RocksMQ) -> N
     await one.close()
     again = await asyncio.wait_for(waiting, 10)
     assert payloads(again) == [b"0", b"1", b"3", b"4", b"5"]
-    await one.ack(ids(taken))  # it has nothing any more
+    await one.ack(ids(taken))  # it has no message any more
     assert await position(mq) < 1
     await other.ack(ids(again))
     assert await position(mq) == 6
@@ -130,7 +130,7 @@ async def test_seek_moves_the_group(mq: RocksMQ) -> None:
 def test_subscription_never_passes_what_is_not_handled(delivered: list[int], handled: list[int], sizes: list[int]) -> None:
     subscription = RocksMQSubscription()
     subscription.delivered(delivered)
-    subscription.delivered(delivered[:3])  # given back, and delivered again
+    subscription.delivered(delivered[:3])  # returned, and redelivered
     done: set[int] = set()
     reached = 0
     for size in [*sizes, 12]:

@@ -17,7 +17,7 @@ from wal.streams.msgstream.subscription import PENDING_MAX
 
 
 class Panic(BaseException):
-    """As extensions raise it that are written in Rust; its text is broken too."""
+    """An exception of an extension in Rust; its text is broken too."""
 
     def __str__(self) -> str:
         raise KeyError("text")
@@ -112,7 +112,7 @@ async def test_failed_send_says_what_is_durable(medium: FaultyMedium, call: str,
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), copy.results, str(copy)) == (type(error), error.results, str(error))
         del medium.before["send"]
-        await produce(stream, row(3))  # the stream goes on
+        await produce(stream, row(3))  # the stream continues
         packs = await consume_messages(stream, 3)
         assert [msg.position and msg.position.msg_id for msg in packs[0].msgs][:2] == [
             position.msg_id for position in error.results["a"] if position is not None

@@ -19,7 +19,7 @@ LOGS: Final = st.lists(EVENTS, min_size=1, max_size=4)
 
 
 def messages(index: int, events: list[Event]) -> list[TsMsg]:
-    """Returns the messages of a channel; each has a number, which is also its id, that no other one of any channel has."""
+    """Returns the messages of a channel; each has a unique number over all channels, which is also its id."""
     msgs: list[TsMsg] = []
     for at, event in enumerate(events):
         unique = index * 1_000 + at + 1

@@ -1,4 +1,4 @@
-"""The calls, one by one: effects, refusals, and the resulting records on disk."""
+"""The calls, one by one: effects, errors, and the resulting records on disk."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def test_flipped_byte_in_the_log_is_an_error(directory: Path, tmp_path: Pa
         for index in range(200):
             await mq.produce("x", [b"%0200d" % index])
         copy.mkdir()
-        for path in directory.iterdir():  # a crash leaves it like this: nothing was flushed to tables
+        for path in directory.iterdir():  # the state after a crash: nothing was flushed to tables
             if path.name != "LOCK":
                 (copy / path.name).write_bytes(path.read_bytes())
     log = max(copy.glob("*.log"), key=lambda path: path.stat().st_size)
@@ -90,7 +90,7 @@ async def test_database_of_something_else_is_refused(directory: Path) -> None:
 
 
 async def test_database_with_other_options_fails_clearly(directory: Path) -> None:
-    """The binding then rewrites one of its own files; whatever the next opening finds, it never returns other messages."""
+    """The binding then rewrites one of its own files. The next opening may fail, but it never returns other messages."""
     await fill(directory, 100)
     rocksdict.Rdict(str(directory)).close()
     for _ in range(2):

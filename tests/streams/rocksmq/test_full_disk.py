@@ -19,7 +19,7 @@ FILE_BYTES_MAX = 200_000
 
 
 async def write_until_it_fails(directory: Path) -> dict[str, Any]:
-    """Writes in a process whose files cannot grow beyond FILE_BYTES_MAX, and returns what it reported."""
+    """Writes in a process whose files cannot grow beyond FILE_BYTES_MAX, and returns its report."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_channel("y")
@@ -94,7 +94,7 @@ async def test_disk_that_takes_no_more(directory: Path) -> None:
 
 
 async def test_failed_position_write_fails_waiting_calls(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls are then being handled: neither in the inbox nor among the waiting ones."""
+    """The calls are being answered then: neither in the inbox nor among the waiting ones."""
     mq = await RocksMQ.open(directory)
     await mq.create_channel("x")
     await mq.create_consumer_group("g", "x")

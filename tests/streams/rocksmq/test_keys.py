@@ -1,4 +1,4 @@
-"""Keys: no channel's records are among another's, whatever the names; names come back from stored keys."""
+"""Keys: a channel's records are never among another's, whatever the names; names round-trip through stored keys."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_answered_calls_survive_and_batches_are_whole(directory: Path, soak: int
             await asyncio.gather(*(produce(name) for name in CHANNELS for _ in range(4)), *map(consume, CHANNELS))
 
     def killed(directory: Path, seed: int, lines_max: int) -> Iterator[list[str]]:
-        """Yields what a child reported before it was killed, about `lines_max` lines into its work."""
+        """Yields the reports of a child before it was killed, about `lines_max` lines into its work."""
         with Child(produce_and_consume, directory, seed) as child:
             assert child.line_now() == "ready"
             for line in child.lines_now(kill_after=lines_max):

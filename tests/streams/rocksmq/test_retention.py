@@ -1,4 +1,4 @@
-"""Retention drops whole pages that every group has consumed, and nothing else unless the settings say so."""
+"""Retention drops whole pages that every group has consumed, and nothing else unless the settings allow it."""
 
 from __future__ import annotations
 

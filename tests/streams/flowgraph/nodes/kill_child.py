@@ -24,7 +24,7 @@ from wal.streams.msgstream.media.rocksmq import RocksMQMedium
 
 CHANNELS: Final = {"left": ("a", "b"), "right": ("c",)}
 TICKS_MAX: Final = 200
-"""The most ticks that a process produces for each channel, since another one has to copy what it left."""
+"""The most ticks that a process produces for each channel, since another process has to copy the remaining ones."""
 TICK_NS: Final = 2_000_000
 """Ticks are multiples of it, so that the streams have some ticks in common."""
 SPAN: Final = 3 * TICK_NS
@@ -34,17 +34,17 @@ _last = 0
 
 
 def now() -> int:
-    """Returns a timestamp above all earlier ones, also those of the processes before."""
+    """Returns a timestamp above all earlier ones, including those of earlier processes."""
     global _last
     _last = max(_last + 1, time.time_ns())
     return _last
 
 
 class ReportingSink(WalSinkNode):
-    """A WalSinkNode that prints what has passed it."""
+    """A WalSinkNode that prints the ticks that have passed it."""
 
     last = 0
-    """The tick that is waited for."""
+    """The tick that ends the process."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -53,13 +53,13 @@ class ReportingSink(WalSinkNode):
     async def operate(self, msgs: list[Msg]) -> None:
         await super().operate(msgs)
         tick = msgs[0].time_tick
-        os.write(1, b"%d %d\n" % (tick, self.statistics().duplicate_ticks))  # whole, or this process is gone
+        os.write(1, b"%d %d\n" % (tick, self.statistics().duplicate_ticks))  # whole, or this process is dead
         if tick == self.last:
             self.finished.set()
 
 
 def unmatched(tick: int, left: Sequence[TsMsg], right: Sequence[TsMsg]) -> list[TsMsg]:
-    """Returns nothing where both have messages: what comes again in part would look like something new."""
+    """Returns nothing where both have messages: a part that is replayed would look like something new."""
     assert all(message.end_ts <= tick for message in (*left, *right))
     return [] if left and right else [*left, *right]
 

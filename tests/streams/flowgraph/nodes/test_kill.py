@@ -1,4 +1,4 @@
-"""kill -9 of RocksMQ → graph → log: the log has what it would have without a kill, whatever tick the process died in."""
+"""kill -9 of RocksMQ → graph → log: the log has the same content as without a kill, whatever tick the process died in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -
     LINES_MAX = 120
 
     def run(directory: Path, *args: str, lines_max: int | None = None) -> list[list[int]]:
-        """Runs a child, and kills it when it has reported so many ticks; None: it has to end by itself. Returns its reports."""
+        """Runs a child, and kills it after `lines_max` reported ticks; None: it has to end by itself. Returns its reports."""
         with Child("-m", "tests.streams.flowgraph.nodes.kill_child", directory, *args) as child:
             assert child.line_now() == "opening"
             if lines_max == 0:
@@ -42,7 +42,7 @@ def test_killed_copy_equals_one_that_was_not_killed(tmp_path: Path, soak: int) -
         return found
 
     async def written(directory: Path) -> list[list[list[bytes]]]:
-        """Returns the payloads of each transaction that has some: of the copy, and of the copy that nothing disturbed."""
+        """Returns the payloads of each transaction with payloads: of the copy, and of the undisturbed copy."""
         both = []
         async with open_wal(directory / "log") as log:
             for vchannel in ("copy", "undisturbed"):

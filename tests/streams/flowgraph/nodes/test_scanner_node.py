@@ -1,4 +1,4 @@
-"""ScannerNode gives a log in ticks that are the same at every reading, and continues after what was committed."""
+"""ScannerNode reads a log in ticks that are the same in every run, and continues after the committed ticks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def next_tick(node: ScannerNode) -> BatchMsg | None:
 
 
 async def full_ticks(node: ScannerNode, messages: int) -> list[tuple[int, list[bytes]]]:
-    """Returns the ticks that have messages, up to so many messages."""
+    """Returns the ticks with messages, up to this many messages."""
     ticks: list[tuple[int, list[bytes]]] = []
     last = -1
     while sum(len(payloads) for _, payloads in ticks) < messages:

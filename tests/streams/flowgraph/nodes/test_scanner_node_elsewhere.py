@@ -1,4 +1,4 @@
-"""ScannerNode over the network and over Pulsar: the same ticks at every reading, and a copy that is exact across failures."""
+"""ScannerNode over the network and over Pulsar: the same ticks in every run, and a copy that is exact across failures."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_reopened_log_has_the_same_ticks(opens: Opens, tick_interval_s: fl
 
 async def test_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
     class Failing(BaseNode):
-        """Fails once it has passed on so many messages; 0: never."""
+        """Fails once it has passed on this many messages; 0: never."""
 
         def __init__(self, at: int) -> None:
             super().__init__("failing")
@@ -79,7 +79,7 @@ async def test_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
             return [body.payload async for message in scanner for body in message.bodies()]
 
     async def copy(log: WALAccesser, *, until: int, fails_at: int = 0) -> TimeTickedFlowGraph:
-        """Copies orders until the copy has so many messages, or the graph has failed."""
+        """Copies orders until the copy has this many messages, or the graph has failed."""
         graph = TimeTickedFlowGraph()
         sink = WalSinkNode("sink", log, "copy")
         nodes = [ScannerNode("source", log, "orders", cursor="graph"), Failing(fails_at), sink]
@@ -105,7 +105,7 @@ async def test_copy_is_exact_across_failures_and_openings(opens: Opens) -> None:
         assert await copied(log) == payloads
         (cursor,) = [one for one in await log.cursors() if one.name == "graph"]
         assert cursor.position is not None
-    async with opens() as log:  # nothing is left to copy
+    async with opens() as log:  # nothing remains to be copied
         payloads += await numbered(log, 1)
         await copy(log, until=31)
         assert await copied(log) == payloads

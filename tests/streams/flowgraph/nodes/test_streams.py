@@ -1,4 +1,4 @@
-"""MsgStreamNode and ProduceNode in graphs over memory streams: what has not passed a sink comes again, and nothing else."""
+"""MsgStreamNode and ProduceNode in graphs over memory streams: packs that have not passed a sink are redelivered, and nothing else."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def chain(*nodes: Node) -> TimeTickedFlowGraph:
 
 
 class Collect:
-    """The function of a sink: keeps what it gets, and tells when it has a tick."""
+    """The function of a sink: stores its inputs, and signals each tick."""
 
     def __init__(self, last: int) -> None:
         self.ticks: dict[int, list[int]] = {}
@@ -226,7 +226,7 @@ async def test_failures_at_any_tick_lose_and_repeat_nothing(seed: int) -> None:
                         await stream.broadcast(MsgPack(messages))
 
     async def run(medium: MemoryMedium, feed: Feed, log: Any, name: str, function: Callable[..., Any], *, fail: bool) -> bool:
-        """Copies both streams to a vchannel until tick 100 or a failure; returns whether it came to tick 100."""
+        """Copies both streams to a vchannel until tick 100 or a failure; returns whether it reached tick 100."""
         streams = [await consumer(medium, channels, name) for channels in feed.channels]
         finished = asyncio.Event()
 

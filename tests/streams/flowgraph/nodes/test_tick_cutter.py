@@ -1,4 +1,4 @@
-"""TickCutter is compared with what it promises: every reading, from the beginning or after any tick, cuts the messages alike."""
+"""TickCutter keeps its guarantee: every read, from the beginning or after any tick, cuts the messages alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MILLISECOND = 1 << LOGICAL_BITS
 )
 def test_cuts_do_not_depend_on_the_start(random: Random, interval_ms: int, messages_max: int, bytes_max: int) -> None:
     class Log:
-        """Random frames of messages with ascending ticks, as a scanner hands them over."""
+        """Random frames of messages with ascending ticks, as a scanner returns them."""
 
         def __init__(self, random: Random) -> None:
             self.random = random

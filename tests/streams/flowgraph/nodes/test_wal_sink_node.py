@@ -1,4 +1,4 @@
-"""WalSinkNode writes each tick once, whatever is replayed and whenever the log is reopened."""
+"""WalSinkNode writes each tick once, across any replay and reopening of the log."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_cancelled_call_loses_and_repeats_nothing(mq: RocksMQ, log: WALAcc
 
 
 async def test_cancelled_call_waits_for_its_last_write(mq: RocksMQ, log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the next call would not find it in the log, and copy the same messages."""
+    """Otherwise the next call would miss it in the log, and copy the same messages."""
     append_txn = log.append_txn
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -258,10 +258,10 @@ async def test_consumers_continue_at_the_translated_position(mq: RocksMQ, log: W
 
 @pytest.mark.parametrize("packs_before", [1, 2, 3])
 async def test_consumers_with_time_ticks_lose_nothing(mq: RocksMQ, log: WALAccesser, packs_before: int) -> None:
-    """Messages arrive out of order: some below the tick come again, none above it is missing."""
+    """Messages arrive out of order: some below the tick are redelivered, none above it is missing."""
 
     async def old_end(mq: RocksMQ) -> list[MsgPosition]:
-        """Returns where a time-ticked stream is after everything."""
+        """Returns the position of a time-ticked stream after all messages."""
         async with RmqTtMsgStream(mq) as old:
             await old.as_consumer(["a"], "end")
             while (pack := await consume(old)).end_ts < 40:

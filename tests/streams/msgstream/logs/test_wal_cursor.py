@@ -1,4 +1,4 @@
-"""The cursor of a stream over a log: it exists at every moment of a seek, and it does not hold what other channels write."""
+"""The cursor of a stream over a log: it exists at every moment of a seek, and it does not hold messages of other channels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_seek_to_the_start_keeps_the_cursor(log: WALAccesser) -> None:
             looks += 1
         await seeking
         assert looks
-    async with WalMsgStream(log) as stream:  # where it was moved is where the next one begins
+    async with WalMsgStream(log) as stream:  # the next one begins where it was moved
         await stream.as_consumer(["a"], SUBSCRIPTION)
         assert numbers(await consume_messages(stream, 2)) == [1, 2]
 
@@ -101,7 +101,7 @@ async def test_quiet_channel_does_not_hold_what_others_write(one_pchannel: WALAc
             while len(passes) < before + 2:
                 await asyncio.sleep(0.01)
         with pytest.raises(InvalidArgumentError, match=SUBSCRIPTION):
-            await log.truncate(up_to=busy.message_id)  # what was not acknowledged is held
+            await log.truncate(up_to=busy.message_id)  # unacknowledged messages are held
         await stream.ack(pack)
         async with asyncio.timeout(60):
             while (position := (await cursor_of(log)).position) is None or position.message_id < busy.message_id:
@@ -109,7 +109,7 @@ async def test_quiet_channel_does_not_hold_what_others_write(one_pchannel: WALAc
         await log.truncate(up_to=busy.message_id)
         await stream.produce(MsgPack([row(2), row(3)]))
         assert numbers([await waiting or pytest.fail("the stream has ended")]) == [2, 3]
-    async with WalMsgStream(log) as stream:  # nothing is lost, and nothing comes again
+    async with WalMsgStream(log) as stream:  # nothing is lost, and nothing is redelivered
         await stream.as_consumer(["quiet"], SUBSCRIPTION)
         assert numbers([await consume(stream)]) == [2, 3]
 

@@ -18,7 +18,7 @@ ticks = st.lists(st.integers(1, 40 * STEP), min_size=1, max_size=30, unique=True
 
 
 def cut(messages: list[int], promises: list[int], grid: TickGrid) -> list[int]:
-    """Returns what a reader gets: messages as they are, announced ticks negative. A promise is made when all up to it was written."""
+    """Returns a reader's input: unchanged messages, announced ticks negative. A promise is made when all up to it was written."""
     got: list[int] = []
     events = sorted([(tick, 0) for tick in messages] + [(tick, 1) for tick in promises])
     for tick, kind in events:

@@ -113,7 +113,7 @@ async def test_produced_ticks_are_dropped(log: WALAccesser, opened: Opener) -> N
 
 
 async def test_subscription_continues_exactly_after_what_was_acked(one_pchannel: None, log: WALAccesser, opened: Opener) -> None:
-    """Also between two bodies of a transaction, and whatever the order of the acks is."""
+    """The position may be between two bodies of a transaction, and the acks may come in any order."""
     everything = await mixed(log)
     medium = WalMedium(log)
     for count in range(len(everything) + 1):
@@ -143,7 +143,7 @@ async def test_seek_moves_the_subscription_to_any_message(one_pchannel: None, lo
             seeking = await opened(medium.consumer("a", "s", earliest=False))
             await seeking.check(msg_id)
             await seeking.seek(msg_id, inclusive=inclusive)
-            for _ in range(2):  # the second one finds the subscription where the seek left it
+            for _ in range(2):  # the second one resumes the subscription where the seek left it
                 if rest:
                     received = await receive(seeking, len(rest))
                     assert payloads(received) == rest, (inclusive, number)
@@ -229,7 +229,7 @@ async def test_latest_subscription_begins_where_it_was_created(location: str, op
 
 
 async def test_ticks_end_grid_cells_and_are_seekable(log: WALAccesser, opened: Opener) -> None:
-    """The cells are the same for a reader that follows as for one that comes later, and from every tick on."""
+    """The cells are the same for a reader that follows as for a later one, and from every tick on."""
 
     async def replay(medium: WalMedium, name: str, count: int, opened: Opener) -> list[Received]:
         consumer = await opened(medium.consumer("a", name, exclusive=True))

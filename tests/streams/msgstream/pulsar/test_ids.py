@@ -1,4 +1,4 @@
-"""Ids of messages on Pulsar: Pulsar's own serialized ids, which tell in addition to which topic they belong."""
+"""Ids of messages on Pulsar: Pulsar's own serialized ids, which also name the topic that they belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pulsar medium beyond the conformance suite: what it refuses, positions inside batches, sends that fail in part, cancellation."""
+"""The Pulsar medium beyond the conformance suite: its errors, positions inside batches, sends that fail in part, cancellation."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_exclusive_consumer_excludes_others(medium: PulsarMedium, first_is
 
 
 async def test_lost_consumer_waits_for_its_subscription(medium: PulsarMedium, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For TAKEN_S from the answer on that another consumer has it, however long the broker was away before."""
+    """The consumer waits for TAKEN_S from the answer on that another consumer has it, however long the broker was absent before."""
     producer, lost = await medium.producer("a"), await medium.consumer("a", "s", exclusive=True)
     lost._lose("the broker was killed")
     lost._lost_since = -1e9
@@ -229,7 +229,7 @@ async def test_partial_send_lists_durable_messages(kept: PulsarAddress, medium: 
     await (await medium.producer("a")).close()
     topic = kept.topic("a")
     native = await connection.run(lambda: create_producer(connection.client, topic))
-    # A producer that believes in a larger limit than the broker has: Pulsar's client refuses one message and sends the others.
+    # A producer whose limit is larger than the broker's: Pulsar's client rejects one message and sends the others.
     producer = PulsarProducer(connection, "a", TopicIds(topic), native, bytes_max=1 << 30)
     with pytest.raises(PartialSendError) as partly:
         await producer.send(outgoing([b"first", b"x" * (6 << 20), b"last"]))

@@ -1,5 +1,6 @@
-"""Pulsar is killed (kill -9) and restarted while streams write and read: nothing that was acknowledged is lost, and the packs of a
-time-ticked stream have nothing twice."""
+"""Pulsar is killed (kill -9) and restarted while streams write and read: no acknowledged message is lost, and the packs of a time-ticked
+stream have nothing twice.
+"""
 
 from __future__ import annotations
 
