@@ -132,8 +132,8 @@ async def test_manifest_is_compared_with_its_objects(target: Path, tmp_path: Pat
     path = target / manifest_name(3)
     whole = path.read_bytes().removesuffix(b"}").partition(b',"crc32c"')[0]
     for before, after, text in (
-        (b'"size":4', b'"size":5', "another segment than the manifest says"),
-        (b"/billing", b"/cilling", "says cursors/c"),
+        (b'"size":4', b'"size":5', "another segment than the manifest names"),
+        (b"/billing", b"/cilling", "names cursors/c"),
     ):
         data = whole.replace(before, after)
         path.write_bytes(sealed(data) if b'"version":2' in data else data + b"}")

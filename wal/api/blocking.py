@@ -823,7 +823,7 @@ class BlockingConsumer(Twin):
         """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
         A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
-        one that takes as long again (at least a second) to end after its cancellation. It keeps its message, and the cursor, until it
+        an async one that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until it
         returns.
         """
         self._call(lambda: self._async.close(drain_s=drain_s))

@@ -41,7 +41,7 @@ async def test_node_whose_clock_is_off_gets_nothing(cluster: Cluster) -> None:
 async def test_node_of_an_older_format_must_update(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     old = cluster.node(1, before="import wal.channels.cluster\nwal.channels.cluster.FORMAT = 0")
-    with pytest.raises(RuntimeError, match="writes format 3, and this version knows 0: update it first"):
+    with pytest.raises(RuntimeError, match="writes format 3, and this version supports 0: update it first"):
         await asyncio.to_thread(old.start)
 
 
@@ -148,7 +148,7 @@ async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
             return kv.calls.sealed
 
         await eventually(have_checksums)
-    with pytest.raises(RuntimeError, match="writes format 3, and this version knows 1: update it first"):
+    with pytest.raises(RuntimeError, match="writes format 3, and this version supports 1: update it first"):
         await asyncio.to_thread(cluster.node(2, before=earlier).start)
 
 
