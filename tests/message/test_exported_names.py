@@ -22,6 +22,7 @@ def test_exported_names() -> None:
         "Message",
         "MessageID",
         "MessageType",
+        "MixedCopies",
         "Natural",
         "Origin",
         "PackedPosition",

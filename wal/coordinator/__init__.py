@@ -3,7 +3,7 @@ them.
 
 The `Coordinator` has the records. Only `VChannels` assigns an incarnation to a name, and it calls the nodes where the actors begin and end.
 
-The leader of a cluster has more. `Membership` has the live nodes and their health. The table `assignments` has the node and the term of
-each pchannel, and `plan` decides which pchannels move. The `Assigner` executes the plan by `NodeCalls`. `nodes` and `copies` are the halves
+In a cluster, the leader's `Membership` has the live nodes and their health, its table `assignments` has the node and the term of each
+pchannel, and `plan` decides which pchannels move. The `Assigner` executes the plan by `NodeCalls`. `nodes` and `copies` are the halves
 of directory and broadcaster that call the nodes. `wal/operate/processes/leading.py` connects these parts, and `wal/serve/` serves them.
 """
