@@ -28,19 +28,22 @@ def test_refused_connection_is_quiet(verbosity: str | None, shown: bool) -> None
     """
 
     settings_frame = bytes(3) + b"\x04" + bytes(5)
+    settings_ack = bytes(3) + b"\x04\x01" + bytes(4)
     text = b"too_many_pings"
     goaway_frame = bytes((0, 0, 8 + len(text), 7)) + bytes(9) + (11).to_bytes(4, "big") + text
 
     def refuse() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(24)  # the client has begun
-            connection.sendall(settings_frame + goaway_frame)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-        with contextlib.suppress(OSError):  # the test has ended
-            while True:  # the port stays taken: at a free one another process may accept the client's next attempts, and not answer
+        first, _ = listening.accept()
+        with first, contextlib.suppress(OSError):  # the test has ended
+            first.sendall(settings_frame)
+            received = b""
+            while settings_ack not in received:  # a client that gets GOAWAY before its connection is ready may not try again, but wait
+                data = first.recv(1 << 16)
+                assert data, "the client has left"
+                received += data
+            first.sendall(goaway_frame)
+            first.shutdown(socket.SHUT_WR)
+            while True:  # without an answer, the client's next attempt would last until its deadline, here or at the port's next owner
                 listening.accept()[0].close()
 
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
