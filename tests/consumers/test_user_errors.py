@@ -307,7 +307,7 @@ async def test_handler_ends_its_own_consumer(log: WALAccesser) -> None:
 
 @pytest.mark.parametrize("mode", [{}, {"batch": 4}, {"timeout_s": 60.0}, {"concurrency": 2, "order": "none"}], ids=str)
 async def test_delivery_takes_nothing_after_its_handler(log: WALAccesser, mode: dict[str, Any]) -> None:
-    """The same holds while healthy messages are handled one after the other in one turn of the loop."""
+    """The first mode handles healthy messages one after the other in one turn of the loop."""
     kept: list[Delivery] = []
 
     async def handle(given: Any) -> None:

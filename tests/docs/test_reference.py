@@ -38,7 +38,7 @@ PUBLIC_MODULES: Final = (
     *("wal.streams.msgstream", "wal.streams.params", "wal.streams.rocksmq", "wal.spark", "wal.timestamp", "wal.streams.watchdog"),
 )
 ENTRIES: Final = re.findall(r"^::: ([\w.]+)$", "".join(one.read_text() for one in sorted(REFERENCE.glob("api/*.md"))), re.MULTILINE)
-"""What the pages of the API reference describe by its docstring."""
+"""The names with an entry in the pages of the API reference."""
 
 
 def page(name: str) -> str:

@@ -113,6 +113,6 @@ def test_bound_that_a_cursor_is_over() -> None:
         ((500, 0), NOW_S + 1, RetentionBounds(cursor_age_max_s=1000.0), "cursor_age_max_s=1000"),
         ((500, 0), None, RetentionBounds(cursor_age_max_s=1000.0), ""),
     ):
-        found = over_bound(cursor("a", start), log.held_bytes(start), bounds, now_s=now_s)
-        assert found.endswith(over)
-        assert bool(found) == bool(over)
+        exceeded = over_bound(cursor("a", start), log.held_bytes(start), bounds, now_s=now_s)
+        assert exceeded.endswith(over)
+        assert bool(exceeded) == bool(over)

@@ -186,12 +186,12 @@ class Cluster:
         addresses = [member.address for member in self.coordinators]
         leader = await Connection.open(addresses, token=Secret(token) if token else None)
         try:
-            found = await leader.submit(GetClusterStatus())
+            answer = await leader.submit(GetClusterStatus())
         except WALError as error:
             raise AssertionError(str(error)) from error
         finally:
             await leader.close()
-        status: dict[str, Any] = json.loads(_as_json(found))
+        status: dict[str, Any] = json.loads(_as_json(answer))
         return status
 
     async def settled(self, nodes: int | None = None) -> dict[str, Any]:
