@@ -10,7 +10,7 @@ import msgspec
 from wal.channels.vchannels import NAMES_MAX, check_vchannel
 from wal.errors import InvalidArgumentError
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, check_cursor
-from wal.requests.request import Request, Where
+from wal.requests.request import Answer, Request, Where
 from wal.requests.rights import Right
 
 LEASE_MS: Final = (100, 600_000)
@@ -36,10 +36,9 @@ def check_cursor_key(key: CursorKey) -> CursorKey:
     return key
 
 
-class LoadCursor(Request[Cursor | None], frozen=True):
-    """Asks for the cursor to resume from on this pchannel, None when nothing is saved. TruncatedError for a stale one."""
+class OneCursorRequest(Request[Answer], frozen=True):
+    """A request about one cursor, for the node of this pchannel."""
 
-    saying: ClassVar[str] = "loading {0.key}"
     where: ClassVar[Where] = Where.PCHANNEL
 
     key: CursorKey
@@ -51,6 +50,20 @@ class LoadCursor(Request[Cursor | None], frozen=True):
     @property
     def target(self) -> str:
         return self.pchannel
+
+
+class HomeRequest(OneCursorRequest[Answer], frozen=True):
+    """What a consumer asks of the home of its cursor. Repeating such a request does no harm."""
+
+    right: ClassVar[Right] = Right.WRITE
+    changes: ClassVar[bool] = True
+    writes: ClassVar[bool] = True
+
+
+class LoadCursor(OneCursorRequest[Cursor | None], frozen=True):
+    """Asks for the cursor to resume from on this pchannel, None when nothing is saved. TruncatedError for a stale one."""
+
+    saying: ClassVar[str] = "loading {0.key}"
 
 
 class SaveCursor(Request[bool], frozen=True):
@@ -121,27 +134,13 @@ class DeleteCursors(Request[None], frozen=True):
                 raise outcome
 
 
-class NameCursorHome(Request[str], frozen=True):
+class NameCursorHome(HomeRequest[str], frozen=True):
     """Asks for the home of a cursor, which becomes this pchannel, durably, if the cursor has none.
 
     InvalidArgumentError if a cursor of this name is saved for other vchannels and none for these.
     """
 
     saying: ClassVar[str] = "looking for the home of {0.key}"
-    where: ClassVar[Where] = Where.PCHANNEL
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
-
-    key: CursorKey
-    pchannel: str
-
-    def __post_init__(self) -> None:
-        check_cursor_key(self.key)
-
-    @property
-    def target(self) -> str:
-        return self.pchannel
 
 
 class CursorClaim(msgspec.Struct, frozen=True):
@@ -152,57 +151,34 @@ class CursorClaim(msgspec.Struct, frozen=True):
     state: bytes
 
 
-class ClaimCursor(Request[CursorClaim], frozen=True):
+class ClaimCursor(HomeRequest[CursorClaim], frozen=True):
     """Gives a cursor to a consumer, `holder`, at its home, for `lease_ms` from each claim and renewal on, by the clock of the node.
 
     ResourceAcquiredError while another consumer has it. Repeating its own claim, whose answer was lost, gives it the cursor again.
     """
 
     saying: ClassVar[str] = "claiming {0.key}"
-    where: ClassVar[Where] = Where.PCHANNEL
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
 
-    key: CursorKey
-    pchannel: str
     holder: bytes
     lease_ms: int
 
     def __post_init__(self) -> None:
-        check_cursor_key(self.key)
+        super().__post_init__()
         shortest, longest = LEASE_MS
         if not shortest <= self.lease_ms <= longest:
             raise InvalidArgumentError(f"lease_ms={self.lease_ms} is out of range: {shortest} to {longest}")
         if not 0 < len(self.holder) <= HOLDER_BYTES_MAX:
             raise InvalidArgumentError(f"holder has {len(self.holder)} bytes: 1 to {HOLDER_BYTES_MAX}, for example 16 random ones")
 
-    @property
-    def target(self) -> str:
-        return self.pchannel
 
-
-class KeepCursor(Request[None], frozen=True):
+class KeepCursor(HomeRequest[None], frozen=True):
     """Renews the claim of the consumer with the number `fence`, or ends it with `release`. ResourceAcquiredError if another one has it."""
 
     saying: ClassVar[str] = "keeping {0.key}"
-    where: ClassVar[Where] = Where.PCHANNEL
-    right: ClassVar[Right] = Right.WRITE
-    changes: ClassVar[bool] = True
-    writes: ClassVar[bool] = True
 
-    key: CursorKey
-    pchannel: str
     fence: int
     holder: bytes
     release: bool = False
-
-    def __post_init__(self) -> None:
-        check_cursor_key(self.key)
-
-    @property
-    def target(self) -> str:
-        return self.pchannel
 
     @property
     def doing(self) -> str:

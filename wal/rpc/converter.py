@@ -44,6 +44,7 @@ REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     for module in (pchannels, cursors, log, vchannels, broadcasts, cluster, nodes)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Request) and kind.__module__ == module.__name__
+    if not getattr(kind, "__parameters__", ())  # otherwise a base class, whose requests state the type of their answer
 )
 """Everything that can be asked."""
 
