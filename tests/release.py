@@ -20,6 +20,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from tests.archives import extract
+
 ROOT: Final = Path(__file__).parents[1]
 DIST: Final = ROOT / "dist"
 PACKAGES: Final = ("wal", "actors", "broadcaster")
@@ -103,8 +105,7 @@ def test_readme_can_be_shown(release: Release) -> None:
 
 
 def test_wheel_of_the_sdist_is_the_same(release: Release, tmp_path: Path) -> None:
-    with tarfile.open(release.sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(release.sdist, tmp_path)
     (source,) = tmp_path.iterdir()
     run(release.uv, "build", "--quiet", "--wheel", "--out-dir", str(tmp_path / "dist"), str(source))
     (rebuilt,) = (tmp_path / "dist").glob("*.whl")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import google_crc32c
 import msgspec
 import pytest
 
+from tests.archives import extract
 from wal import open_wal
 from wal.errors import CorruptionError, FormatError
 from wal.operate.backup import backup, backups, restore, verify
@@ -29,8 +29,7 @@ VERSIONS = (1, 2)
 
 @pytest.fixture(params=VERSIONS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    with tarfile.open(Path(__file__).parent / "backups" / f"{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(Path(__file__).parent / "backups" / f"{request.param}.tar.xz", tmp_path)
     return tmp_path / "backups"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.archives import extract
 from tests.probes import payloads
 from wal import Message, ProducerKey, bridge, open_wal
 from wal.errors import FormatError
@@ -23,8 +23,7 @@ RELEASED = sorted(FOLDER.glob("*.tar.xz"))
 @pytest.fixture(params=RELEASED, ids=[path.name for path in RELEASED])
 def released(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A log as the release or the format wrote it: frames with and without compression, keys, a transaction, broadcasts, cursors."""
-    with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(request.param, tmp_path)
     return tmp_path / "data"
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.probes import payloads
+from tests.small_disk import fill, mounted
 from wal import AppendResult, Message, WALAccesser, open_wal
 from wal.errors import NoSpaceError, StreamingCode
 
@@ -20,34 +19,8 @@ SIZE_MIB = 24
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Returns a separate file system; only root may mount one, so without root these tests run in CI only."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MIB}m", "tmpfs", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI must be able to mount a tmpfs: {mounted.stderr}")
-        warnings.warn(f"not tested here, a full disk: {mounted.stderr.strip()}", pytest.PytestWarning, stacklevel=1)
-        pytest.skip(f"needs root to mount a small file system: {mounted.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Leaves no room at all, except the files that the log has prepared."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for step in (1 << 20, 4096):
-            try:
-                while True:
-                    file.write(bytes(step))
-            except OSError:
-                continue
-    return filler
+    with mounted(tmp_path / "small", size_mib=SIZE_MIB) as disk:
+        yield disk
 
 
 async def test_new_log_on_a_full_disk_fails(small_disk: Path) -> None:

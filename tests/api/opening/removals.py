@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,21 +95,6 @@ def few(removals: tuple[Removal, ...]) -> list[Any]:
     """Returns these removals as parameters of a test that runs with three of them by default: another test runs with all."""
     soak = pytest.mark.soak("the test of appends after a pause, or of readers that wait, runs with every removal")
     return [removal if removal in BY_DEFAULT else pytest.param(removal, marks=soak) for removal in removals]
-
-
-@contextlib.contextmanager
-def mounted_over(directory: Path, *options: str) -> Iterator[None]:
-    """Mounts a file system over the directory; if this process may not mount one, the test is skipped, but fails in CI."""
-    mounted = subprocess.run(["mount", *options, str(directory)], capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        reason = f"this test mounts a file system, and mount failed: {mounted.stderr.strip()}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def content_of(directory: Path) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.opening.removals import GONE, REMOVALS, Removal, content_of, few, mounted_over, no_longer_there, remove_all
+from tests.api.opening.removals import GONE, REMOVALS, Removal, content_of, few, no_longer_there, remove_all
 from tests.probes import payloads, start
 from tests.processes import Line, Other, eventually
 from tests.read.readers import numbered, rest
+from tests.small_disk import mounted_over
 from wal import Latest, Message, WALAccesser, open_wal
 from wal.errors import StorageError
 

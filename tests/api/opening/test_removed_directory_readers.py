@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.opening.removals import (
-    GONE,
-    READER_REMOVALS,
-    Removal,
-    content_of,
-    few,
-    mounted_over,
-    no_longer_there,
-    remove_all,
-    replace_by_an_empty_one,
-)
+from tests.api.opening.removals import GONE, READER_REMOVALS, Removal, content_of, few, no_longer_there, remove_all, replace_by_an_empty_one
 from tests.api.opening.test_removed_directory import NOTICED_S, text
 from tests.probes import payloads, start
 from tests.read.readers import numbered
+from tests.small_disk import mounted_over
 from wal import Latest, Message, ReadPosition, open_wal
 from wal.bridge import iterate, record_batches
 from wal.errors import ClosedError, StorageError, WALError

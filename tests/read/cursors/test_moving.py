@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.appends.test_no_space import fill, small_disk
+from tests.api.appends.test_no_space import small_disk
 from tests.faults import copy_of_open
+from tests.small_disk import fill
 from wal import All, Log, Message, Scanner, Settings, SettingsOverrides, open_wal
 from wal.engine import CursorHome
 from wal.errors import (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import mounted
 from tests.storage.frames import FrameMaker, append, append_all, content, content_of, read_all
 from tests.storage.journal.faults import FaultyDisk
 from tests.storage.journal.journals import journal
@@ -144,23 +142,11 @@ async def test_no_room_for_the_next_segment(tmp_path: Path, write_path: WritePat
     await _no_space_and_room_again(tmp_path, disk, lambda: setattr(disk, "room", None), write_path)
 
 
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """Yields a separate file system of 1 MiB: a tmpfs, for root only; the test above uses a quota in the Disk instead."""
-    with tempfile.TemporaryDirectory() as directory:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", directory], check=True)
-        try:
-            yield Path(directory)
-        finally:
-            subprocess.run(["umount", "-l", directory], check=True)
-
-
-if os.geteuid() == 0:
-
-    async def test_full_file_system(small_disk: Path) -> None:
-        ballast = small_disk / "ballast"
+async def test_full_file_system(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", size_mib=1) as disk:
+        ballast = disk / "ballast"
         ballast.write_bytes(bytes(300 << 10))
-        await _no_space_and_room_again(small_disk / "journal", None, ballast.unlink)
+        await _no_space_and_room_again(disk / "journal", None, ballast.unlink)
 
 
 async def test_threads_end_with_the_log(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.appends.test_no_space import fill, small_disk
+from tests.api.appends.test_no_space import small_disk
 from tests.locations import open_wal
 from tests.probes import made_on, payloads, read_all, turns
 from tests.processes import Line, Other, eventually
+from tests.small_disk import fill
 from wal import AppendResult, Message, WALAccesser
 from wal.errors import InvalidArgumentError, NoSpaceError, WALError, WouldBlockError
 

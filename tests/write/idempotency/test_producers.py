@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.appends.test_no_space import fill, small_disk
+from tests.api.appends.test_no_space import small_disk
 from tests.locations import open_wal
 from tests.probes import made_on, payloads, turns
 from tests.processes import Line, Other, eventually
+from tests.small_disk import fill
 from tests.write.idempotency.test_keys import same_write
 from wal import AppendResult, Message, ProducerInfo, ProducerKey, WALAccesser
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError, NoSpaceError, WALError, WouldBlockError
