@@ -30,7 +30,7 @@ if typing.TYPE_CHECKING:
     from wal.api.typed import TypedLog, TypedScanner
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.consumers.consumer import Consumer, ConsumerStatistics
+    from wal.consumers.consumer import Consumer, ConsumerInfo
     from wal.consumers.delivery import Delivery, Reject, Retry
     from wal.engine import InboxStatistics, LogStatistics
     from wal.message import (
@@ -90,7 +90,7 @@ __all__ = [
     "BroadcastTask",
     "ChannelDescription",
     "Consumer",
-    "ConsumerStatistics",
+    "ConsumerInfo",
     "CursorInfo",
     "DeliverFilter",
     "DeliverPolicy",
@@ -162,7 +162,7 @@ _HOMES: typing.Final = {
         "wal.api.typed": "TypedLog TypedScanner",
         "wal.channels.channels": "ChannelDescription",
         "wal.channels.vchannels": "OwnerDescription VChannelInfo",
-        "wal.consumers.consumer": "Consumer ConsumerStatistics",
+        "wal.consumers.consumer": "Consumer ConsumerInfo",
         "wal.consumers.delivery": "Delivery Reject Retry",
         "wal.engine": "InboxStatistics LogStatistics",
         "wal.message": "AppendResult BroadcastHeader ForgottenResult ImmutableMessage ImmutableTxnMessage Message MessageID "

@@ -26,6 +26,7 @@ PUBLIC_MODULES: Final = (
         "actors",
         "broadcaster",
         "wal",
+        "wal.asgi",
         "wal.bridge",
         "wal.errors",
         "wal.streams.flowgraph",

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from wal.api.scheduled import Schedule
     from wal.api.typed import TypedLog
-    from wal.consumers.consumer import Consumer, ConsumerStatistics
+    from wal.consumers.consumer import Consumer, ConsumerInfo
     from wal.engine import ReadableEngine
     from wal.message.payloads import CodecOption, PayloadType, Upcast
     from wal.operate.status.server import StatusServer
@@ -99,11 +99,14 @@ class WALAccesser:
         """Where the log is, without passwords."""
         return str(self._lifecycle.location)
 
-    def serve_status(self, host: str = "127.0.0.1", port: int = 0, *, token: str | Secret | None = None) -> StatusServer:
+    def serve_status(
+        self, host: str = "127.0.0.1", port: int = 0, *, token: str | Secret | None = None, readiness_needs_consumers: bool = True
+    ) -> StatusServer:
         """Serves the status page of the log, within `async with` or until its `close()`; its `address` is a URL. Needs the extra `status`.
 
-        Actions need the token. Raises InvalidArgumentError for another address than loopback without a token; serving raises StorageError
-        if nothing can listen there. Close it before the log.
+        Actions need the token. `/readyz` is 503 while a consumer has ended with an error, unless `readiness_needs_consumers=False`.
+        Raises InvalidArgumentError for another address than loopback without a token; serving raises StorageError if nothing can listen
+        there. Close it before the log.
         """
         from wal.location import parse_location
         from wal.operate.status.server import StatusServer
@@ -112,7 +115,16 @@ class WALAccesser:
         writes = lifecycle.engine is not None
         directory = parse_location(lifecycle.location).path
         settings = getattr(lifecycle.readable_nowait(), "settings", None)
-        return StatusServer(self, host, port, token=token, directory=directory, settings=settings, publish=writes)
+        return StatusServer(
+            self,
+            host,
+            port,
+            token=token,
+            directory=directory,
+            settings=settings,
+            publish=writes,
+            readiness_needs_consumers=readiness_needs_consumers,
+        )
 
     # -- writing
 
@@ -641,13 +653,13 @@ class WALAccesser:
         )
         return consume(self._lifecycle, options)
 
-    def consumers(self) -> list[ConsumerStatistics]:
-        """Returns the counts of the consumers of this process, by cursor: running consumers, and consumers that an error has ended.
+    def consumers(self) -> list[ConsumerInfo]:
+        """Returns the consumers of this process, by cursor, with state and counts: the running consumers, and those ended by an error.
 
         An ended consumer is listed until its owner closes it (leaving its block does), or starts another consumer of the cursor.
         """
         registry = self._lifecycle.consumers
-        return [] if registry is None else registry.statistics()
+        return [] if registry is None else registry.infos()
 
     async def redrive(self, dead_letter: str) -> int:
         """Appends each dead letter of a vchannel once to its original vchannel, and returns their number.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wal.api.txn import Txn, TxnOpening, TxnOptions
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
-    from wal.consumers.consumer import Consumer, ConsumerStatistics
+    from wal.consumers.consumer import Consumer, ConsumerInfo
     from wal.engine import LogStatistics
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
     from wal.message.matching import Matching
@@ -458,8 +458,8 @@ class BlockingWAL(TwinOfLog):
             self._thread,
         )
 
-    def consumers(self) -> list[ConsumerStatistics]:
-        """Returns the counts of the consumers of this process, by cursor: running consumers, and consumers that an error has ended.
+    def consumers(self) -> list[ConsumerInfo]:
+        """Returns the consumers of this process, by cursor, with state and counts: the running consumers, and those ended by an error.
 
         An ended consumer is listed until its owner closes it (leaving its block does), or starts another consumer of the cursor.
         """
@@ -844,7 +844,7 @@ class BlockingConsumer(Twin):
         """Ends a pause."""
         self._run(lambda: self._async.resume())
 
-    def statistics(self) -> ConsumerStatistics:
+    def statistics(self) -> ConsumerInfo:
         """Returns a snapshot of its counts."""
         return self._run(lambda: self._async.statistics())
 

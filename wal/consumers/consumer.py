@@ -28,6 +28,7 @@ from wal.consumers.options import ConsumerOptions, check_drain
 from wal.consumers.session import ConsumerCounts, ConsumerSession
 from wal.errors import (
     ClosedError,
+    HandlerFailedError,
     InvalidArgumentError,
     InvalidRequestSeqError,
     NoSpaceError,
@@ -36,6 +37,7 @@ from wal.errors import (
     UnknownOutcomeError,
     WouldBlockError,
 )
+from wal.message import MessageID
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import counter, gauge
 from wal.read.options import named
@@ -56,8 +58,8 @@ PAUSES_S: Final = (0.02, 5.0)
 _log: Final = logging.getLogger("wal.consumers")
 
 
-class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of a consumer since it was started, and its unfinished messages.
+class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer as `log.consumers()` shows it: its state, its counts since it was started, and its unfinished messages.
 
     `state` is "created", "waiting" (for the cursor), "running", "paused", "draining" or "ended". `fence` is its number, 0 before it has the
     cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first at their message,
@@ -67,8 +69,8 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
     indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
     unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` names the
-    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, with its class, and
-    `ended_at` the time; the counts are those of that time.
+    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, with its class,
+    `message_id` the message at which it ended, if it was one, and `stopped_at` the time; the counts are those of that time.
     """
 
     state: str
@@ -91,7 +93,8 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: Annotated[float, gauge("wal_consumer_idle_seconds", "Since a message was last finished, or since the start")] = 0.0
     held_by: str = ""
     error: str = ""
-    ended_at: datetime | None = None
+    message_id: MessageID | None = None
+    stopped_at: datetime | None = None
 
 
 class ConsumerRegistry:
@@ -102,8 +105,8 @@ class ConsumerRegistry:
         self.ended: dict[CursorKey, Consumer] = {}
         """The consumers that have ended with an error and are not closed: the last one of each cursor."""
 
-    def statistics(self) -> list[ConsumerStatistics]:
-        """Returns the counts of all consumers, by cursor."""
+    def infos(self) -> list[ConsumerInfo]:
+        """Returns all consumers, by cursor."""
         counts = [consumer.statistics() for consumer in self.running.union(self.ended.values())]
         return sorted(counts, key=lambda one: (one.cursor, one.vchannels))
 
@@ -159,7 +162,7 @@ class Consumer(AsyncOnly):
         self._drain_s = DRAIN_S
         self._began_s = 0.0
         self._ended_s = 0.0
-        self._ended_at: datetime | None = None
+        self._stopped_at: datetime | None = None
         self._is_told = False
         """Whether a caller got the error that ended it, or gets it when `run` returns."""
 
@@ -256,7 +259,7 @@ class Consumer(AsyncOnly):
             self._lingering.add_done_callback(lambda _: self._registry.running.discard(self))
         if (error := self._error) is None:
             return
-        self._ended_s, self._ended_at = task.get_loop().time(), datetime.now(UTC)
+        self._ended_s, self._stopped_at = task.get_loop().time(), datetime.now(UTC)
         if not isinstance(error, ClosedError):
             self._registry.ended[self.key] = self
             _log.error(
@@ -377,12 +380,12 @@ class Consumer(AsyncOnly):
             return "waiting"
         return "paused" if self._paused else "running"
 
-    def statistics(self) -> ConsumerStatistics:
+    def statistics(self) -> ConsumerInfo:
         """Returns a snapshot of its counts."""
         counts, session = self._counts, self._session
         now = self._ended_s or asyncio.get_running_loop().time() if self._task is not None else 0.0
         error = self._error
-        statistics = ConsumerStatistics(
+        statistics = ConsumerInfo(
             state=self._state,
             cursor=self.key.name,
             vchannels=self.key.vchannels,
@@ -394,7 +397,8 @@ class Consumer(AsyncOnly):
             pending_max=self._options.plan.pending_max,
             idle_s=now - (self._began_s if counts.progress_s is None else counts.progress_s),
             error="" if error is None else described(error),
-            ended_at=self._ended_at,
+            message_id=error.message.message_id if isinstance(error, HandlerFailedError) and error.message is not None else None,
+            stopped_at=self._stopped_at,
         )
         if session is None or not session.has_begun:
             return statistics

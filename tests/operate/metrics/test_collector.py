@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docs.snippets import ROOT
 from tests.locations import open_wal
-from wal import BroadcastMessage, ConsumerStatistics, Delivery, Message, Settings
+from wal import BroadcastMessage, ConsumerInfo, Delivery, Message, Settings
 from wal.engine import LogStatistics
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.location import parse_location
@@ -225,7 +225,7 @@ def test_reference_lists_every_family() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [LogStatistics, PChannelStatistics, ConsumerStatistics])
+@pytest.mark.parametrize("kind", [LogStatistics, PChannelStatistics, ConsumerInfo])
 def test_fields_of_one_family_agree(kind: type[msgspec.Struct]) -> None:
     families_of = [(figure.metric, figure.kind, figure.help, figure.label[:1]) for _, figure in figures_of(kind)]
     assert len({name for name, *_ in families_of}) == len(set(families_of))

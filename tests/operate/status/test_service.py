@@ -158,14 +158,18 @@ async def test_ended_consumer_stays_visible(log: WALAccesser) -> None:
     def consumer(handler: Any) -> Consumer:
         return log.consume("jobs", handler, cursor="worker", attempts=1)
 
-    await log.append("jobs", b"a")
+    sent = await log.append("jobs", b"a")
     async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
         running = asyncio.create_task((first := consumer(fail)).run())
         await asyncio.wait([running])
         error = f"HandlerFailedError: {running.exception()}"
         assert "ValueError: the shop has closed" in error
         assert await ended() == (503, [("ended", error)], ["consumer worker"], "0")
-        assert log.consumers()[0].ended_at is not None
+        (info,) = log.consumers()
+        assert (info.message_id, info.stopped_at is None) == (sent.message_id, False)
+        assert (await client.get("/api/consumers")).json()["rows"][0]["message_id"] == str(sent.message_id)
+        async with log.serve_status(readiness_needs_consumers=False) as other:
+            assert (await client.get(f"{other.address}/readyz")).status_code == 200
         await first.close()
         assert await ended() == (200, [], [], "")
         with pytest.raises(HandlerFailedError):

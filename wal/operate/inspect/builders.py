@@ -40,7 +40,7 @@ from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
     from broadcaster.message import BroadcastTask
-    from wal.consumers.consumer import ConsumerStatistics
+    from wal.consumers.consumer import ConsumerInfo
 
 
 class InspectedLog(Protocol):
@@ -180,9 +180,9 @@ async def vchannel_rows(log: InspectedLog, details: Counting | None = None) -> l
     return rows
 
 
-def consumer_rows(consumers: Iterable[ConsumerStatistics]) -> list[ConsumerRow]:
+def consumer_rows(consumers: Iterable[ConsumerInfo]) -> list[ConsumerRow]:
     """Returns a row for each consumer."""
-    return [row_of(ConsumerRow, one) for one in consumers]
+    return [row_of(ConsumerRow, one, message_id=None if one.message_id is None else str(one.message_id)) for one in consumers]
 
 
 async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_s: float | None = None) -> list[CursorRow]:

@@ -111,7 +111,7 @@ class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
 
 
 class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
-    """One consumer of this process; see `wal.ConsumerStatistics` for its counts. `error` is the error that ended it, empty while it
+    """One consumer of this process; see `wal.ConsumerInfo` for its counts. `error` is the error that ended it, empty while it
     runs.
     """
 
@@ -131,7 +131,8 @@ class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
     idle_s: float
     held_by: str
     error: str = ""
-    ended_at: datetime | None = None
+    message_id: str | None = None
+    stopped_at: datetime | None = None
 
 
 class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):

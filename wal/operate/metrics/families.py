@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from broadcaster.message import BroadcasterStatistics
 from wal._version import __version__
-from wal.consumers.consumer import ConsumerStatistics
+from wal.consumers.consumer import ConsumerInfo
 from wal.engine import InboxStatistics, LogStatistics
 from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, MetricsSnapshot
 from wal.read.figures import Histogram, PChannelStatistics, figures_of
@@ -45,7 +45,7 @@ _MEASURED: Final[tuple[tuple[type[msgspec.Struct], tuple[str, ...]], ...]] = (
     (PChannelStatistics, ("pchannel",)),
     (PChannelRetention, ("pchannel",)),
     (CursorLag, ("cursor",)),
-    (ConsumerStatistics, ("cursor",)),
+    (ConsumerInfo, ("cursor",)),
     (CoordinatorStatistics, ()),
 )
 """The structs whose fields declare figures, each with the labels of all its figures."""
@@ -183,7 +183,7 @@ def _cursors(values: _Values, cursors: Iterable[CursorLag]) -> None:
                 values.add(figure.metric, max(values_of_field), name)
 
 
-def _consumers(values: _Values, consumers: Sequence[ConsumerStatistics]) -> None:
+def _consumers(values: _Values, consumers: Sequence[ConsumerInfo]) -> None:
     """Adds the consumers of this process by cursor. If there are too many, ended and most lagging ones come first."""
     for state, count in Counter([consumer.state for consumer in consumers]).items():
         values.add("wal_consumers", count, state)

@@ -23,7 +23,7 @@ from wal.requests.pchannels import PChannelRetention
 from wal.timestamp.timestamp import parse
 
 if TYPE_CHECKING:
-    from wal.consumers.consumer import ConsumerStatistics
+    from wal.consumers.consumer import ConsumerInfo
 
 FRESH_S: Final = 1.0
 """The maximum age of values from files."""
@@ -41,7 +41,7 @@ class MeasuredLog(Protocol):
     def statistics(self) -> LogStatistics: ...
     async def cursors(self) -> list[CursorInfo]: ...
     async def retention(self) -> Sequence[PChannelRetention]: ...
-    def consumers(self) -> list[ConsumerStatistics]: ...
+    def consumers(self) -> list[ConsumerInfo]: ...
 
 
 class SnapshotSource(Protocol):
@@ -93,7 +93,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True):
     at_s: float
     log: LogStatistics | None = None
     cursors: Sequence[CursorLag] = ()
-    consumers: Sequence[ConsumerStatistics] = ()
+    consumers: Sequence[ConsumerInfo] = ()
     """The consumers of this process."""
     retention: Sequence[PChannelRetention] = ()
     coordinator: CoordinatorStatistics | None = None
@@ -130,7 +130,7 @@ class Snapshots:
         statistics: Callable[[], LogStatistics],
         cursors: Callable[[], Awaitable[Sequence[CursorInfo]]],
         retention: Callable[[], Awaitable[Sequence[PChannelRetention]]],
-        consumers: Callable[[], list[ConsumerStatistics]] = list,
+        consumers: Callable[[], list[ConsumerInfo]] = list,
     ) -> None:
         self._statistics = statistics
         self._consumers = consumers

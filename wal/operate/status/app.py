@@ -84,21 +84,32 @@ _ASSETS: Final = {
 }
 
 
-def status_app(log: Any, *, token: str | Secret | None = None) -> Starlette:
+def status_app(log: Any, *, token: str | Secret | None = None, readiness_needs_consumers: bool = True) -> Starlette:
     """Returns the status service of an open log as an application, to mount in Starlette or FastAPI on the loop of the log.
 
     With a token every request must carry it, as `Authorization: Bearer TOKEN`, except for `/healthz`, `/readyz` and the empty page. Without
-    a token, any client that reaches the application may read, and there are no actions.
+    a token, any client that reaches the application may read, and there are no actions. `/readyz` is 503 while a consumer has ended with an
+    error, unless `readiness_needs_consumers=False`.
     """
     secret = None if token is None else Secret.of(token)
-    return StatusHandlers(log, StatusAccess(secret, open_reads=secret is None, loopback=False)).app
+    access = StatusAccess(secret, open_reads=secret is None, loopback=False)
+    return StatusHandlers(log, access, readiness_needs_consumers=readiness_needs_consumers).app
 
 
 class StatusHandlers:
     """The handlers for one log. `directory` has a journal's files; `settings` are those of the opening, if known."""
 
-    def __init__(self, log: Any, access: StatusAccess, *, directory: Path | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        log: Any,
+        access: StatusAccess,
+        *,
+        directory: Path | None = None,
+        settings: Settings | None = None,
+        readiness_needs_consumers: bool = True,
+    ) -> None:
         self._log = log
+        self._readiness_needs_consumers = readiness_needs_consumers
         self._access = access
         self._directory = directory
         self._settings = settings
@@ -190,7 +201,8 @@ class StatusHandlers:
         if self._directory is not None:
             free = await in_thread(free_bytes, self._directory)
             checks["disk has room"] = free is None or free >= ROOM_BYTES_MIN
-        checks["consumers run"] = not any(consumer.error for consumer in self._log.consumers())
+        if self._readiness_needs_consumers:
+            checks["consumers run"] = not any(one.state == "ended" and one.error for one in self._log.consumers())
         ok = all(checks.values())
         return _json({"ok": ok, "checks": checks}, status=200 if ok else 503)
 

@@ -46,6 +46,7 @@ class StatusServer:
         directory: Path | None = None,
         settings: Settings | None = None,
         publish: bool = False,
+        readiness_needs_consumers: bool = True,
     ) -> None:
         """Raises InvalidArgumentError for an address beyond loopback without a token."""
         secret = None if token is None else Secret.of(token)
@@ -60,6 +61,7 @@ class StatusServer:
         self._host, self._port = host, port
         self._directory = directory if publish else None
         self._log, self._log_directory, self._settings = log, directory, settings
+        self._readiness_needs_consumers = readiness_needs_consumers
         self._access = StatusAccess(secret, open_reads=loopback, loopback=loopback)
         self._status: StatusHandlers | None = None
         self._server: uvicorn.Server | None = None
@@ -72,7 +74,13 @@ class StatusServer:
         """Starts to serve. Raises StorageError if it cannot listen at the address, ImportError without the extra."""
         app, uvicorn = await in_thread(_load_server)  # it takes longer than the loop of a log may be blocked
         listening = await in_thread(self._listen)
-        self._status = app.StatusHandlers(self._log, self._access, directory=self._log_directory, settings=self._settings)
+        self._status = app.StatusHandlers(
+            self._log,
+            self._access,
+            directory=self._log_directory,
+            settings=self._settings,
+            readiness_needs_consumers=self._readiness_needs_consumers,
+        )
         config = uvicorn.Config(self._status.app, log_config=None, access_log=False, lifespan="off", server_header=False, ws="none")
         await in_thread(config.load)
         self._server = server = uvicorn.Server(config)
