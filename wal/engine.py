@@ -28,7 +28,7 @@ from wal.requests.appends import UNCHECKED, Unchecked
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
-    from wal.message import AppendResult, ForgottenResult, Message, ScheduledMessage, ScheduledResult, TxnContext
+    from wal.message import AppendResult, ForgottenResult, Message, TxnContext
     from wal.message.matching import Matching
     from wal.read.cursors.cursor import Cursor, CursorKey
     from wal.read.cursors.service import Cursors
@@ -150,12 +150,6 @@ class ReadableEngine(Protocol):
         ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
-    async def scheduled(self, vchannel: str) -> Sequence[ScheduledMessage]:
-        """Returns the messages of this vchannel that wait for their time, the earliest first.
-
-        Raises NotLocalError if another process writes it; ChannelNotExistError for a vchannel that does not exist and must not be created.
-        """
-
     def statistics(self) -> LogStatistics:
         """Returns the counts since opening; those of writing are 0 in an engine that only reads."""
 
@@ -256,19 +250,6 @@ class Appends(Protocol):
         """Opens a transaction.
 
         Raises InvalidArgumentError if they are on several pchannels; errors of `append` for vchannels that do not exist.
-        """
-
-    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
-        """Schedules an INSERT for this time, in milliseconds since 1970, when there is room in flight; appends it if the time has passed.
-
-        `keyed` says that the key is an idempotency key of the caller, not a generated one. Raises WouldBlockError past the bounds of
-        scheduled messages, and as `append_with` does.
-        """
-
-    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
-        """Cancels the scheduled message with this key durably; returns False if there is none any more.
-
-        Raises ChannelNotExistError for a vchannel that does not exist.
         """
 
 

@@ -105,7 +105,7 @@ def test_every_method_of_an_engine_has_its_calls() -> None:
                 assert re.search(rf"\b{name}\b", text), f"{protocol.__name__}.{name}: say which calls carry it out"
     mentioned = set(re.findall(r"(?:LogService|PChannelService)[.:] ?([A-Z]\w+)", text))
     methods_of_ours = {method.name for service in cluster_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods}
-    assert len(mentioned) > 5
+    assert len(mentioned) > 2
     assert mentioned <= methods_of_ours
 
 

@@ -17,7 +17,7 @@ from tests.rpc.test_contract import SCALARS
 from tests.rpc.test_converters import events, frames, ids, names, resource_keys, texts, times, u64
 from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
-from wal.message import FORM_PULSAR, MessageType, type_properties
+from wal.message import FORM_PULSAR, AppendResult, MessageType, type_properties
 from wal.node.submit import _HANDLERS
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
@@ -29,6 +29,7 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, request_from_proto, request_to_proto
 from wal.serve import copies_service
 from wal.serve.submit import _encoded
+from wal.timestamp.timestamp import MILLISECONDS_MAX
 
 valid_names = st.text("abcäöü-", min_size=1, max_size=8)
 name_sets = st.lists(valid_names, min_size=1, max_size=3).map(lambda several: tuple(sorted(set(several))))
@@ -48,6 +49,7 @@ TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: curs
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "vchannel": valid_names,
     "name": valid_names,
+    "due_ms": st.integers(0, MILLISECONDS_MAX),
     "lease_ms": st.integers(*LEASE_MS),
     "holder": st.binary(min_size=1, max_size=HOLDER_BYTES_MAX),
 }
@@ -57,6 +59,7 @@ TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: 
 POSITIONS: dict[str, st.SearchStrategy[Any]] = {
     "wal.rpc.Position": frames,
     "wal.rpc.EventPosition": events,
+    "wal.rpc.AppendedRange": st.builds(AppendResult, ids, u64, ids, duplicate=st.booleans()),
     "wal.rpc.StreamingError": st.nothing(),  # errors have no equality
 }
 

@@ -337,9 +337,10 @@ class WALAccesser:
         Raises NotLocalError if the log was opened from its files with `read_only=True`: the schedule is in the memory of its writer.
         """
         from wal.api.scheduled import Schedule
+        from wal.requests.schedule import ListScheduled
 
-        check_vchannel(vchannel)
-        return Schedule(self._lifecycle, vchannel, await (await self._lifecycle.readable()).scheduled(vchannel))
+        messages = await self._submit(ListScheduled(vchannel))
+        return Schedule(self._lifecycle, vchannel, messages)
 
     async def producers(self) -> list[ProducerInfo]:
         """Returns the producers that are remembered, by name: one entry for each vchannel (or set of them) that a producer appends to."""

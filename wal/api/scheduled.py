@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from wal.errors import InvalidArgumentError
 from wal.message import Message, ScheduledMessage, ScheduledResult
+from wal.requests.schedule import CancelMessage, ScheduleMessage
 from wal.timestamp.timestamp import MILLISECONDS_MAX
 from wal.write.idempotency.keys import ProducerKey, check_key
 
@@ -62,7 +63,8 @@ async def schedule_message(
     """Schedules a message; see `WALAccesser.append`."""
     due_ms = due_of(deliver_at)
     key, keyed = schedule_key(idempotency_key)
-    return await (await lifecycle.ready()).appends.schedule(message, due_ms, key, keyed=keyed)
+    request = ScheduleMessage(message.vchannel, message.payload, message.properties, due_ms, key, keyed)
+    return await (await lifecycle.ready()).submit(request)
 
 
 class Schedule(Sequence[ScheduledMessage]):
@@ -83,8 +85,7 @@ class Schedule(Sequence[ScheduledMessage]):
         """
         if not isinstance(key, str):
             raise TypeError(f"a scheduled message has a str as its key, not {key!r}")
-        check_key(key)
-        return await (await self._lifecycle.ready()).appends.cancel_scheduled(self.vchannel, key)
+        return await (await self._lifecycle.ready()).submit(CancelMessage(self.vchannel, key))
 
     def __len__(self) -> int:
         return len(self._messages)

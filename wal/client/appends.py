@@ -12,17 +12,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
 from wal.client.directory import ShownVChannels
-from wal.client.nodes import Nodes
 from wal.client.outbox import Hold, Sending, Withdrawable, requested
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, ScheduledResult, type_properties
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, type_properties
 from wal.requests.appends import UNCHECKED, Append, Unchecked
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.rpc.api import pchannel_calls_pb2
@@ -46,10 +45,6 @@ from wal.write.idempotency.keys import Key
 from wal.write.in_flight import InFlight
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, check_txn_size, names_size
 
-if TYPE_CHECKING:
-    from wal.client.schedules import RemoteSchedules
-
-
 Locate = Callable[[tuple[str, ...]], Awaitable[list[VChannelInfo]]]
 """Asks the server where these vchannels are; it creates those that do not exist, or raises ChannelNotExistError."""
 
@@ -66,9 +61,7 @@ class RemoteAppends:
         limits: TxnLimits,
         *,
         locate: Locate,
-        nodes: Nodes,
         save_of: Callable[..., pchannel_calls_pb2.CursorSave],
-        schedules: Callable[[], Awaitable[RemoteSchedules]],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -79,10 +72,7 @@ class RemoteAppends:
         self._settings = settings
         self._limits = limits
         self._locate = locate
-        self._nodes = nodes
         self._save_of = save_of
-        self._make_schedules = schedules
-        self._schedules: RemoteSchedules | None = None
         self._held: dict[str, tuple[Hold, Producer]] = {}
         self._dropping: set[str] = set()
         self._txns: WeakSet[RemoteTxn] = WeakSet()
@@ -154,20 +144,6 @@ class RemoteAppends:
             size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True)
         )
         return await future
-
-    async def schedules(self) -> RemoteSchedules:
-        """Returns the calls for messages that wait for their time."""
-        if self._schedules is None:
-            self._schedules = await self._make_schedules()
-        return self._schedules
-
-    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
-        """Schedules a message when there is room in flight; see `wal.engine.Appends`."""
-        return await (await self.schedules()).schedule(message, due_ms, key, keyed=keyed)
-
-    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
-        """Cancels a scheduled message durably; see `wal.engine.Appends`."""
-        return await (await self.schedules()).cancel(vchannel, key)
 
     # -- many messages
 

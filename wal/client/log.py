@@ -27,7 +27,7 @@ from wal.client.submit import RemoteRequests
 from wal.engine import CursorHome, LogStatistics
 from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError, closed_log
 from wal.location import ServerLocation
-from wal.message import LogPosition, ScheduledMessage
+from wal.message import LogPosition
 from wal.message.matching import Matching
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
@@ -51,7 +51,6 @@ from wal.write.txn_table import TxnLimits
 
 if TYPE_CHECKING:
     from wal.client.coordinators import Coordinators
-    from wal.client.schedules import RemoteSchedules
 
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
@@ -195,28 +194,19 @@ class RemoteLog:
             self.settings,
             TxnLimits(self.settings.txn_bytes_max, self.settings.txn_bodies_max, self.settings.open_txn_bytes_max, self.frame_bytes_max),
             locate=self._directory.located_to_write,
-            nodes=self._nodes,
             save_of=self.cursors.save_of,
-            schedules=self._make_schedules,
         )
         in_process = self._servers.root is not None
         self._requests = RemoteRequests(
-            self._connection, self._nodes, self.pchannels, self._directory, self.appends, self.seen, in_process=in_process
-        )
-
-    async def _make_schedules(self) -> RemoteSchedules:
-        await import_late("wal.client.schedules")  # most clients schedule nothing
-        from wal.client.schedules import RemoteSchedules
-
-        directory = self._directory
-        return RemoteSchedules(
-            directory.known,
+            self._connection,
             self._nodes,
-            self.in_flight,
+            self.pchannels,
+            self._directory,
+            self.appends,
             self.seen,
+            self.in_flight,
             self.settings,
-            locate=directory.located_to_write,
-            pchannel_of=directory.pchannel_of,
+            in_process=in_process,
         )
 
     async def use(self, names: Iterable[str]) -> None:
@@ -293,10 +283,6 @@ class RemoteLog:
     async def submit(self, request: Request[Answer]) -> Answer:
         """Returns the answer to a request, from the servers that it is for."""
         return await self._requests.submit(request)
-
-    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
-        """Returns the messages of this vchannel that wait for their time, the earliest first."""
-        return await (await self.appends.schedules()).listed(vchannel)
 
     def _statistics(self, pchannel: RemotePChannel) -> PChannelStatistics:
         producer = self.producers[pchannel.channel]

@@ -7,8 +7,10 @@ from the server's news, which may be old: a node that does not have it refuses t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -21,6 +23,12 @@ from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ChannelNotExistError, NotLocalError, UnavailableError
 from wal.requests.request import Answer, Request, Where
 from wal.rpc.connection import Connection
+from wal.settings import Settings
+from wal.write.in_flight import InFlight
+
+WRITES_MAX: Final = 64
+"""The most writing requests to vchannels that are under way; others wait for them. A server takes 1,024 calls of a connection."""
+_UNBOUNDED: Final = contextlib.nullcontext()
 
 
 class RemoteRequests:
@@ -34,20 +42,42 @@ class RemoteRequests:
         directory: RemoteDirectory,
         appends: RemoteAppends,
         seen: SeenTick,
+        in_flight: InFlight,
+        settings: Settings,
         *,
         in_process: bool,
     ) -> None:
-        """`connection` is to the coordinator."""
+        """`connection` is to the coordinator, and `settings` are those of the log."""
         self._connection = connection
         self._nodes = nodes
         self._pchannels = pchannels
         self._directory = directory
         self._appends = appends
         self._seen = seen
+        self._in_flight = in_flight
+        self._settings = settings
         self._in_process = in_process
+        self._writes = asyncio.Semaphore(WRITES_MAX)
 
     async def submit(self, request: Request[Answer]) -> Answer:
-        """Returns the answer to a request; raises what the request says, and the errors of connections."""
+        """Returns the answer to a request, when there is room in flight for it; raises what it says, and the errors of connections."""
+        request.check(self._settings)
+        if not (room := request.room):
+            return await self._submit(request)
+        await self._in_flight.take(room)
+        try:
+            return await self._submit(request)
+        finally:
+            self._in_flight.release(room)
+
+    async def _submit(self, request: Request[Answer]) -> Answer:
+        if "seen_time_tick" in request.__struct_fields__:
+            request = msgspec.structs.replace(request, seen_time_tick=self._seen.value)
+        answer = await self._sent(request)
+        self._seen.saw(request.newest_tick(answer))
+        return answer
+
+    async def _sent(self, request: Request[Answer]) -> Answer:
         match request.where:
             case Where.COORDINATOR:
                 return await self._at_coordinator(request)
@@ -56,15 +86,14 @@ class RemoteRequests:
                 joined: Answer = request.join(outcomes)
                 return joined
             case Where.VCHANNEL:
-                return await self._at_vchannel(request)
+                async with self._writes if request.writes else _UNBOUNDED:
+                    return await self._at_vchannel(request)
         if request.target not in self._pchannels:
             raise request.elsewhere(self._pchannels)
         return await self._at(request.target, request)
 
     async def _at_coordinator(self, request: Request[Answer]) -> Answer:
         """Asks the coordinator. What this client has appended to vchannels that end with the request is taken before it."""
-        if "seen_time_tick" in request.__struct_fields__:
-            request = msgspec.structs.replace(request, seen_time_tick=self._seen.value)
         answers: list[Answer] = []
 
         async def ask() -> None:
@@ -75,7 +104,6 @@ class RemoteRequests:
         for name in request.ends:
             send = partial(self._appends.dropping, name, send)
         await send()
-        self._seen.saw(request.newest_tick(answers[0]))
         if isinstance(answers[0], VChannelInfo):
             self._directory.learn(answers[0])
         return answers[0]
@@ -100,7 +128,10 @@ class RemoteRequests:
                 return await self._at(info.pchannel, request)
             except ChannelNotExistError:
                 pass  # it was dropped, and is elsewhere perhaps
-        return await self._at(await self._directory.pchannel_of(request.target), request)
+        if not request.creates:
+            return await self._at(await self._directory.pchannel_of(request.target), request)
+        (info,) = await self._directory.located_to_write((request.target,))
+        return await self._at(info.pchannel, request)
 
     async def _at(self, pchannel: str, request: Request[Answer]) -> Answer:
         """Asks the node of a pchannel. Readers of this client see what the request has changed."""

@@ -16,19 +16,9 @@ from typing import Any, Final
 
 from actors import ActorError
 from wal.channels.vchannels import check_vchannel
-from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
+from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.message import (
-    AppendResult,
-    ForgottenResult,
-    Message,
-    MessageID,
-    MessageType,
-    ScheduledResult,
-    TxnContext,
-    encode_properties,
-    type_properties,
-)
+from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties, type_properties
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn, SavesCursors
 from wal.requests.appends import PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Unchecked
@@ -36,7 +26,6 @@ from wal.requests.appends import Append as Rows
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.settings import Settings
 from wal.timestamp.checks import check_tick
-from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import (
     LETTER_BYTES,
@@ -56,7 +45,6 @@ from wal.write.operations import (
     Atomic,
     Begin,
     Bulk,
-    CancelScheduled,
     ConditionalAppend,
     ConditionalKeyedAppend,
     Expected,
@@ -65,7 +53,6 @@ from wal.write.operations import (
     PlainAppend,
     ProducerAppend,
     RemoveProducer,
-    ScheduledAppend,
 )
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD, TxnLimits, TxnOwner, check_txn_names, check_txn_size, names_size
@@ -197,35 +184,6 @@ class LocalAppends:
         if key is None and expected_last is UNCHECKED:
             return await self._in_flight.sent(size, lambda: self.append(message, barrier_time_tick, taken=True))
         return await self._in_flight.sent(size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True))
-
-    async def schedule(self, message: Message, due_ms: int, key: str, *, keyed: bool) -> ScheduledResult:
-        """Schedules a message when there is room for it; see `wal.engine.Appends`."""
-        record = record_of(message, bytes_max=self.message_bytes_max)
-        check_client_type(message.message_type)
-        ext = kept_key_ext(key, self._settings) if keyed else b""
-        size = _record_size(record) + len(key_ext(key))
-        await self._in_flight.take(size)
-        future: asyncio.Future[AppendResult | ForgottenResult | ScheduledResult] = self._create_future()
-        payload, kind, properties = record.payload, record.message_type, record.properties
-        operation = ScheduledAppend(payload, kind, 0, properties, ext, future, size, 0, False, key, None, due_ms, keyed)
-        try:
-            tell(self._vchannels.route(message.vchannel), operation)
-        except BaseException:
-            self._in_flight.release(size)
-            raise
-        result = await future
-        if isinstance(result, ScheduledResult):
-            return result
-        assert result.message_id is not None, "only a producer's results are forgotten"
-        return ScheduledResult(key, to_datetime(compose(due_ms)), result, result.duplicate)
-
-    async def cancel_scheduled(self, vchannel: str, key: str) -> bool:
-        """Cancels a scheduled message durably; see `wal.engine.Appends`."""
-        if check_vchannel(vchannel) not in self._vchannels.known.records:
-            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: nothing is scheduled on it")
-        future: asyncio.Future[bool] = self._create_future()
-        tell(self._vchannels.route(vchannel), CancelScheduled(key, future))
-        return await future
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""

@@ -15,8 +15,7 @@ from broadcaster.message import BroadcasterStatistics
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.pchannels import raise_format as raise_metadata_format
 from wal.engine import InboxStatistics, LogStatistics
-from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError
-from wal.message import ScheduledMessage
+from wal.errors import InvalidArgumentError, WALError
 from wal.node.appends import LocalAppends
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
 from wal.node.cursors import NodeCursors
@@ -35,15 +34,10 @@ from wal.storage.base import LogBackend
 from wal.storage.kv import KVBase
 from wal.timestamp import TimestampOracle
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
-from wal.timestamp.timestamp import compose, to_datetime
 from wal.write.checkpoint_ledger import CheckpointRule
 from wal.write.in_flight import InFlight
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import TxnLimits
-
-LISTED: Final = 4096
-"""Scheduled messages are listed so many at a time, before other tasks get their turn: a few milliseconds."""
-
 
 _NO_EVENT: Final = (-1, 0)
 """Stands for the newest event of a pchannel without any: a cursor anywhere is after it."""
@@ -196,29 +190,6 @@ class StreamingNode:
         """Starts an actor that ends with the log at the latest. A number is added to make its name unique."""
         self._spawned += 1
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
-
-    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
-        """Returns the messages of this vchannel that wait for their time, the earliest first."""
-        info = self.routes.known.records.get(vchannel)
-        (pchannel, *_) = self._pchannels_of(vchannel)
-        pchannel.check_lease()
-        if info is None:
-            return []
-        listed: list[ScheduledMessage] = []
-        for number, message in enumerate(pchannel.schedule.table.listed((info.name, info.incarnation)), 1):
-            listed.append(ScheduledMessage(message.key, to_datetime(compose(message.due_ms)), message.size))
-            if number % LISTED == 0:
-                await asyncio.sleep(0)
-        return listed
-
-    def _pchannels_of(self, vchannel: str) -> list[PChannel]:
-        """Returns the pchannel of a vchannel, or all if it does not exist yet. Raises ChannelNotExistError if it must not be created."""
-        info = self.routes.known.records.get(vchannel)
-        if info is not None:
-            return [self.routes.here(info.pchannel, vchannel)]
-        if not self.settings.create_vchannels:
-            raise ChannelNotExistError(f"vchannel {vchannel!r} does not exist: make it with create_vchannel()")
-        return list(self.pchannels.values())
 
     def statistics(
         self, name: str, *, vchannels: int, broadcasts: BroadcasterStatistics | None = None, opening_s: float = 0.0

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import MessageID
-from wal.node import cursor_requests
+from wal.node import cursor_requests, schedule_requests
 from wal.node.node import StreamingNode
 from wal.read.figures import PChannelStatistics
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, PChannelRetention, Retention, Statistics, Truncate
@@ -36,6 +36,7 @@ class NodeRequests:
         handle = _HANDLERS.get(type(request))
         if handle is None:
             raise InvalidArgumentError(f"{type(request).__name__} is not asked of a node: send it to the coordinator of the log")
+        request.check(self._node.settings)
         answer: Answer
         if request.where is Where.EACH_PCHANNEL:
             answer = await handle(self._node, request, list(self._node.pchannels.values()) if pchannel is None else [pchannel])
@@ -110,5 +111,6 @@ _HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any],
     ListProducers: _producers,
     ForgetProducer: _forget_producer,
     **cursor_requests.HANDLERS,
+    **schedule_requests.HANDLERS,
 }
 """By the type of a request. The last argument is its pchannel; for a request to each pchannel, all pchannels that are asked."""

@@ -8,53 +8,33 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError, WALError
 from wal.message import MessageID
 from wal.read.figures import PChannelStatistics, gauge
-from wal.requests.request import Request, Where
+from wal.requests.request import Request, VChannelRequest, Where
 from wal.requests.rights import Right
 from wal.write.idempotency.keys import ProducerInfo
 
 
-class LatestTick(Request[int], frozen=True):
+class LatestTick(VChannelRequest[int], frozen=True):
     """Asks for a tick that covers every write to this vchannel that has returned, to any client.
 
     With `local_only` a client of a cluster asks no other process: NotLocalError unless a node of its own has the vchannel.
     """
 
     saying: ClassVar[str] = "asking for the tick of {0.vchannel!r}"
-    where: ClassVar[Where] = Where.VCHANNEL
 
-    vchannel: str
     local: bool = False
-
-    def __post_init__(self) -> None:
-        check_vchannel(self.vchannel)
-
-    @property
-    def target(self) -> str:
-        return self.vchannel
 
     @property
     def local_only(self) -> bool:
         return self.local
 
 
-class LastEvent(Request[MessageID | None], frozen=True):
+class LastEvent(VChannelRequest[MessageID | None], frozen=True):
     """Asks for the id of the vchannel's last durable event, truncated or not; None if this incarnation never had one."""
 
     saying: ClassVar[str] = "asking for the last event of {0.vchannel!r}"
-    where: ClassVar[Where] = Where.VCHANNEL
-
-    vchannel: str
-
-    def __post_init__(self) -> None:
-        check_vchannel(self.vchannel)
-
-    @property
-    def target(self) -> str:
-        return self.vchannel
 
 
 class Truncate(Request[None], frozen=True):

@@ -6,7 +6,8 @@ it is then, the node decides. Whoever hands requests on (a client, a server, a p
     where        which server answers it       right     which right a token needs for it
     changes      the fence executes no late one      waits     it may wait for others before it begins
     writes       without an answer its outcome is unknown      repeatable   it is sent again until it is answered
-    visible      readers of the client see what it changed
+    visible      readers of the client see what it changed      creates   its vchannel is created if it does not exist
+    room         the bytes that it takes in flight
 
 A new request is a struct in a file of this room, a message of the same name and fields in wal/rpc/api/requests.proto, and an entry in the
 table of the node or of the coordinator.
@@ -21,8 +22,10 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
+from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError, WALError
 from wal.requests.rights import Right
+from wal.settings import Settings
 
 Answer = TypeVar("Answer")
 
@@ -54,8 +57,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     """Whether such a change may wait for other callers before it begins: later calls of its client do not wait for it then."""
     writes: ClassVar[bool] = False
     """Whether something may be left of one without an answer: that is an UnknownOutcomeError, otherwise an UnavailableError."""
-    repeatable: ClassVar[bool] = True
-    """Whether executing it twice does no harm: it is sent until it is answered. Otherwise it is executed at most once."""
+    creates: ClassVar[bool] = False
+    """Whether its vchannel is created if it does not exist, as by an append."""
     insists_s: ClassVar[float] = 0.0
     """How long a client sends it again while servers refuse it as unavailable."""
     sent: ClassVar[type[Any] | None] = None
@@ -67,6 +70,19 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
     def answer(cls) -> Any:
         """Returns the type of the answer."""
         return get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]  # every generic class has them
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether executing it twice does no harm: it is sent until it is answered. Otherwise it is executed at most once."""
+        return True
+
+    @property
+    def room(self) -> int:
+        """The bytes that it takes in flight, once there is room for them."""
+        return 0
+
+    def check(self, settings: Settings) -> None:
+        """Raises the error of a request that a log with these settings refuses, before anything is done for it."""
 
     @property
     def target(self) -> str:
@@ -119,6 +135,21 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
             if isinstance(outcome, BaseException):
                 raise outcome
         return tuple(chain.from_iterable(outcomes))
+
+
+class VChannelRequest(Request[Answer], frozen=True):
+    """A request about one vchannel."""
+
+    where: ClassVar[Where] = Where.VCHANNEL
+
+    vchannel: str
+
+    def __post_init__(self) -> None:
+        check_vchannel(self.vchannel)
+
+    @property
+    def target(self) -> str:
+        return self.vchannel
 
 
 class LogRequest(Request[Answer], frozen=True):

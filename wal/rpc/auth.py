@@ -31,7 +31,6 @@ from wal.rpc.headers import token_header, token_in
 from wal.rpc.methods import (
     ASSIGN,
     ASSIGNMENT_DISCOVER,
-    CANCEL_SCHEDULED,
     COLLECT_STATUS,
     CONSUME,
     COORDINATOR_STATES,
@@ -40,13 +39,11 @@ from wal.rpc.methods import (
     FIND_TICK,
     FOLLOW_TAIL,
     GET_MOMENT,
-    LIST_SCHEDULED,
     MILVUS_PRODUCE,
     NODE_STATES,
     PRODUCE,
     READ_FRAMES,
     REMOVE,
-    SCHEDULE,
     SUBMIT,
     WATCH_VCHANNELS,
     WEIGH_FRAMES,
@@ -54,14 +51,12 @@ from wal.rpc.methods import (
 from wal.rpc.serving import Behavior, wrapped
 from wal.runtime.secret import Secret
 
-_WRITES: Final = (
-    PRODUCE, MILVUS_PRODUCE, SCHEDULE, CANCEL_SCHEDULED,
-)  # fmt: skip
+_WRITES: Final = (PRODUCE, MILVUS_PRODUCE)
 _SERVES: Final = (
     ASSIGN, REMOVE, COLLECT_STATUS,
 )  # fmt: skip
 _READS: Final = (
-    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS, LIST_SCHEDULED,
+    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS,
     GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK, FIND_EVENT_BELOW, COUNT_BYTES,
 )  # fmt: skip
 RIGHTS: Final = {

@@ -48,7 +48,7 @@ from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.codes import error_in
 from wal.rpc.converter import answer_from_proto, request_to_proto
-from wal.rpc.headers import CHANGES, LOG_ID, Header, log_header, session_header, token_header
+from wal.rpc.headers import LOG_ID, Header, log_header, session_header, token_header
 from wal.rpc.methods import NODE_STATES, SUBMIT
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
@@ -304,9 +304,8 @@ class Connection:
         *,
         writing: bool,
         once: bool,
-        changes: bool | None = None,
+        changes: bool = False,
     ) -> Response:
-        changes = method.path in CHANGES if changes is None else changes
         loop = asyncio.get_running_loop()
         began, deadline, backoff = loop.time(), self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         total = deadline - began

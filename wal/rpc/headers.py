@@ -21,7 +21,6 @@ from google.protobuf.message import Message as Proto
 from wal.errors import InvalidArgumentError
 from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
-from wal.rpc.methods import CANCEL_SCHEDULED, SCHEDULE
 from wal.runtime.secret import Secret
 
 Header = tuple[str, str]
@@ -36,15 +35,6 @@ _CALLS_SESSION: Final = "calls-session"
 LOG_ID: Final = "log-id"
 _SESSION: Final = re.compile(r"([!-~]{1,64}) ([0-9]{1,18})")
 _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
-
-CHANGES: Final = frozenset(
-    method.path
-    for method in (
-        SCHEDULE, CANCEL_SCHEDULED,
-    )
-)  # fmt: skip
-"""The paths of the calls that must not be executed late, because they change what has a name, add to the log, or remove from it. A request
-of SUBMIT says itself whether it changes something."""
 
 _P = TypeVar("_P", bound=Proto)
 _Opening = TypeVar("_Opening", OpenProducer, CreateProducerRequest)

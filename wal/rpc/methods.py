@@ -50,9 +50,6 @@ WATCH_VCHANNELS: Final = Method(_LOG + "WatchVChannels", cluster.WatchVChannelsR
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
 PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.ProducerResponse)
-SCHEDULE: Final = Method(_PCHANNEL + "Schedule", calls.ScheduleRequest, calls.ScheduleResponse)
-LIST_SCHEDULED: Final = Method(_PCHANNEL + "ListScheduled", calls.ListScheduledRequest, calls.ScheduledMessages)
-CANCEL_SCHEDULED: Final = Method(_PCHANNEL + "CancelScheduled", calls.CancelScheduledRequest, calls.CancelScheduledResponse)
 GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls.Moment)
 FOLLOW_TAIL: Final = Method(_PCHANNEL + "FollowTail", frames.FollowTailRequest, frames.TailUpdate)
 READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)

@@ -18,7 +18,7 @@ import grpc.aio
 from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, SessionLostError, WALError
 from wal.requests.request import Request
 from wal.rpc.codes import abort
-from wal.rpc.headers import CHANGES, Metadata, log_header, log_in, session_in
+from wal.rpc.headers import Metadata, log_header, log_in, session_in
 from wal.rpc.methods import SUBMIT
 from wal.write.pchannel import PChannel
 
@@ -50,7 +50,7 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
         if session is None or handler is None or handler.unary_unary is None or method == SUBMIT.path:  # that one asks for its turn itself
             return handler
         self._note(*session)
-        return self._fenced(handler, method, *session)
+        return self._fenced(handler, *session)
 
     async def execute(self, metadata: Metadata, request: Request[Any], answer: Callable[[], Awaitable[_T]]) -> _T:
         """Returns the answer to a request whose call has this metadata, at its turn. Raises SessionLostError for a late change."""
@@ -80,17 +80,12 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
             if len(self._newest) > SESSIONS_MAX:
                 self._newest.popitem(last=False)
 
-    def _fenced(self, handler: grpc.RpcMethodHandler, method: str, session: str, number: int) -> grpc.RpcMethodHandler:
+    def _fenced(self, handler: grpc.RpcMethodHandler, session: str, number: int) -> grpc.RpcMethodHandler:
         """Returns a handler that does the same at its turn."""
 
         async def call(request: Any, context: Any) -> Any:
-            try:
-                await self._turn(session, number, changes=method in CHANGES)
-            except SessionLostError as error:
-                await abort(context, error)
-            if method not in CHANGES:
-                return await handler.unary_unary(request, context)
-            return await asyncio.shield(self._begin(handler.unary_unary(request, context), session, number))
+            await self._turn(session, number, changes=False)
+            return await handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 

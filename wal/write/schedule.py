@@ -153,12 +153,9 @@ class ScheduleTable(RecordTable):
         messages = self._by_name.get(name)
         return None if messages is None else messages.get(key)
 
-    def listed(self, name: RunName, *, after: tuple[int, int] = (-1, 0), count: int | None = None) -> list[Scheduled]:
-        """Returns the durable messages for a vchannel in the order of their times: the first `count` after this time and number."""
-        waiting = [message for message in self._by_name.get(name, {}).values() if message.state is not State.SUBMITTED]
-        if count is None:
-            return sorted(waiting, key=_order)
-        return heapq.nsmallest(count, (message for message in waiting if _order(message) > after), key=_order)
+    def listed(self, name: RunName) -> list[Scheduled]:
+        """Returns the durable messages for a vchannel in the order of their times."""
+        return sorted([message for message in self._by_name.get(name, {}).values() if message.state is not State.SUBMITTED], key=_order)
 
     # -- changes
 

@@ -21,6 +21,7 @@ from wal.location import parse_location
 from wal.node.local.log import LocalLog
 from wal.operate.backup import backup, restore
 from wal.operate.cli.main import main
+from wal.requests.schedule import ListScheduled, ScheduleMessage
 from wal.storage import pieces
 
 pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
@@ -337,16 +338,16 @@ async def test_pchannel_that_moves_takes_them_along(tmp_path: Path) -> None:
     await log.open()
     name = next(name for name in map("v{}".format, range(100)) if place(name, ["p0", "p1"]) == "p0")
     soon, later = (timestamp.from_datetime(after(seconds)) >> timestamp.LOGICAL_BITS for seconds in (0.5, 90))
-    await log.appends.schedule(Message(name, b"soon"), soon, "a", keyed=True)
-    await log.appends.schedule(Message(name, b"later"), later, "b", keyed=False)
+    await log.submit(ScheduleMessage(name, b"soon", {}, soon, "a", keyed=True))
+    await log.submit(ScheduleMessage(name, b"later", {}, later, "b", keyed=False))
     await log.node.hosting.close_one("p0", log.coordinator.pchannels["p0"].term)
     with pytest.raises(ChannelNotExistError, match="p0"):
-        await log.scheduled(name)
+        await log.submit(ListScheduled(name))
     await log.node.hosting.open(await log.coordinator.raise_term("p0"))
-    assert [message.key for message in await log.scheduled(name)][-1:] == ["b"]
+    assert [message.key for message in await log.submit(ListScheduled(name))][-1:] == ["b"]
     await eventually(lambda: log.statistics().pchannels[-1].delivered + log.statistics().pchannels[0].delivered)
-    again = await log.appends.schedule(Message(name, b"soon"), later, "a", keyed=True)
+    again = await log.submit(ScheduleMessage(name, b"soon", {}, later, "a", keyed=True))
     assert again.duplicate
     assert again.appended is not None
-    assert [message.key for message in await log.scheduled(name)] == ["b"]
+    assert [message.key for message in await log.submit(ListScheduled(name))] == ["b"]
     await log.close()

@@ -24,6 +24,7 @@ from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCur
 from wal.requests.log import DescribeLog
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.request import Request
+from wal.requests.schedule import CancelMessage, ListScheduled, ScheduleMessage
 from wal.requests.vchannels import (
     AllocateIds,
     AllocateTimeTicks,
@@ -212,6 +213,8 @@ def _submitted(world: World, tag: bytes, chance: Random) -> Any:
         AwaitResourceKey(ResourceKey("fuzz", "x")), ListBroadcasts(), AbortBroadcast(number, "fuzz"), BroadcastCounts(),
         GetClusterStatus(), DrainNode(1), PauseBalancer(),
         LoadCursor(_cursor(world).key, world.info.name), SaveCursor(_cursor(world)), ListCursors(), DeleteCursors("fuzz"),
+        ScheduleMessage("fuzz-a", tag, {}, chance.choice((0, 1 << 41)), tag.decode(), chance.random() < 0.5),
+        ListScheduled("fuzz-a"), CancelMessage("fuzz-a", tag.decode()),
     )  # fmt: skip
     return request_to_proto(chance.choice(requests), world.info)
 
@@ -220,11 +223,6 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.COORDINATOR_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.WATCH_VCHANNELS: lambda w, t, c: cluster_pb2.WatchVChannelsRequest(),
-    m.SCHEDULE: lambda w, t, c: _CALLS.ScheduleRequest(
-        pchannel=w.info, vchannel="fuzz-a", payload=t, due_ms=c.choice((0, 1 << 45)), key=t.decode(), keyed=c.random() < 0.5
-    ),
-    m.LIST_SCHEDULED: lambda w, t, c: _CALLS.ListScheduledRequest(pchannel=w.info, vchannel="fuzz-a"),
-    m.CANCEL_SCHEDULED: lambda w, t, c: _CALLS.CancelScheduledRequest(pchannel=w.info, vchannel="fuzz-a", key=t.decode()),
     m.SUBMIT: _submitted,
     m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),

@@ -20,7 +20,7 @@ from wal.errors import UnknownError, WALError
 from wal.message import MessageID
 from wal.network import Method
 from wal.requests.broadcasts import AppendedCopies
-from wal.rpc.api import append_pb2, pchannel_calls_pb2, requests_pb2
+from wal.rpc.api import append_pb2, requests_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.codes import error_from_proto, error_in
 from wal.rpc.methods import WATCH_VCHANNELS
@@ -132,9 +132,7 @@ class Exchanges:
             for copies in response.append_broadcast.value.copies:
                 appended = AppendedCopies(copies.count, MessageID.from_bytes(copies.first_id), copies.first_time_tick)
                 answer.ids |= {bytes(result.message_id) for result in appended.results()}
-            return
-        if isinstance(response, pchannel_calls_pb2.ScheduleResponse):
-            answer.ids |= {response.appended} - {b""}  # its time had passed
+            answer.ids |= {response.schedule_message.value.appended.first_id} - {b""}  # its time had passed
             return
         name = response.WhichOneof("response") if "response" in response.DESCRIPTOR.oneofs_by_name else None
         if name == "outcomes":

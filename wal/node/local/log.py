@@ -29,7 +29,6 @@ from wal.coordinator.submit import CoordinatorRequests
 from wal.engine import LogStatistics
 from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
 from wal.location import Location
-from wal.message import ScheduledMessage
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
 from wal.node.copies_operator import CopiesOperator
@@ -266,10 +265,6 @@ class LocalLog:
     def submit(self, request: Request[Answer]) -> Coroutine[Any, Any, Answer]:
         """Returns the answer to a request."""
         return (self._log_requests if request.where is Where.COORDINATOR else self._requests).submit(request)
-
-    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
-        """Returns the messages of this vchannel that wait for their time, the earliest first."""
-        return await self.node.scheduled(vchannel)
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened."""

@@ -21,7 +21,6 @@ from wal.channels.channels import describe_channels
 from wal.engine import LogStatistics
 from wal.errors import ChannelNotExistError, ClosedError, NotLocalError, UnknownError, WALError, caused, closed_log
 from wal.location import Location
-from wal.message import ScheduledMessage
 from wal.message.matching import Matching
 from wal.node.retention.policy import RetentionBounds, pins_of
 from wal.node.retention.report import report_of
@@ -154,13 +153,6 @@ class ReadOnlyLog:
                 )
         answered: Answer = answer
         return answered
-
-    async def scheduled(self, vchannel: str) -> list[ScheduledMessage]:
-        """Raises NotLocalError: only the process that writes knows what waits for its time."""
-        raise NotLocalError(
-            f"what is scheduled on vchannel {vchannel!r} is known to the process that writes it alone, and this one opened the log with "
-            "read_only=True: ask the writer, or its server (wal://…)"
-        )
 
     def statistics(self) -> LogStatistics:
         """Returns the counts since the log was opened."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,6 +27,7 @@ from wal.read.cursors.pins import Pin
 from wal.read.cursors.records import CursorRecord
 from wal.read.read_only_core import ReadOnlyCore
 from wal.requests.broadcasts import ListBroadcasts
+from wal.requests.schedule import ListScheduled
 from wal.settings import Settings
 from wal.timestamp.oracle import LIMIT_KEY, SAVE_WINDOW_S
 from wal.timestamp.timestamp import LOGICAL_BITS
@@ -145,7 +145,7 @@ class ServedSource(CopySource):
         keys: set[str] = set()
         for name, info in self._core.view.records.items():
             if info.pchannel == pchannel:
-                keys |= {message.key for message in remote.call(partial(remote.log.scheduled, name), "listing what is scheduled")}
+                keys |= {message.key for message in remote.submit(ListScheduled(name))}
         return keys
 
     def _remote(self) -> BlockingRemote:

@@ -45,11 +45,11 @@ from wal.runtime.tasks import keep_task
 from wal.serve.access import Access
 from wal.serve.copies_service import CopiesService
 from wal.serve.fence import CallFence, LogCheck
+from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck, NodeManager
 from wal.serve.milvus import ConsumeService
 from wal.serve.milvus_produce import MilvusProduceService
-from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import Server, States
 from wal.serve.submit import SubmitService, hosted_calls
@@ -221,7 +221,7 @@ class ClusterNode:
                 **MilvusProduceService(node, hosted, draining, self._access.bounds).handlers(),
                 **ConsumeService(node, hosted, draining, rounds).handlers(),
                 **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
-                **PChannelService(node, hosted, draining).handlers(),
+                **FrameCalls(hosted, draining).handlers(),
                 **SubmitService(fence, node=hosted_calls(node, hosted), coordinator=_of_the_leader, led=copies.submit).handlers(),
             }
 

@@ -18,10 +18,10 @@ from wal.rpc.serving import Draining, Handler
 from wal.serve.access import Access
 from wal.serve.discovery import Discovery
 from wal.serve.fence import CallFence, LogCheck
+from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
 from wal.serve.milvus import ConsumeService
 from wal.serve.milvus_produce import MilvusProduceService
-from wal.serve.pchannel_service import PChannelService
 from wal.serve.produce import ProduceService
 from wal.serve.server import DRAIN_S, Server, States
 from wal.serve.submit import SubmitService, hosted_calls
@@ -55,7 +55,7 @@ def all_handlers(
         **MilvusProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
-        **PChannelService(log.node, hosted, draining).handlers(),
+        **FrameCalls(hosted, draining).handlers(),
         **SubmitService(fence, node=hosted_calls(log.node, hosted), coordinator=requests.submit).handlers(),
     }
 

@@ -4,6 +4,7 @@ from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
+from wal.rpc.api import result_pb2 as _result_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -13,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +31,9 @@ class SubmitRequest(_message.Message):
     NAME_CURSOR_HOME_FIELD_NUMBER: _ClassVar[int]
     CLAIM_CURSOR_FIELD_NUMBER: _ClassVar[int]
     KEEP_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LIST_SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +74,9 @@ class SubmitRequest(_message.Message):
     name_cursor_home: NameCursorHome
     claim_cursor: ClaimCursor
     keep_cursor: KeepCursor
+    schedule_message: ScheduleMessage
+    list_scheduled: ListScheduled
+    cancel_message: CancelMessage
     describe_log: DescribeLog
     locate_vchannels: LocateVChannels
     create_vchannel: CreateVChannel
@@ -94,10 +101,10 @@ class SubmitRequest(_message.Message):
     list_copies: ListCopies
     read_copy: ReadCopy
     forget_broadcasts: ForgetBroadcasts
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessage, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduled, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessage, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +119,9 @@ class SubmitResponse(_message.Message):
     NAME_CURSOR_HOME_FIELD_NUMBER: _ClassVar[int]
     CLAIM_CURSOR_FIELD_NUMBER: _ClassVar[int]
     KEEP_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LIST_SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +160,9 @@ class SubmitResponse(_message.Message):
     name_cursor_home: NameCursorHomeAnswer
     claim_cursor: ClaimCursorAnswer
     keep_cursor: KeepCursorAnswer
+    schedule_message: ScheduleMessageAnswer
+    list_scheduled: ListScheduledAnswer
+    cancel_message: CancelMessageAnswer
     describe_log: DescribeLogAnswer
     locate_vchannels: LocateVChannelsAnswer
     create_vchannel: CreateVChannelAnswer
@@ -174,7 +187,7 @@ class SubmitResponse(_message.Message):
     list_copies: ListCopiesAnswer
     read_copy: ReadCopyAnswer
     forget_broadcasts: ForgetBroadcastsAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessageAnswer, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduledAnswer, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessageAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -1098,3 +1111,82 @@ class KeepCursor(_message.Message):
 class KeepCursorAnswer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ScheduleMessage(_message.Message):
+    __slots__ = ("vchannel", "payload", "properties", "due_ms", "key", "keyed", "seen_time_tick")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KEYED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    vchannel: str
+    payload: bytes
+    properties: _containers.ScalarMap[str, str]
+    due_ms: int
+    key: str
+    keyed: bool
+    seen_time_tick: int
+    def __init__(self, vchannel: _Optional[str] = ..., payload: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., due_ms: _Optional[int] = ..., key: _Optional[str] = ..., keyed: bool = ..., seen_time_tick: _Optional[int] = ...) -> None: ...
+
+class ScheduleMessageAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: ScheduledResult
+    def __init__(self, value: _Optional[_Union[ScheduledResult, _Mapping[str, object]]] = ...) -> None: ...
+
+class ScheduledResult(_message.Message):
+    __slots__ = ("key", "deliver_at", "appended", "duplicate")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    deliver_at: int
+    appended: _result_pb2.AppendedRange
+    duplicate: bool
+    def __init__(self, key: _Optional[str] = ..., deliver_at: _Optional[int] = ..., appended: _Optional[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]] = ..., duplicate: bool = ...) -> None: ...
+
+class ListScheduled(_message.Message):
+    __slots__ = ("vchannel",)
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    vchannel: str
+    def __init__(self, vchannel: _Optional[str] = ...) -> None: ...
+
+class ListScheduledAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[ScheduledMessage]
+    def __init__(self, value: _Optional[_Iterable[_Union[ScheduledMessage, _Mapping[str, object]]]] = ...) -> None: ...
+
+class ScheduledMessage(_message.Message):
+    __slots__ = ("key", "deliver_at", "size")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    deliver_at: int
+    size: int
+    def __init__(self, key: _Optional[str] = ..., deliver_at: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class CancelMessage(_message.Message):
+    __slots__ = ("vchannel", "key")
+    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    vchannel: str
+    key: str
+    def __init__(self, vchannel: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class CancelMessageAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bool
+    def __init__(self, value: bool = ...) -> None: ...
