@@ -21,8 +21,8 @@ from wal import open_wal
 from wal.errors import CorruptionError, FormatError
 from wal.operate.backup import backup, backups, restore, verify
 from wal.operate.backup.backup import fetch
-from wal.operate.backup.manifest import Manifest, decode_manifest, manifest_name
-from wal.operate.backup.store import open_store
+from wal.storage.archive.manifest import Manifest, decode_manifest, manifest_name
+from wal.storage.archive.store import open_store
 
 VERSIONS = (1, 2)
 

@@ -26,10 +26,10 @@ from wal.errors import CorruptionError, FormatError, InvalidArgumentError, Locke
 from wal.location import parse_location
 from wal.node.local.log import LocalLog
 from wal.operate.backup import Manifest, backup, backups, follow, forget, restore, verify, verify_whole
-from wal.operate.backup.manifest import OBJECTS, PREFIX, manifest_name
+from wal.storage.archive.manifest import OBJECTS, PREFIX, manifest_name
 from wal.operate.backup.restore import _PARTS, _PRIVATE_FILES
 from wal.operate.backup.rounds import CHUNK_BYTES
-from wal.operate.backup.store import BackupStore, ObjectExistsError, ObjectStore, open_store
+from wal.storage.archive.store import BackupStore, ObjectExistsError, ObjectStore, open_store
 from wal.operate.cli.main import main
 from wal.settings import Settings
 
@@ -687,7 +687,7 @@ async def test_killed_restore_leaves_its_place_free(tmp_path: Path, exists: bool
     program = """
 import asyncio, os, signal, sys
 from wal.operate.backup import restore
-from wal.operate.backup import store
+from wal.storage.archive import store
 left, get = int(sys.argv[3]), store.DirectoryStore.get
 def killed(self, name, bytes_max):
     global left

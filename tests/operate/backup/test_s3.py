@@ -14,8 +14,8 @@ from tests.servers.s3 import S3Server
 from wal import open_wal
 from wal.errors import LockedError, StorageError
 from wal.operate.backup import Manifest, backup, backups, forget, verify, verify_whole
-from wal.operate.backup.manifest import PREFIX
-from wal.operate.backup.store import ObjectExistsError, open_store
+from wal.storage.archive.manifest import PREFIX
+from wal.storage.archive.store import ObjectExistsError, open_store
 
 pytestmark = pytest.mark.skipif(not SOAK, reason="building an S3 server takes minutes: SOAK=1 does")
 

@@ -7,8 +7,8 @@ written last, and without it there is no backup.
 """
 
 from wal.operate.backup.backup import backup, backups, follow, forget, verify
-from wal.operate.backup.manifest import Manifest
+from wal.storage.archive.manifest import Manifest
 from wal.operate.backup.restore import restore, verify_whole
-from wal.operate.backup.store import open_store
+from wal.storage.archive.store import open_store
 
 __all__ = ["Manifest", "backup", "backups", "follow", "forget", "open_store", "restore", "verify", "verify_whole"]

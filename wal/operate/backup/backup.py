@@ -23,9 +23,9 @@ from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.frame.codec import expand, load_zstd
 from wal.location import Location, parse_location
-from wal.operate.backup.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
+from wal.storage.archive.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
 from wal.operate.backup.rounds import Progress, Rounds
-from wal.operate.backup.store import BackupStore, age_s, open_store
+from wal.storage.archive.store import BackupStore, age_s, open_store
 from wal.read.cursors.pins import CURSORS_NAME, decode_pin, stem_of
 from wal.runtime.threads import in_thread
 from wal.storage.journal.layout import SegmentHeader

@@ -23,9 +23,9 @@ from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, 
 from wal.location import parse_location
 from wal.node.local.restored import mark_restored
 from wal.operate.backup.backup import fetch, fetch_cursor, fetch_metadata, fetch_part, journal_path, manifests, verify
-from wal.operate.backup.manifest import Manifest, PChannelCopy
+from wal.storage.archive.manifest import Manifest, PChannelCopy
 from wal.operate.backup.point import RestorePlan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
-from wal.operate.backup.store import BackupStore, open_store
+from wal.storage.archive.store import BackupStore, open_store
 from wal.runtime.descriptors import open_file, write_file
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread

@@ -30,7 +30,7 @@ import msgspec
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
-from wal.operate.backup.manifest import (
+from wal.storage.archive.manifest import (
     BYTES_MAX,
     METADATA,
     OBJECTS,
@@ -48,7 +48,7 @@ from wal.operate.backup.manifest import (
     part_of_segment,
 )
 from wal.operate.backup.point import first_above
-from wal.operate.backup.store import BackupStore, ObjectExistsError
+from wal.storage.archive.store import BackupStore, ObjectExistsError
 from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.files import META_NAME
 from wal.storage.journal.checkpoint import checkpoint_name

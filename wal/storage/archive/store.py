@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
-from wal.operate.backup.manifest import PREFIX
+from wal.storage.archive.manifest import PREFIX
 from wal.runtime.descriptors import open_file
 from wal.runtime.installation import Needed
 from wal.runtime.system import sync_file, sync_path

@@ -1,0 +1,4 @@
+"""The archive of a log: immutable objects in a directory or an object store, which backups write, and readers anywhere read.
+
+`manifest.py` describes one backup, and is pure. `store.py` is the store of the objects: a directory or an object store.
+"""
