@@ -17,7 +17,14 @@ import griffe
 PUBLIC: Final = {
     "wal": (
         *("wal", "wal.asgi", "wal.bridge", "wal.errors", "wal.timestamp", "wal.spark", "wal.tracing", "wal.operate.metrics"),
-        *("wal.operate.status", "wal.storage.kv.etcd", "wal.streams.flowgraph", "wal.streams.flowgraph.nodes", "wal.streams.msgstream", "wal.streams.params"),
+        *(
+            "wal.operate.status",
+            "wal.storage.kv.etcd",
+            "wal.streams.flowgraph",
+            "wal.streams.flowgraph.nodes",
+            "wal.streams.msgstream",
+            "wal.streams.params",
+        ),
         *("wal.streams.rocksmq", "wal.streams.watchdog"),
     ),
     "actors": ("actors",),

@@ -17,9 +17,9 @@ from tests.servers.process import free_ports
 from wal import Secret, open_wal
 from wal.errors import UnavailableError
 from wal.network import endpoints
-from wal.storage.archive.store import open_store
 from wal.rpc.api.component_pb2 import GetComponentStatesRequest
 from wal.rpc.methods import NODE_STATES
+from wal.storage.archive.store import open_store
 from wal.storage.kv.etcd import EtcdKV
 from wal.storage.pulsar.address import PulsarAddress
 from wal.storage.pulsar.admin import Admin

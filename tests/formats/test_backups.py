@@ -19,12 +19,12 @@ import pytest
 from tests.archives import extract
 from wal import open_wal
 from wal.errors import CorruptionError, FormatError
-from wal.operate.backup import backup, backups, restore, verify
-from wal.operate.backup.backup import fetch
-from wal.storage.archive.manifest import Manifest, decode_manifest, manifest_name
+from wal.operate.backup import backup, backups, forget, restore, upgrade, verify
+from wal.storage.archive.manifest import NEWEST, Manifest, decode_manifest, manifest_name
+from wal.storage.archive.objects import fetch
 from wal.storage.archive.store import open_store
 
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
 
 
 @pytest.fixture(params=VERSIONS)
@@ -46,7 +46,7 @@ async def test_backup_of_each_version_is_restored_and_continued(target: Path, tm
             async for _, body in scanner.bodies():
                 yield body.payload
 
-    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file() and path.name != NEWEST}
     made = await backups(str(target))
     assert [manifest.number for manifest in made] == [1, 2, 3]
     assert await verify(str(target)) == []
@@ -61,12 +61,29 @@ async def test_backup_of_each_version_is_restored_and_continued(target: Path, tm
                 tick = await log.allocate_time_tick()
                 while (manifest := await backup(str(place), str(target))).tick < tick:
                     pass
-    assert json.loads((target / manifest_name(manifest.number)).read_bytes())["version"] == 2
+    assert json.loads((target / manifest_name(manifest.number)).read_bytes())["version"] == 3
     assert {path: path.read_bytes() for path in before} == before, "what was there is not changed"
     await restore(str(target), str(tmp_path / "again"))
     async with open_wal(tmp_path / "again", read_only=True) as log:
         assert [body async for body in bodies(log)] == [*payloads, b"new"]
     assert await verify(str(target)) == []
+
+
+async def test_backup_of_each_version_is_upgraded_once(target: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file() and path.name != NEWEST}
+    newest = (await backups(str(target)))[-1]
+    made = await upgrade(str(target))
+    assert (made is None) == (newest.version == 3)
+    assert await upgrade(str(target)) is None
+    assert {path: path.read_bytes() for path in before} == before
+    upgraded = (await backups(str(target)))[-1]
+    assert (upgraded.version, upgraded.tick) == (3, newest.tick)
+    assert all(chunk.index is not None for segment in upgraded.pchannels["p0"].segments for chunk in segment.chunks)
+    assert await verify(str(target)) == []
+    await forget(str(target), keep=1)
+    await restore(str(target), str(tmp_path / "restored"))
+    async with open_wal(tmp_path / "restored") as log, log.read("orders", follow=False) as scanner:
+        assert len([body async for _, body in scanner.bodies()]) == 22
 
 
 def test_flipped_bit_in_a_manifest_is_found(target: Path) -> None:
@@ -135,7 +152,7 @@ async def test_manifest_is_compared_with_its_objects(target: Path, tmp_path: Pat
         (b"/billing", b"/cilling", "names cursors/c"),
     ):
         data = whole.replace(before, after)
-        path.write_bytes(sealed(data) if b'"version":2' in data else data + b"}")
+        path.write_bytes(sealed(data) if b'"version":1' not in data else data + b"}")
         (finding,) = await verify(str(target))
         assert finding.startswith("backup 3: ")
         assert text in finding
@@ -145,11 +162,11 @@ async def test_manifest_is_compared_with_its_objects(target: Path, tmp_path: Pat
 
 async def test_manifest_of_a_newer_version_is_refused(target: Path, tmp_path: Path) -> None:
     path = target / manifest_name(3)
-    path.write_bytes(sealed(b'{"version":3,"anything":[]'))
+    path.write_bytes(sealed(b'{"version":4,"anything":[]'))
     for call in (backups(str(target)), verify(str(target)), restore(str(target), str(tmp_path / "new"))):
-        with pytest.raises(FormatError, match=r"0000000003\.json has version 3, known here is 2: upgrade"):
+        with pytest.raises(FormatError, match=r"0000000003\.json has version 4, known here is 3: upgrade"):
             await call
-    path.write_bytes(b'{"version":3,"anything":[]}')
+    path.write_bytes(b'{"version":4,"anything":[]}')
     assert len(await verify(str(target))) == 1, "without its checksum it is damaged"
 
 

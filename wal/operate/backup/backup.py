@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-import google_crc32c
 import msgspec
 
 from broadcaster.records import read_records
@@ -21,13 +20,13 @@ from wal.channels.directory import infos_in
 from wal.channels.metadata import broadcasts_in
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
-from wal.frame.codec import expand, load_zstd
 from wal.location import Location, parse_location
-from wal.storage.archive.manifest import BYTES_MAX, OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, decode_manifest, manifest_name, numbered
 from wal.operate.backup.rounds import Progress, Rounds
-from wal.storage.archive.store import BackupStore, age_s, open_store
 from wal.read.cursors.pins import CURSORS_NAME, decode_pin, stem_of
 from wal.runtime.threads import in_thread
+from wal.storage.archive.manifest import OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, manifest_name, numbered
+from wal.storage.archive.objects import check_index, damaged_chunk, fetch, fetch_part, load_manifest
+from wal.storage.archive.store import BackupStore, age_s, open_store
 from wal.storage.journal.layout import SegmentHeader
 
 _GRACE_S: Final = 3600.0
@@ -123,27 +122,6 @@ def manifests(store: BackupStore) -> tuple[list[Manifest], dict[int, CorruptionE
     return readable, damaged
 
 
-def load_manifest(store: BackupStore, name: str) -> Manifest:
-    """Returns the manifest of this name. Raises FormatError for a newer version, CorruptionError if it is damaged."""
-    return decode_manifest(name, store.get(name, BYTES_MAX))
-
-
-def fetch(store: BackupStore, chunk: Chunk) -> bytes:
-    """Returns the bytes of a chunk. Raises CorruptionError if they are missing or damaged."""
-    is_compressed = chunk.name.endswith(".zst")
-    try:
-        data = store.get(chunk.name, chunk.size + (chunk.size // 128 + 1024 if is_compressed else 0))  # zstd may add less than that
-        if is_compressed:
-            data = expand(load_zstd(), data, chunk.size)
-    except FileNotFoundError:
-        raise _damaged(store, chunk, "it is missing") from None
-    except CorruptionError as error:
-        raise _damaged(store, chunk, str(error)) from error
-    if len(data) != chunk.size or google_crc32c.value(data) != chunk.crc:
-        raise _damaged(store, chunk, f"it has {len(data)} bytes and CRC32C {google_crc32c.value(data):#010x}")
-    return data
-
-
 def fetch_metadata(store: BackupStore, manifest: Manifest) -> dict[str, str]:
     """Returns the metadata of a backup. Raises CorruptionError if they are missing or damaged."""
     data = fetch(store, manifest.metadata)
@@ -154,24 +132,8 @@ def fetch_metadata(store: BackupStore, manifest: Manifest) -> dict[str, str]:
         broadcasts = broadcasts_in(metadata)
         read_records(broadcasts, broadcasts.values())
     except (msgspec.DecodeError, RecursionError, ValueError, CorruptionError) as error:
-        raise _damaged(store, manifest.metadata, str(error)) from error
+        raise damaged_chunk(store, manifest.metadata, str(error)) from error
     return metadata
-
-
-def fetch_part(store: BackupStore, segment: SegmentCopy, chunk: Chunk) -> bytes:
-    """Returns a chunk of a segment. Raises CorruptionError as `fetch` does, and if the chunk begins another segment than its manifest
-    names.
-    """
-    data = fetch(store, chunk)
-    if chunk is not segment.chunks[0]:
-        return data
-    try:
-        header = SegmentHeader.unpack(data)
-        if (header.generation, header.base, header.size) != (segment.generation, segment.base, segment.size):
-            raise CorruptionError("it is the beginning of another segment than the manifest names")
-    except (CorruptionError, FormatError) as error:
-        raise _damaged(store, chunk, str(error)) from error
-    return data
 
 
 def fetch_cursor(store: BackupStore, file: str, chunk: Chunk) -> bytes:
@@ -184,14 +146,8 @@ def fetch_cursor(store: BackupStore, file: str, chunk: Chunk) -> bytes:
     except (CorruptionError, FormatError):
         return data
     if not file.startswith(f"{CURSORS_NAME}/{stem}"):
-        raise _damaged(store, chunk, f"it is the cursor {stem}, and the manifest names {file}")
+        raise damaged_chunk(store, chunk, f"it is the cursor {stem}, and the manifest names {file}")
     return data
-
-
-def _damaged(store: BackupStore, chunk: Chunk, what: str) -> CorruptionError:
-    expected = f"{chunk.size} bytes with CRC32C {chunk.crc:#010x}"
-    path = f"{store.place}/{chunk.name}"
-    return CorruptionError(f"{path} is damaged: {what}; expected {expected}", path=path, offset=0, expected=expected)
 
 
 def _backups(store: BackupStore) -> list[Manifest]:
@@ -209,6 +165,7 @@ def _verify(store: BackupStore) -> list[str]:
         raise FormatError(f"{store.place} holds no backup")
     findings = [f"backup {number}: {error}" for number, error in damaged.items()]
     checked: set[tuple[str, str | int]] = set()
+    headers: dict[str, SegmentHeader] = {}
     damage = {part: manifest.number for manifest in reversed(readable) for part in manifest.damage}
     findings += [f"backup {number}: the log was damaged when it was copied, {part}" for part, number in damage.items()]
     for manifest in readable:
@@ -220,7 +177,12 @@ def _verify(store: BackupStore) -> list[str]:
                 if chunk is manifest.metadata:
                     fetch_metadata(store, manifest)
                 elif isinstance(of, SegmentCopy):
-                    fetch_part(store, of, chunk)
+                    data = fetch_part(store, of, chunk)
+                    first = of.chunks[0]
+                    if chunk is first:
+                        headers[first.name] = SegmentHeader.unpack(data)
+                    if first.name in headers:  # otherwise it is damaged
+                        check_index(store, of, chunk, headers[first.name], data)
                 elif of:
                     fetch_cursor(store, of, chunk)
                 else:
@@ -249,7 +211,7 @@ class _StoredBackups:
 
     def add(self, manifest: Manifest) -> None:
         self._manifests.append(manifest)
-        self.uses.update({chunk.name for chunk in manifest.chunks()})
+        self.uses.update(manifest.names())
 
     def shrink(self, count: int, *, objects: bool = True) -> list[int]:
         """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of the removed backups."""
@@ -258,7 +220,7 @@ class _StoredBackups:
             manifest = self._manifests.popleft()
             removed.append(manifest.number)
             self._store.delete(manifest_name(manifest.number))
-            for name in {chunk.name for chunk in manifest.chunks()}:
+            for name in manifest.names():
                 self.uses[name] -= 1
                 if not self.uses[name]:
                     del self.uses[name]

@@ -29,11 +29,11 @@ from wal.channels.pchannels import CHECKPOINT_PREFIX, FORMAT_KEY
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, RunKind, encode_frame
 from wal.message import MessageType
-from wal.storage.archive.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.read.assembly import SharedCopies, shared_copies
 from wal.read.cursors.pins import decode_pin
 from wal.read.parts import draft_of, parts_of
 from wal.runtime.descriptors import open_file
+from wal.storage.archive.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.storage.base import StoredFrame
 from wal.storage.journal.control import CONTROL_NAME, ControlPage, ControlRecord
 from wal.storage.journal.disk import Disk

@@ -22,14 +22,15 @@ from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.location import parse_location
 from wal.node.local.restored import mark_restored
-from wal.operate.backup.backup import fetch, fetch_cursor, fetch_metadata, fetch_part, journal_path, manifests, verify
-from wal.storage.archive.manifest import Manifest, PChannelCopy
+from wal.operate.backup.backup import fetch_cursor, fetch_metadata, journal_path, manifests, verify
 from wal.operate.backup.point import RestorePlan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
-from wal.storage.archive.store import BackupStore, open_store
 from wal.runtime.descriptors import open_file, write_file
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
+from wal.storage.archive.manifest import Manifest, PChannelCopy
+from wal.storage.archive.objects import fetch, fetch_part
+from wal.storage.archive.store import BackupStore, open_store
 from wal.storage.files import CURSORS_LOCK_NAME, FORMAT_NAME, LOCK_NAME, META_NAME, PRIVATE, FileAccess, FileLock
 from wal.storage.journal.control import FENCE_NAME
 from wal.storage.journal.directory import claim_format

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -28,11 +29,14 @@ import google_crc32c
 import msgspec
 
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, WALError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
+from wal.operate.backup.point import first_above
+from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.archive.manifest import (
     BYTES_MAX,
     METADATA,
+    NEWEST,
     OBJECTS,
     PREFIX,
     Chunk,
@@ -40,21 +44,29 @@ from wal.storage.archive.manifest import (
     Manifest,
     PChannelCopy,
     SegmentCopy,
-    decode_manifest,
     manifest_name,
     numbered,
     part_of_cursor,
     part_of_file,
     part_of_segment,
 )
-from wal.operate.backup.point import first_above
+from wal.storage.archive.objects import (
+    COMPRESSED,
+    ChunkPlan,
+    ObjectIndex,
+    compress_blocks,
+    indexed_chunk,
+    load_manifest,
+    plan_chunks,
+    state_after,
+    state_at,
+)
 from wal.storage.archive.store import BackupStore, ObjectExistsError
-from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.files import META_NAME
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
-from wal.storage.journal.disk import Disk, JournalFile
-from wal.storage.journal.layout import HEADER_PAGE_BYTES, Envelope, SegmentHeader, segment_name
+from wal.storage.journal.disk import Disk
+from wal.storage.journal.layout import HEADER_PAGE_BYTES, SegmentHeader, segment_name
 from wal.storage.journal.lineage_file import LINEAGE_NAME
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
 from wal.storage.journal.segments import open_shared, read_header, segment_bases
@@ -89,7 +101,7 @@ class Rounds:
         self._logs: dict[str, ReadOnlyJournalLog] = {}
         self._journal: ReadOnlyJournal | None = None
         self._metadata = RecordsBeside(directory / META_NAME)
-        self._objects = _Objects(store, progress)
+        self._objects = StoredObjects(store, progress)
         self._damage: list[DamagedPart] = []
         self._making = threading.Lock()
 
@@ -112,7 +124,9 @@ class Rounds:
                     pid=None,
                 ) from None
             self._newest, self._number = manifest, manifest.number
-            self._objects.there = {chunk.name for chunk in manifest.chunks()}
+            self._objects.there = manifest.names()
+            with contextlib.suppress(StorageError):  # a hint
+                self.store.replace(NEWEST, b"%d" % manifest.number)
             return manifest
 
     def close(self) -> None:
@@ -184,7 +198,10 @@ class Rounds:
                 raise _CheckpointAhead(f"the recovery of pchannel {name} begins above tick {tick}")
             segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
-            pchannels[name] = PChannelCopy(record.incarnation, record.term, end, record.earliest, record.limit, segments, files)
+            newest, promised_tick = log.end_state(end)
+            pchannels[name] = PChannelCopy(
+                record.incarnation, record.term, end, record.earliest, record.limit, segments, files, newest, promised_tick
+            )
         return Manifest(
             number=self._number + 1,
             tick=tick,
@@ -265,9 +282,10 @@ class Rounds:
 
     def _is_whole(self, segment: SegmentCopy, size: int) -> bool:
         """Returns whether the store has the segment up to this size, which is the end of this log's frames in it."""
-        return (
-            bool(segment.chunks) and segment.chunks[-1].end == size and all(chunk.name in self._objects.there for chunk in segment.chunks)
-        )
+        return bool(segment.chunks) and segment.chunks[-1].end == size and all(map(self._is_there, segment.chunks))
+
+    def _is_there(self, chunk: Chunk) -> bool:
+        return chunk.name in self._objects.there and (chunk.index_name or chunk.name) in self._objects.there
 
     def _segment(
         self, pchannel: str, path: Path, base: int, stop: int, stored: SegmentCopy | None
@@ -275,32 +293,46 @@ class Rounds:
         """Returns an earlier backup's copy of a segment up to the offset `stop`, and the chunks of the rest, which are being stored."""
         with closing(open_shared(Disk(), path)) as file:
             header = read_header(file)
-            chunks: list[Chunk] = []
-            if stored is not None and stored.generation == header.generation:
-                for chunk in stored.chunks:
-                    if chunk.start != (chunks[-1].end if chunks else 0) or chunk.end > stop or chunk.name not in self._objects.there:
-                        break
-                    chunks.append(chunk)
-            checked = at = chunks[-1].end if chunks else 0
-            begins_frame = stored is not None and len(chunks) == len(stored.chunks)  # a frame begins where a backup ends
+            chunks, state = self._usable(pchannel, stored, header, stop)
+            at = chunks[-1].end if chunks else 0
             self._carry_damage(pchannel, base, at)
-            # Small chunks are stored once more, as part of a larger one, so that a segment has few chunks after any number of backups.
-            while chunks and chunks[-1].end - chunks[-1].start <= min(stop - at, CHUNK_BYTES // 2):
-                at = chunks.pop().start
+            # The check brings the chunks into the page cache.
+            frames, damages = check_frames(path, header, file.read, begin=at or HEADER_PAGE_BYTES, end=stop)
+            self._damage += [DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem) for damage in damages]
             putting: list[Future[Chunk]] = []
-            while at < stop:
-                if not (data := file.read(min(CHUNK_BYTES, stop - at), at)):
+            for plan in plan_chunks(frames, base, at, stop, CHUNK_BYTES):
+                data = file.read(plan.end - plan.start, plan.start)
+                if len(data) < plan.end - plan.start:
                     raise FileNotFoundError(2, "the segment is shorter than the log", str(path))
-                putting.append(self._put(data, part_of_segment(pchannel, base, header.generation, at), start=at))
-                at += len(data)
-            if not begins_frame:
-                checked = _next_frame(file, header, checked, stop)
-            # The check reads the chunks from the page cache.
-            for damage in check_frames(path, header, file.read, begin=max(checked, HEADER_PAGE_BYTES), end=stop):
-                self._damage.append(DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem))
+                part = part_of_segment(pchannel, base, header.generation, plan.start)
+                putting.append(self._objects.put_frames(data, part, plan, state))
+                state = state_after(state, plan.frames)
             if read_header(file) != header:
                 raise FileNotFoundError(2, "the segment was recycled while it was being copied", str(path))
         return SegmentCopy(base, header.generation, header.size, tuple(chunks)), putting
+
+    def _usable(self, pchannel: str, stored: SegmentCopy | None, header: SegmentHeader, stop: int) -> tuple[list[Chunk], SegmentHeader]:
+        """Returns the chunks of an earlier copy of a segment, from its beginning, that stay; and the header of a segment that would begin
+        after them.
+
+        Small chunks are stored once more, as part of a larger one, so that a segment has few chunks after any number of backups.
+        """
+        if stored is None or stored.generation != header.generation:
+            return [], header
+        chunks: list[Chunk] = []
+        for chunk in stored.chunks:
+            if chunk.index is None or chunk.end > stop or not self._is_there(chunk):
+                break
+            chunks.append(chunk)
+        at = chunks[-1].end if chunks else 0
+        while chunks and chunks[-1].size <= min(stop - at, CHUNK_BYTES // 2):
+            at = chunks.pop().start
+        if len(chunks) < len(stored.chunks):
+            entry = stored.chunks[len(chunks)].index
+            return (chunks, state_at(header, entry)) if chunks and entry is not None else ([], header)
+        assert self._newest is not None
+        copy = self._newest.pchannels[pchannel]
+        return chunks, msgspec.structs.replace(header, promised_tick=copy.promised_tick, newest=copy.newest)
 
     def _carry_damage(self, pchannel: str, base: int, stop: int) -> None:
         """Records the damage that an earlier backup detected in a part of a segment that is not read again."""
@@ -309,7 +341,7 @@ class Rounds:
             self._damage += [part for part in self._newest.damage if part.file == file and part.offset < stop]
 
     def _put(self, data: bytes, part: str, *, start: int = 0) -> Future[Chunk]:
-        """Starts to store these bytes, as `_Objects.put` does."""
+        """Starts to store these bytes, as `StoredObjects.put` does."""
         if len(data) > BYTES_MAX:
             raise InvalidArgumentError(
                 f"{part} of {self._directory} has {len(data)} bytes, and a backup takes at most {BYTES_MAX} of such a file: "
@@ -318,7 +350,7 @@ class Rounds:
         return self._objects.put(data, part, start)
 
 
-class _Objects:
+class StoredObjects:
     """Stores objects, several in parallel, unless they are `there`; counts the objects of one attempt, until `settle`."""
 
     def __init__(self, store: BackupStore, progress: Progress | None) -> None:
@@ -337,11 +369,7 @@ class _Objects:
         """Starts to store these bytes of a file, from `start` on; waits while too many others are being stored. Raises an earlier
         failure.
         """
-        while len(self._running) >= _AT_ONCE:
-            self._running.popleft().result()
-        future = self._pool.submit(self._stored, data, part, start)
-        self._running.append(future)
-        return future
+        return self._submit(self._stored, data, part, start)
 
     def settle(self) -> None:
         """Waits until all objects are stored."""
@@ -354,15 +382,44 @@ class _Objects:
         """Ends the running operations."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _stored(self, data: bytes, prefix: str, start: int) -> Chunk:
+    def put_frames(self, data: bytes, part: str, plan: ChunkPlan, before: SegmentHeader) -> Future[Chunk]:
+        """Starts to store these bytes of a segment with their index, as `put` does; `before` has the state of the log before them."""
+        return self._submit(self._stored, data, part, plan.start, plan, before)
+
+    def _submit(self, call: Callable[..., Chunk], *arguments: Any) -> Future[Chunk]:
+        while len(self._running) >= _AT_ONCE:
+            self._running.popleft().result()
+        future = self._pool.submit(call, *arguments)
+        self._running.append(future)
+        return future
+
+    def _stored(self, data: bytes, prefix: str, start: int, plan: ChunkPlan | None = None, before: SegmentHeader | None = None) -> Chunk:
         """Stores these bytes, unless an object with the same content exists. Called in several threads."""
-        crc = google_crc32c.value(data)
-        name, end = f"{OBJECTS}{prefix}-{len(data):x}-{crc:08x}", start + len(data)
-        for suffix in ("", ".zst"):
-            if name + suffix in self.there:
-                return Chunk(name + suffix, start, end, crc)
+        crc, end = google_crc32c.value(data), start + len(data)
+        in_blocks = plan is not None and plan.frames is not None
+        name, suffix, block_ends = f"{len(data):x}-{crc:08x}", "", array("Q")
+        if not in_blocks and (existing := {f"{OBJECTS}{prefix}-{name}{end}" for end in ("", COMPRESSED)} & self.there):
+            return Chunk(existing.pop(), start, end, crc)
+        stored = data
         if self._compress is not None and self._is_worth_it(data):
-            name, data = f"{name}.zst", self._compress(data, _LEVEL)
+            compress, suffix = self._compress, COMPRESSED
+            if in_blocks:
+                stored, block_ends = compress_blocks(data, lambda block: compress(block, _LEVEL))
+                name = f"{google_crc32c.value(stored):08x}-{name}"
+            else:
+                stored = compress(data, _LEVEL)
+        chunk = Chunk(f"{OBJECTS}{prefix}-{name}{suffix}", start, end, crc)
+        self._create(chunk.name, stored)
+        if plan is not None and plan.frames is not None and before is not None:
+            index = ObjectIndex(plan.frames, block_ends).encode(incarnation=before.incarnation, generation=before.generation)
+            chunk = indexed_chunk(chunk, index, before)
+            assert chunk.index_name is not None
+            self._create(chunk.index_name, index)
+        return chunk
+
+    def _create(self, name: str, data: bytes) -> None:
+        if name in self.there:
+            return
         try:
             self._store.create(name, data)
         except ObjectExistsError:
@@ -373,7 +430,6 @@ class _Objects:
                 if self._progress is not None:
                     self._progress({"objects": self._count, "stored_bytes": self._bytes, "name": name})
         self.there.add(name)
-        return Chunk(name, start, end, crc)
 
     def _is_worth_it(self, data: bytes) -> bool:
         """Returns whether samples of these bytes compress well."""
@@ -386,20 +442,11 @@ class _Objects:
         return len(self._compress(samples, _LEVEL)) < _WORTH * len(samples)
 
 
-def _next_frame(file: JournalFile, header: SegmentHeader, offset: int, stop: int) -> int:
-    """Returns the offset of the first frame of a segment at or after this one, at most `stop`."""
-    while HEADER_PAGE_BYTES <= offset < stop and (data := file.read(CHUNK_BYTES, offset)):
-        if (frame_offset := Envelope.find(data, generation=header.generation, base=header.base, offset=offset)) >= 0:
-            return min(frame_offset, stop)
-        offset += len(data)
-    return offset
-
-
 def _readable(store: BackupStore, names: list[tuple[int, str]]) -> Manifest | None:
     """Returns the newest readable manifest. A backup continues from it, so that one damaged manifest does not end all backups."""
     for _, name in reversed(names):
         try:
-            return decode_manifest(name, store.get(name, BYTES_MAX))
+            return load_manifest(store, name)
         except CorruptionError as error:
             _log.warning("a backup is left out, see `wal backup verify`: %s", error)
     return None

@@ -25,6 +25,7 @@ _BACKUP: Final = f"""\
   wal backup status TARGET                      lists the backups
   wal backup verify TARGET [--full]             reads all of them
   wal backup forget TARGET --keep N             removes all but the newest N
+  wal backup upgrade TARGET                     makes old backups readable in place
 
 TARGET is a directory, or s3://BUCKET/PATH or gs://BUCKET/PATH (extra backup).
 A process may have the journal open for writing. A backup copies only what
@@ -80,7 +81,7 @@ class ForgottenRow(Row, frozen=True, kw_only=True, tag="forgotten"):
 def fill_backup(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal backup`."""
     parser.description = _BACKUP
-    parser.add_argument("words", nargs="+", metavar="WORD", help="the directory; or status, verify or forget, and the target")
+    parser.add_argument("words", nargs="+", metavar="WORD", help="the directory; or status, verify, forget or upgrade, and the target")
     parser.add_argument("--to", metavar="TARGET", help="where the backup is put")
     parser.add_argument("--follow", action="store_true", help="makes another backup every --interval, until it is interrupted")
     parser.add_argument("--interval", metavar="SECONDS", type=seconds(0.01), default=1.0, help="how often --follow makes one (default 1)")
@@ -107,6 +108,7 @@ def _run_backup(arguments: argparse.Namespace) -> int:
         "status": _status,
         "verify": _verify,
         "forget": _forget,
+        "upgrade": _upgrade,
     }
     if (call := calls.get(first)) is not None:
         if len(rest) != 1 or arguments.to is not None:
@@ -161,6 +163,21 @@ async def _forget(target: str, arguments: argparse.Namespace) -> int:
 
     for number in await forget(target, keep=arguments.keep):
         tell(ForgottenRow(backup=number), f"backup {number} is forgotten", arguments)
+    return 0
+
+
+async def _upgrade(target: str, arguments: argparse.Namespace) -> int:
+    from wal.operate.backup import upgrade
+
+    def progress(so_far: dict[str, Any]) -> None:
+        if arguments.json:
+            tell(BackupProgressRow(**so_far), "", arguments)
+
+    manifest = await upgrade(target, progress=progress)
+    if manifest is not None:
+        _show(manifest, arguments)
+    elif not arguments.json:
+        sys.stdout.write("the newest backup has the present version already: nothing was done\n")
     return 0
 
 

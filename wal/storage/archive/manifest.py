@@ -2,11 +2,14 @@
 
 A backup is complete at its `tick`: it has every event of the log up to it, and none above. Objects are shared by the backups of a log.
 
-    {"version":2, … ,"crc32c":"01234567"}      the CRC32C of all bytes before the last comma
+    {"version":3, … ,"crc32c":"01234567"}      the CRC32C of all bytes before the last comma
 
 The checksum ends a manifest of version 2 and of every later version, so that damage is never taken for a newer version. Version 1 had none:
 such a manifest must equal, byte for byte, the output of version 1, and agree with the lengths and checksums in the names of its objects. A
 store is not trusted: names must be those of files of a journal, and lengths and positions have limits.
+
+Since version 3 each object of a segment begins and ends with whole frames, and has an index object beside it (`indexed.py`), so that it can
+be read in ranges. Objects of earlier versions have none: a log with such objects is restored, and not read in place.
 """
 
 from __future__ import annotations
@@ -20,9 +23,13 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError
 
-VERSION: Final = 2
+VERSION: Final = 3
 PREFIX: Final = "manifests/"
 OBJECTS: Final = "objects/"
+NEWEST: Final = "newest"
+"""The object with the number of a recent manifest, from which a reader lists the later ones. It is a hint, and may be missing."""
+INDEX: Final = "index-"
+"""The beginning of the names of index objects, after `OBJECTS`."""
 METADATA: Final = "metadata"
 """The part of an object's name that marks the metadata."""
 BYTES_MAX: Final = 1 << 30
@@ -33,13 +40,27 @@ _UNCHECKED: Final = 1
 
 Bounded = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Bits32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+Position = tuple[Bounded, Bits32]
 PChannelName = Annotated[str, msgspec.Meta(pattern=r"\Ap(0|[1-9][0-9]{0,8})\Z")]
 PChannelFile = Annotated[str, msgspec.Meta(pattern=r"\A(lineage|checkpoint-[0-9a-f]{16})\Z")]
 CursorFile = Annotated[str, msgspec.Meta(pattern=r"\Acursors/[A-Za-z0-9_-]{1,200}\.cursor\Z")]
 ObjectName = Annotated[str, msgspec.Meta(pattern=r"\Aobjects/[A-Za-z0-9_.-]{1,200}-[0-9a-f]{1,16}-[0-9a-f]{8}(\.zst)?\Z")]
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class ChunkIndex(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The index object of a chunk of a segment: its length, the CRC32C of its bytes, and the incarnation of the segment.
+
+    `promised_tick` and `newest` are those of the log before the chunk, as in the header of a segment.
+    """
+
+    size: Annotated[int, msgspec.Meta(ge=0, le=PART_BYTES_MAX)]
+    crc: Bits32
+    incarnation: Bounded
+    promised_tick: Bounded = 0
+    newest: Position | None = None
+
+
+class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes [start, end) of a file, in the object `name`; `crc` is the CRC32C of these bytes before compression.
 
     The name of the object ends with the number of these bytes and with `crc`, both in hexadecimal.
@@ -49,6 +70,8 @@ class Chunk(msgspec.Struct, frozen=True):
     start: Bounded
     end: Bounded
     crc: Bits32
+    index: ChunkIndex | None = None
+    """None for a file other than a segment, for frames that were damaged in the log, and in earlier versions."""
 
     def __post_init__(self) -> None:
         length, crc = self.name.removesuffix(".zst").split("-")[-2:]
@@ -61,6 +84,13 @@ class Chunk(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """The number of bytes in the chunk."""
         return self.end - self.start
+
+    @property
+    def index_name(self) -> str | None:
+        """The name of the index object, None without one."""
+        if self.index is None:
+            return None
+        return f"{OBJECTS}{INDEX}{self.name.removeprefix(OBJECTS)}-{self.index.size:x}-{self.index.crc:08x}"
 
 
 class SegmentCopy(msgspec.Struct, frozen=True):
@@ -79,16 +109,21 @@ class SegmentCopy(msgspec.Struct, frozen=True):
             raise ValueError(f"the segment with base {self.base} has a chunk of more than {PART_BYTES_MAX} bytes")
 
 
-class PChannelCopy(msgspec.Struct, frozen=True):
-    """A pchannel: the fields of its control page, its segments, and its other files by name."""
+class PChannelCopy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pchannel: the fields of its control page, its segments, and its other files by name.
+
+    `newest` is the newest event below the end, and `promised_tick` the largest promised tick of a frame below it.
+    """
 
     incarnation: Bounded
     term: Bounded
     end: Bounded
-    earliest: tuple[Bounded, Bits32]
+    earliest: Position
     limit: Bounded
     segments: tuple[SegmentCopy, ...]
     files: dict[PChannelFile, Chunk]
+    newest: Position | None = None
+    promised_tick: Bounded = 0
 
     def __post_init__(self) -> None:
         stops = [*(segment.base for segment in self.segments[1:]), self.end]
@@ -138,6 +173,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """Returns all chunks that the backup needs."""
         return [chunk for _, chunk, _ in self.parts()]
 
+    def names(self) -> set[str]:
+        """Returns the names of all objects that the backup needs."""
+        chunks = self.chunks()
+        return {chunk.name for chunk in chunks} | {name for chunk in chunks if (name := chunk.index_name) is not None}
+
     def parts(self) -> Iterator[tuple[str, Chunk, SegmentCopy | str]]:
         """Yields the backup's chunks: the part in the object's name, the chunk, and its segment or its cursor's file, empty for others."""
         yield METADATA, self.metadata, ""
@@ -147,6 +187,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             for segment in pchannel.segments:
                 for chunk in segment.chunks:
                     yield part_of_segment(name, segment.base, segment.generation, chunk.start), chunk, segment
+
+    def damage_in(self, pchannel: str, segment: SegmentCopy, chunk: Chunk) -> DamagedPart | None:
+        """Returns the first damage of the log in this chunk of a segment, None without one."""
+        file = f"pchannels/{pchannel}/{segment.base:016x}.wal"
+        return next((part for part in self.damage if part.file == file and chunk.start <= part.offset < chunk.end), None)
 
     def encode(self) -> bytes:
         """Returns the JSON with its checksum."""

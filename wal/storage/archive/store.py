@@ -1,7 +1,7 @@
 """Store: the objects of a log's backups, by name: in a directory, or in an object store of obstore (s3://, gs://, …).
 
-An object appears whole or not at all, and is never changed. `create` stores an object only if its name is new, in one step: if two
-processes write the same backup, one gets an error. Everything here blocks, so it runs in threads.
+An object appears whole or not at all, and is never changed, but for hints that `replace` stores. `create` stores an object only if its name
+is new, in one step: if two processes write the same backup, one gets an error. Everything here blocks, so it runs in threads.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from wal.errors import CorruptionError, InvalidArgumentError, NoSpaceError, StorageError
-from wal.storage.archive.manifest import PREFIX
 from wal.runtime.descriptors import open_file
 from wal.runtime.installation import Needed
 from wal.runtime.system import sync_file, sync_path
+from wal.storage.archive.manifest import PREFIX
 
 _TEMPORARY: Final = ".tmp-"
 
@@ -39,12 +39,20 @@ class BackupStore(abc.ABC):
         """Stores an object durably. Raises ObjectExistsError if its name exists."""
 
     @abc.abstractmethod
+    def replace(self, name: str, data: bytes) -> None:
+        """Stores an object durably, in place of one of this name."""
+
+    @abc.abstractmethod
     def get(self, name: str, bytes_max: int) -> bytes:
         """Returns the content of an object. Raises CorruptionError if it has more than `bytes_max`, without reading it."""
 
     @abc.abstractmethod
-    def names(self, prefix: str) -> dict[str, float]:
-        """Returns the names with this prefix, and the time at which each object was stored (Unix time)."""
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        """Returns the bytes [start, end) of an object; fewer, or a CorruptionError, where it ends before."""
+
+    @abc.abstractmethod
+    def names(self, prefix: str, *, after: str = "") -> dict[str, float]:
+        """Returns the names with this prefix, and the time at which each object was stored (Unix time); only names above `after`."""
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
@@ -77,6 +85,12 @@ class DirectoryStore(BackupStore):
             raise InvalidArgumentError(f"{directory} is a file: name a directory for the backups")
 
     def create(self, name: str, data: bytes) -> None:
+        self._write(name, data, os.link)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._write(name, data, os.replace)
+
+    def _write(self, name: str, data: bytes, move: Callable[[Path, Path], None]) -> None:
         path = self._directory / name
         temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
         with _failures(f"{path} cannot be written"):
@@ -87,7 +101,7 @@ class DirectoryStore(BackupStore):
                     file.write(data)
                     file.flush()
                     sync_file(fd)
-                os.link(temporary, path)
+                move(temporary, path)
             except FileExistsError:
                 raise ObjectExistsError(name) from None
             finally:
@@ -99,14 +113,18 @@ class DirectoryStore(BackupStore):
             _check_size(self, name, os.fstat(file.fileno()).st_size, bytes_max)
             return file.read(bytes_max)
 
-    def names(self, prefix: str) -> dict[str, float]:
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        with _failures(f"{self._directory / name} cannot be read", may_be_missing=True), (self._directory / name).open("rb") as file:
+            return os.pread(file.fileno(), end - start, start)
+
+    def names(self, prefix: str, *, after: str = "") -> dict[str, float]:
         folder = self._directory / prefix
         with _failures(f"{folder} cannot be listed"):
             if not folder.is_dir():
                 return {}
             names = {}
             for entry in os.scandir(folder):
-                if not entry.name.startswith(_TEMPORARY):
+                if not entry.name.startswith(_TEMPORARY) and prefix + entry.name > after:
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it meanwhile, a probe for example
                         names[prefix + entry.name] = entry.stat().st_mtime
             return names
@@ -131,15 +149,23 @@ class ObjectStore(BackupStore):
             except self._obstore.exceptions.AlreadyExistsError:
                 raise ObjectExistsError(name) from None
 
+    def replace(self, name: str, data: bytes) -> None:
+        with _failures(f"{self.place}/{name} cannot be written"):
+            self._obstore.put(self._store, name, data)
+
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
+            return bytes(self._obstore.get_range(self._store, name, start=start, end=end))
+
     def get(self, name: str, bytes_max: int) -> bytes:
         with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
             result = self._obstore.get(self._store, name)
             _check_size(self, name, result.meta["size"], bytes_max)
             return bytes(result.bytes())
 
-    def names(self, prefix: str) -> dict[str, float]:
+    def names(self, prefix: str, *, after: str = "") -> dict[str, float]:
         with _failures(f"{self.place}/{prefix} cannot be listed"):
-            pages = list(self._obstore.list(self._store, prefix.rstrip("/")))
+            pages = list(self._obstore.list(self._store, prefix.rstrip("/"), offset=after or None, chunk_size=1000))
             return {entry["path"]: entry["last_modified"].timestamp() for page in pages for entry in page}
 
     def delete(self, name: str) -> None:

@@ -169,9 +169,10 @@ class SegmentIndex:
         "runs",
     )
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, start: int | None = None) -> None:
+        """`start`: the position of the first frame, None for the one after the header page of a segment."""
         self.base: int = base
-        self.end: int = base + HEADER_PAGE_BYTES
+        self.end: int = base + HEADER_PAGE_BYTES if start is None else start
         self.last: tuple[int, int] | None = None
         """(term, sequence) of the last frame, None without a frame."""
         self.runs: int = 0
@@ -287,6 +288,26 @@ class SegmentIndex:
         """Returns the largest promised tick of the frames [first, end), 0 for no frames."""
         return max(self.promises[first:end], default=0)
 
+    def cut(self, first: int, stop: int, *, base: int, start: int) -> SegmentIndex:
+        """Returns an index of the frames with the ordinals [first, stop), which follow each other from position `start` on.
+
+        `base` is its own. Afterwards `last` is unknown.
+        """
+        index = SegmentIndex(base, start)
+        for name in ("positions", "first_ticks", "promises", "lengths", "head_lens", "indices"):
+            getattr(index, name).extend(getattr(self, name)[first:stop])
+        if first < stop:
+            index.end = self.positions[stop - 1] + slot_bytes(self.lengths[stop - 1])
+        index._wide, index._keyed = (_shifted(row, first, stop) for row in (self._wide, self._keyed))
+        rows = {name: _shifted(row, first, stop) for name, row in self._names.items()}
+        index._names = {name: row for name, row in rows.items() if row}
+        return index
+
+    def same_content(self, other: SegmentIndex) -> bool:
+        """Returns whether both indices have the same content."""
+        names = ("positions", "first_ticks", "promises", "lengths", "head_lens", "indices", "end", "_wide", "_keyed", "_names")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def memory_bytes(self) -> int:
         """Returns the approximate memory of this index in bytes."""
         return 36 * len(self) + 4 * (len(self._wide) + len(self._keyed)) + sum(4 * len(row) + 200 for row in list(self._names.values()))
@@ -340,12 +361,14 @@ class SegmentIndex:
         return data + PART_CRC.pack(google_crc32c.value(data))
 
     @classmethod
-    def decode(cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None) -> SegmentIndex:
-        """Returns the index in these bytes, up to the first part that is invalid or passes `end_max`.
+    def decode(
+        cls, data: bytes, *, base: int, incarnation: int, generation: int, end_max: int | None = None, start: int | None = None
+    ) -> SegmentIndex:
+        """Returns the index in these bytes, up to the first part that is invalid or passes `end_max`. `start` is that of `__init__`.
 
         Raises CorruptionError for a first part that is damaged, of another version or of another segment.
         """
-        index = cls(base)
+        index = cls(base, start)
         identity = [incarnation, generation, base]
         at = 0
         while at < len(data) or not at:
@@ -411,3 +434,8 @@ def index_name(base: int) -> str:
 def _cut(row: array[int], first: int, stop: int) -> array[int]:
     """Returns the ordinals in [first, stop)."""
     return row[bisect_left(row, first) : bisect_left(row, stop)]
+
+
+def _shifted(row: array[int], first: int, stop: int) -> array[int]:
+    """Returns the ordinals in [first, stop), counted from `first`."""
+    return array("I", [ordinal - first for ordinal in _cut(row, first, stop)])

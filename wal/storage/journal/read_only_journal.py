@@ -222,6 +222,20 @@ class ReadOnlyJournalLog(ReadOnlyStoredLog):
             for _, index in self._reader.indices(start, end, above=above):
                 yield index, index.ordinal(start), index.ordinal(end)
 
+    def end_state(self, end: int) -> tuple[LogPosition | None, int]:
+        """Returns the newest event below the durable position `end`, and the largest promised tick of a frame below it, 0 without one.
+
+        It reads the index of the segment that contains `end`.
+        """
+        with self._damage_or_loss():
+            self._reach()
+            segments = [segment for segment in self._segments.segments if segment.base < end]
+            if not segments:
+                return None, 0
+            header, index = segments[-1].header, self._segments.index(segments[-1])
+            stop = index.ordinal(end)
+            return index.last_event(0, stop) or header.newest, max(header.promised_tick, index.promise(0, stop))
+
     def heads(self, start: int, end: int, names: frozenset[str] | None = None, bytes_max: int = PAGE_BYTES) -> Iterator[StoredFrame]:
         """Raises the same errors as `indices`."""
         if names is None:

@@ -87,13 +87,17 @@ def verify_journal(directory: Path, progress: VerifyProgress, *, sample: float =
         yield from log.verify(progress, sample)
 
 
-def check_frames(path: Path, header: SegmentHeader, read: Callable[[int, int], bytes], *, begin: int, end: int) -> Iterator[Damage]:
-    """Yields the damage in the frames of a segment between the offsets `begin` and `end`, at both of which a frame begins or the log ends.
+def check_frames(
+    path: Path, header: SegmentHeader, read: Callable[[int, int], bytes], *, begin: int, end: int
+) -> tuple[SegmentIndex, list[Damage]]:
+    """Returns an index of the sound frames of a segment between the offsets `begin` and `end`, at both of which a frame begins or the log
+    ends, and the damage there.
 
     `read(length, offset)` returns bytes of the segment, fewer only where it ends; the offsets that it is called with never descend.
     """
     checked = _SegmentCheck(path, header, header.base + end, VerifyProgress(), sealed=False, after=None, last=None, begin=begin)
-    yield from checked.frames(read)
+    damages = list(checked.frames(read))
+    return checked.index, damages
 
 
 class _Log:
