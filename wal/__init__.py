@@ -27,7 +27,8 @@ if typing.TYPE_CHECKING:
     from wal.api.opening import WAL, init, open_wal, release
     from wal.api.scheduled import Schedule
     from wal.api.txn import Txn
-    from wal.api.typed import TypedLog, TypedScanner
+    from wal.api.typed import TypedLog, TypedTxn
+    from wal.api.typed_scanner import TypedScanner
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerInfo
@@ -141,6 +142,7 @@ __all__ = [
     "TxnContext",
     "TypedLog",
     "TypedScanner",
+    "TypedTxn",
     "VChannelInfo",
     "WALAccesser",
     "__version__",
@@ -159,7 +161,8 @@ _HOMES: typing.Final = {
         "wal.api.opening": "WAL init open_wal release",
         "wal.api.scheduled": "Schedule",
         "wal.api.txn": "Txn",
-        "wal.api.typed": "TypedLog TypedScanner",
+        "wal.api.typed": "TypedLog TypedTxn",
+        "wal.api.typed_scanner": "TypedScanner",
         "wal.channels.channels": "ChannelDescription",
         "wal.channels.vchannels": "OwnerDescription VChannelInfo",
         "wal.consumers.consumer": "Consumer ConsumerInfo",

@@ -6,10 +6,11 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wal import Consumer, Delivery, Message, Reject, Retry, WALAccesser
+from wal import All, Consumer, Delivery, Message, Reject, Retry, WALAccesser
 from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransactionStateError, ResourceAcquiredError
 
 pytestmark = pytest.mark.on_pulsar
@@ -109,7 +110,7 @@ async def test_exhausted_message_is_a_dead_letter(log: WALAccesser) -> None:
     await log.append("jobs", b"b", properties={"kind": "poison"})
     await log.append("jobs", b"c")
     options = {"cursor": "worker", "attempts": 3, "backoff_s": NO_PAUSE, "dead_letter": "dead"}
-    async with log.consume("jobs", handle, **options) as consumer:  # type: ignore[arg-type]
+    async with log.consume("jobs", handle, **options) as consumer:  # type: ignore[call-overload]
         await consumer.caught_up()
         assert consumer.statistics().dead_lettered == 2
     assert attempts == {b"a": 1, b"b": 3, b"c": 1}
@@ -289,7 +290,7 @@ async def test_timed_out_thread_keeps_its_lane(log: WALAccesser) -> None:
 
     await append(log, "ab")
     options = {"concurrency": 2, "order": "key", "key": lambda message: message.vchannel}
-    async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[arg-type]
+    async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[call-overload]
         while consumer.statistics().in_hand != 1:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)  # past its time: no other body of the lane may begin
@@ -413,7 +414,7 @@ async def test_key_that_raises_ends_consumer(log: WALAccesser) -> None:
     with pytest.raises(InvalidArgumentError, match=r"key function of consumer 'worker' failed at message .* KeyError: 'tenant'"):
         await log.consume("jobs", handle, cursor="worker", order="key", key=key).run()
     with pytest.raises(InvalidArgumentError, match="returned None"):
-        await log.consume("jobs", handle, cursor="worker", order="key", key=lambda message: None).run()  # type: ignore[arg-type, return-value]
+        await log.consume("jobs", handle, cursor="worker", order="key", key=lambda message: None).run()  # type: ignore[call-overload]
     async with log.consume("jobs", handle, cursor="worker") as consumer:
         await consumer.caught_up()
         assert consumer.statistics().handled == 1
@@ -437,3 +438,27 @@ async def test_closing_log_ends_its_consumers(location: str) -> None:
         await began.wait()
     await running
     assert seen == [1]
+
+
+async def test_outputs_wait_for_their_time(log: WALAccesser) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=600)
+
+    async def remind(delivery: Delivery) -> None:
+        delivery.append("reminders", b"late " + delivery.value, deliver_at=due, properties={"a": "b"})
+        delivery.append("reminders", b"now " + delivery.value)
+        if delivery.attempt == 1:
+            raise Retry(0)
+        with pytest.raises(InvalidArgumentError, match="no time zone"):
+            delivery.append("reminders", b"", deliver_at=datetime.now())
+        with pytest.raises(TypeError, match="deliver_at must be a datetime"):
+            delivery.append("reminders", b"", deliver_at=5)  # type: ignore[call-overload]
+
+    await append(log, ["1", "2"])
+    for _ in range(2):
+        async with log.consume("jobs", remind, cursor="worker") as consumer:
+            await consumer.caught_up()
+        await log.seek("worker", to=All())  # handles them again, which schedules nothing again
+    waiting = await log.scheduled("reminders")
+    assert len({message.key for message in waiting}) == len(waiting) == 2
+    assert abs(waiting[0].deliver_at - due) <= timedelta(milliseconds=1)
+    assert (await payloads(log, "reminders"))[:2] == ["now 1", "now 2"]

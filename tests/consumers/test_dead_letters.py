@@ -166,7 +166,7 @@ async def test_values_of_a_type_are_delivered(log: WALAccesser) -> None:
     orders = log.typed("orders", Order)
     numbers: list[int] = []
 
-    async def handle(delivery: Delivery) -> None:
+    async def handle(delivery: Delivery[Order]) -> None:
         numbers.append(delivery.value.number)
 
     await orders.append(Order(1))

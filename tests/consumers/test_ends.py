@@ -112,7 +112,7 @@ async def test_ended_consumer_is_not_started_again(log: WALAccesser) -> None:
 async def test_error_ends_the_block(log: WALAccesser) -> None:
     await append(log, "a")
     with pytest.raises(InvalidArgumentError, match="returned 5"):
-        async with log.consume("jobs", nothing, cursor="worker", order="key", key=lambda message: 5):  # type: ignore[arg-type, return-value]
+        async with log.consume("jobs", nothing, cursor="worker", order="key", key=lambda message: 5):  # type: ignore[call-overload]
             await eventually(lambda: log.consumers()[0].state == "ended")
     assert log.consumers() == []
 

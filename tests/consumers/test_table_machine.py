@@ -23,7 +23,7 @@ class NoHandling:
 
     fence = 1
 
-    def add_output(self, message: object, outputs: object, *, is_letter: bool = False) -> Outputs:
+    def add_output(self, message: object, outputs: object, *, is_letter: bool = False, due_ms: int | None = None) -> Outputs:
         raise NotImplementedError
 
     def extend(self, delivery: object, seconds: float) -> None: ...

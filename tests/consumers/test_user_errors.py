@@ -237,10 +237,10 @@ async def test_key_errors_end_the_consumer(log: WALAccesser) -> None:
     await append(log, "a")
     for make in (Panic, GeneratorExit, StopIteration, asyncio.CancelledError, lambda: SystemExit(3), lambda: Mute({})):
         with pytest.raises(InvalidArgumentError, match=r"the key function of consumer 'c' failed at message .* nothing was skipped"):
-            await log.consume("jobs", handle, cursor="c", order="key", key=lambda _, make=make: raising(make)()).run()  # type: ignore[misc]
+            await log.consume("jobs", handle, cursor="c", order="key", key=lambda _, make=make: raising(make)()).run()  # type: ignore[call-overload]
     for wrong in (5, Mute({}), None):
         with pytest.raises(InvalidArgumentError, match="return a str or bytes for every message"):
-            await log.consume("jobs", handle, cursor="c", order="key", key=lambda _, wrong=wrong: wrong).run()  # type: ignore[misc]
+            await log.consume("jobs", handle, cursor="c", order="key", key=lambda _, wrong=wrong: wrong).run()  # type: ignore[call-overload]
     async with log.consume("jobs", handle, cursor="cancelled", order="key", key=cancel) as consumer:
         with pytest.raises(Exception, match="reader of consumer cancelled was cancelled"):
             while True:

@@ -23,7 +23,7 @@ def test_wal_hands_on_these_names() -> None:
         OwnerDescription PChannelRetention PChannelStatistics PayloadType ProducerInfo ProducerKey ReadPosition Reject
         ResourceKey RetentionHolder Retry Scanner ScannerStatistics Schedule ScheduledMessage ScheduledResult Secret
         Settings SettingsOverrides StartAfter StartAt StartFrom TimeTickGT TimeTickGTE TimeTickMessage Txn TxnContext
-        TypedLog TypedScanner VChannelInfo WALAccesser __version__ init open_wal release
+        TypedLog TypedScanner TypedTxn VChannelInfo WALAccesser __version__ init open_wal release
     """
 
     assert wal.__all__ == public.split()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Unpack, assert_type
+
+import msgspec
+import pydantic
 
 import wal
 from wal.errors import BulkAppendError, StorageError, WALError
@@ -72,6 +77,90 @@ async def values(log: wal.WALAccesser) -> None:
             assert_type(number, int)
         async for number, body in scanner.bodies():
             assert_type((number, body.message_id), tuple[int, wal.MessageID])
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+class Parcel(pydantic.BaseModel):
+    weight: float
+
+
+@dataclass
+class Bill:
+    cents: int
+
+
+async def typed_writes(log: wal.WALAccesser, key: wal.ProducerKey, when: datetime) -> None:
+    orders, parcels, bills = log.typed("orders", Order), log.typed("parcels", Parcel), log.typed("bills", Bill)
+    assert_type((orders, parcels, bills), tuple[wal.TypedLog[Order], wal.TypedLog[Parcel], wal.TypedLog[Bill]])
+    last = await orders.last()
+    assert_type(last, wal.MessageID | None)
+    assert_type(await orders.append(Order(1), expected_last=last, idempotency_key="k"), wal.AppendResult)
+    assert_type(await orders.append(Order(1), idempotency_key=key), wal.AppendResult | wal.ForgottenResult)
+    assert_type(await parcels.append(Parcel(weight=1), deliver_at=when), wal.ScheduledResult)
+    assert_type(bills.append_nowait(Bill(5), barrier_time_tick=3), asyncio.Future[wal.AppendResult])
+    assert_type(await bills.append_bulk([Bill(5), Bill(6)]), list[wal.AppendResult])
+    assert_type(await parcels.append_txn((Parcel(weight=each) for each in (1, 2)), properties={"a": "b"}), wal.AppendResult)
+    assert_type(await orders.append_txn([Order(1)], idempotency_key=key), wal.AppendResult | wal.ForgottenResult)
+    async with orders.txn(keepalive=5, expected_last=None) as txn:
+        assert_type(txn, wal.TypedTxn[Order, wal.AppendResult])
+        await txn.append(Order(1), properties={"a": "b"})
+        await txn.append_many([Order(2)])
+    assert_type(txn.result, wal.AppendResult)
+    by_hand = await orders.txn(idempotency_key=key)
+    assert_type(await by_hand.commit(), wal.AppendResult | wal.ForgottenResult)
+    async with log.txn(vchannels=["orders", "parcels"]) as wide:
+        await wide.append(orders.message(Order(1)))
+        await wide.append(parcels.message(Parcel(weight=1)))
+    assert_type(await log.append("orders", b"1", expected_last=last), wal.AppendResult)
+
+
+async def typed_reads(log: wal.WALAccesser) -> None:
+    bills = log.typed("bills", Bill)
+
+    async def each(bill: Bill) -> None:
+        assert_type(bill.cents, int)
+
+    bills.read(handler=each, auto_ack=True)
+    async with bills.read(cursor="books", follow=False) as scanner:
+        assert_type([bill.cents async for bill in scanner], list[int])
+        async with bills.txn() as txn:
+            txn.save(scanner)
+
+
+async def typed_consumers(log: wal.WALAccesser, when: datetime) -> None:
+    orders, parcels, bills = log.typed("orders", Order), log.typed("parcels", Parcel), log.typed("bills", Bill)
+
+    async def pack(delivery: wal.Delivery[Order]) -> None:
+        assert_type(delivery.value, Order)
+        assert_type(delivery.value.number, int)
+        delivery.append(parcels, Parcel(weight=delivery.value.number), deliver_at=when)
+        delivery.append(bills, Bill(5), properties={"a": "b"})
+        delivery.append("raw", b"bytes")
+
+    async def pack_many(deliveries: list[wal.Delivery[Order]]) -> list[Exception | None]:
+        return [wal.Retry(5) if delivery.value.number else None for delivery in deliveries]
+
+    async def plain(delivery: wal.Delivery) -> None:
+        assert_type(delivery, wal.Delivery[bytes])
+        assert_type(delivery.value, bytes)
+
+    def plain_many(deliveries: list[wal.Delivery]) -> None:
+        assert_type(deliveries[0].value, bytes)
+
+    async def anything(delivery: wal.Delivery[Any]) -> None:
+        print(delivery.value)
+
+    assert_type(orders.consume(pack, cursor="one"), wal.Consumer)
+    orders.consume(pack_many, cursor="one", batch=10, order="none", concurrency=2)
+    orders.consume(anything, cursor="one")
+    log.consume("orders", pack, cursor="one", type=Order, dead_letter="dead")
+    log.consume("orders", pack_many, cursor="one", type=orders.type, batch=10)
+    log.consume("raw", plain, cursor="one", attempts=3)
+    log.consume(["raw", "other"], plain_many, cursor="one", batch=10)
+    log.consume("raw", lambda delivery: print(delivery.value.hex()), cursor="one")
 
 
 async def bulks(log: wal.WALAccesser) -> None:

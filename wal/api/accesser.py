@@ -59,18 +59,18 @@ from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
 
 if TYPE_CHECKING:
     from datetime import datetime
-    from typing import TypeVar, Unpack
+    from typing import Unpack
 
     from wal.api.scheduled import Schedule
     from wal.api.typed import TypedLog
     from wal.consumers.consumer import Consumer, ConsumerInfo
+    from wal.consumers.delivery import Delivery
+    from wal.consumers.options import ConsumeOptions
     from wal.engine import ReadableEngine
-    from wal.message.payloads import CodecOption, PayloadType, Upcast
+    from wal.message.payloads import CodecOption, PayloadType, T, Upcast
     from wal.operate.status.server import StatusServer
     from wal.requests.pchannels import PChannelRetention
     from wal.runtime.secret import Secret
-
-    _T = TypeVar("_T")
 
 
 class WALAccesser:
@@ -137,6 +137,7 @@ class WALAccesser:
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         deliver_at: None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult: ...
 
     @overload
@@ -148,6 +149,7 @@ class WALAccesser:
         properties: Mapping[str, str] | None = None,
         idempotency_key: ProducerKey,
         deliver_at: None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult: ...
 
     @overload
@@ -169,12 +171,13 @@ class WALAccesser:
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | ProducerKey | None = None,
         deliver_at: datetime | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
         **wrong: Never,
     ) -> AppendResult | ForgottenResult | ScheduledResult:
         """Appends a payload to a vchannel as an INSERT; it is durable when the call returns.
 
-        The short form of `raw_append(Message(vchannel, payload, properties=…))`, with its guarantees and errors. `raw_append` also takes
-        other types of messages, a barrier and the expected last event.
+        The short form of `raw_append(Message(vchannel, payload, properties=…))`, with its guarantees and errors, and with its
+        `expected_last`, which a message with `deliver_at` cannot have. `raw_append` also takes other types of messages and a barrier.
 
         With `deliver_at`, a datetime with a time zone, the message is durable when the call returns, and is appended at that time, exact to
         `time_tick_interval_s`, with a tick at or above it; at once if the time has passed. Messages of a pchannel are appended in the order
@@ -190,8 +193,12 @@ class WALAccesser:
         if deliver_at is not None:
             from wal.api.scheduled import schedule_message  # most clients schedule nothing, and import less
 
+            if expected_last is not UNCHECKED:
+                raise InvalidArgumentError(
+                    "expected_last= is compared when a message is appended, and a message with deliver_at waits: leave one of them out"
+                )
             return await schedule_message(self._lifecycle, message, deliver_at, idempotency_key)
-        return await self.raw_append(message, idempotency_key=idempotency_key)
+        return await self.raw_append(message, idempotency_key=idempotency_key, expected_last=expected_last)
 
     @overload
     async def raw_append(
@@ -425,12 +432,12 @@ class WALAccesser:
     def typed(
         self,
         vchannel: str,
-        kind: type[_T],
+        kind: type[T],
         *,
-        codec: CodecOption[_T] | None = None,
+        codec: CodecOption[T] | None = None,
         version: int = 1,
         upcast: Mapping[int, Upcast] | None = None,
-    ) -> TypedLog[_T]:
+    ) -> TypedLog[T]:
         """Returns a vchannel whose payloads are values of a type: `orders = log.typed("orders", Order)`, `await orders.append(order)`.
 
         The type is a msgspec.Struct, a dataclass, a builtin type or a pydantic model, stored as JSON (or `codec="msgpack"`), or
@@ -595,6 +602,54 @@ class WALAccesser:
 
     # -- consumers
 
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Delivery], Any],
+        *,
+        cursor: str,
+        batch: None = None,
+        type: None = None,
+        **options: Unpack[ConsumeOptions],
+    ) -> Consumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[list[Delivery]], Any],
+        *,
+        cursor: str,
+        batch: int,
+        type: None = None,
+        **options: Unpack[ConsumeOptions],
+    ) -> Consumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Delivery[T]], Any],
+        *,
+        cursor: str,
+        batch: None = None,
+        type: PayloadType[T] | type[T],
+        **options: Unpack[ConsumeOptions],
+    ) -> Consumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[list[Delivery[T]]], Any],
+        *,
+        cursor: str,
+        batch: int,
+        type: PayloadType[T] | type[T],
+        **options: Unpack[ConsumeOptions],
+    ) -> Consumer: ...
+
     def consume(
         self,
         vchannels: str | Sequence[str],
@@ -624,7 +679,7 @@ class WALAccesser:
         Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
         the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
         `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value`, and an undecodable payload becomes a dead letter.
+        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.

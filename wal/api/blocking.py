@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerInfo
+    from wal.consumers.delivery import Delivery
+    from wal.consumers.options import ConsumeOptions
     from wal.engine import LogStatistics
     from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ResourceKey, ScheduledResult, TxnContext
     from wal.message.matching import Matching
-    from wal.message.payloads import PayloadType
+    from wal.message.payloads import PayloadType, T
     from wal.read.cursors.cursor import CursorInfo, CursorKey
     from wal.read.options import DeliverFilter, DeliverPolicy, ReadPosition
     from wal.read.scanner import Scanner, ScannerStatistics
@@ -68,6 +70,7 @@ class BlockingWAL(TwinOfLog):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | None = None,
         deliver_at: None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult: ...
 
     @overload
@@ -79,6 +82,7 @@ class BlockingWAL(TwinOfLog):
         properties: Mapping[str, str] | None = None,
         idempotency_key: ProducerKey,
         deliver_at: None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
     ) -> AppendResult | ForgottenResult: ...
 
     @overload
@@ -100,12 +104,13 @@ class BlockingWAL(TwinOfLog):
         properties: Mapping[str, str] | None = None,
         idempotency_key: str | ProducerKey | None = None,
         deliver_at: datetime | None = None,
+        expected_last: MessageID | Unchecked | None = UNCHECKED,
         **wrong: Never,
     ) -> AppendResult | ForgottenResult | ScheduledResult:
         """Appends a payload to a vchannel as an INSERT; it is durable when the call returns.
 
-        The short form of `raw_append(Message(vchannel, payload, properties=…))`, with its guarantees and errors. `raw_append` also takes
-        other types of messages, a barrier and the expected last event.
+        The short form of `raw_append(Message(vchannel, payload, properties=…))`, with its guarantees and errors, and with its
+        `expected_last`, which a message with `deliver_at` cannot have. `raw_append` also takes other types of messages and a barrier.
 
         With `deliver_at`, a datetime with a time zone, the message is durable when the call returns, and is appended at that time, exact to
         `time_tick_interval_s`, with a tick at or above it; at once if the time has passed. Messages of a pchannel are appended in the order
@@ -115,7 +120,15 @@ class BlockingWAL(TwinOfLog):
         """
         call: Callable[..., Awaitable[AppendResult | ForgottenResult | ScheduledResult]] = self._async.append
         return self._call(
-            lambda: call(vchannel, payload, properties=properties, idempotency_key=idempotency_key, deliver_at=deliver_at, **wrong)
+            lambda: call(
+                vchannel,
+                payload,
+                properties=properties,
+                idempotency_key=idempotency_key,
+                deliver_at=deliver_at,
+                expected_last=expected_last,
+                **wrong,
+            )
         )
 
     @overload
@@ -403,6 +416,54 @@ class BlockingWAL(TwinOfLog):
         """The name of the backend, under the name that it has in Milvus."""
         return self._run(lambda: self._async.wal_name)
 
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Delivery], Any],
+        *,
+        cursor: str,
+        batch: None = None,
+        type: None = None,
+        **options: Unpack[ConsumeOptions],
+    ) -> BlockingConsumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[list[Delivery]], Any],
+        *,
+        cursor: str,
+        batch: int,
+        type: None = None,
+        **options: Unpack[ConsumeOptions],
+    ) -> BlockingConsumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[Delivery[T]], Any],
+        *,
+        cursor: str,
+        batch: None = None,
+        type: PayloadType[T] | type[T],
+        **options: Unpack[ConsumeOptions],
+    ) -> BlockingConsumer: ...
+
+    @overload
+    def consume(
+        self,
+        vchannels: str | Sequence[str],
+        handler: Callable[[list[Delivery[T]]], Any],
+        *,
+        cursor: str,
+        batch: int,
+        type: PayloadType[T] | type[T],
+        **options: Unpack[ConsumeOptions],
+    ) -> BlockingConsumer: ...
+
     def consume(
         self,
         vchannels: str | Sequence[str],
@@ -432,13 +493,14 @@ class BlockingWAL(TwinOfLog):
         Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
         the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
         `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value`, and an undecodable payload becomes a dead letter.
+        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
         """
+        call: Callable[..., Consumer] = self._async.consume
         return BlockingConsumer(
-            self._async.consume(
+            call(
                 vchannels,
                 handler,
                 cursor=cursor,

@@ -6,40 +6,18 @@ A schedule is what was pending when it was asked for. It does not change: a canc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, overload
 from uuid import uuid4
 
 from wal.errors import InvalidArgumentError
 from wal.message import Message, ScheduledMessage, ScheduledResult
 from wal.requests.schedule import CancelMessage, ScheduleMessage
-from wal.timestamp.timestamp import MILLISECONDS_MAX
+from wal.timestamp.timestamp import due_of
 from wal.write.idempotency.keys import ProducerKey, check_key
 
 if TYPE_CHECKING:
     from wal.api.lifecycle import Lifecycle
-
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-
-
-def due_of(deliver_at: object) -> int:
-    """Returns a time of delivery in milliseconds since 1970, rounded up; 0 for an earlier one.
-
-    Raises TypeError for anything but a datetime, InvalidArgumentError without a time zone, or for a time beyond the last tick.
-    """
-    if not isinstance(deliver_at, datetime):
-        raise TypeError(f"deliver_at must be a datetime with a time zone, not {deliver_at!r}")
-    if deliver_at.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"deliver_at={deliver_at.isoformat()} has no time zone: say which, as in datetime(…, tzinfo=UTC) or datetime.now(UTC) + …"
-        )
-    due_ms = -((_BEGINNING - deliver_at) // _MILLISECOND)
-    if due_ms > MILLISECONDS_MAX:
-        raise InvalidArgumentError(
-            f"deliver_at={deliver_at.isoformat()} is after the last time tick, which is in the year 4199: choose an earlier time"
-        )
-    return max(due_ms, 0)
 
 
 def schedule_key(key: object) -> tuple[str, bool]:

@@ -30,7 +30,7 @@ from wal.write.checks import check_body
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
 
-    from wal.api.typed import TypedScanner
+    from wal.api.typed_scanner import TypedScanner
     from wal.engine import EngineTxn, WritableEngine
     from wal.message import TxnContext
 

@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, overload
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError
 from wal.message import ImmutableMessage, Message
 from wal.message.instead import Instead
+from wal.timestamp.timestamp import due_of
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # supports defaults; the standard library's does from Python 3.13 on
+
+    V_co = TypeVar("V_co", covariant=True, default=bytes)
+    T_contra = TypeVar("T_contra", contravariant=True)
+else:
+    from typing import TypeVar
+
+    V_co = TypeVar("V_co", covariant=True)
+    T_contra = TypeVar("T_contra", contravariant=True)
 
 DRAIN_S: Final = 10.0
 """The default time that the end of a consumer waits for handlers."""
@@ -71,6 +84,8 @@ class Outputs(msgspec.Struct, gc=False):
 
     messages: list[Message]
     size: int = 0
+    due_ms: dict[int, int] | None = None
+    """By the number of an output: its time of delivery, in milliseconds since 1970. None if no output has one."""
 
 
 class Handling(Protocol):
@@ -79,20 +94,27 @@ class Handling(Protocol):
     @property
     def fence(self) -> int: ...
 
-    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
-        """Adds an output to the earlier ones; `is_letter` marks a dead letter that is redriven.
+    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False, due_ms: int | None = None) -> Outputs:
+        """Adds an output to the earlier ones; `is_letter` marks a dead letter that is redriven, `due_ms` is its time of delivery.
 
         Raises InvalidArgumentError if it cannot be committed together with them.
         """
 
-    def extend(self, delivery: Delivery, seconds: float) -> None: ...
+    def extend(self, delivery: Delivery[Any], seconds: float) -> None: ...
 
-    def has_ended(self, delivery: Delivery) -> bool: ...
+    def has_ended(self, delivery: Delivery[Any]) -> bool: ...
 
 
-class Delivery(msgspec.Struct, gc=False, eq=False):
+class TypedTarget(Protocol[T_contra]):
+    """A vchannel whose payloads are values of a type: the result of `log.typed`."""
+
+    def message(self, value: T_contra, *, properties: Mapping[str, str] | None = None) -> Message: ...
+
+
+class Delivery(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     """One body for a handler. A plain message is one delivery, and each body of a transaction is one.
 
+    `Delivery[Order]` is the annotation with the type of the consumer; `Delivery` without one means `Delivery[bytes]`.
     `message` is the body as it is in the log. `attempt` counts from 1 and never exceeds the consumer's `attempts`.
     """
 
@@ -114,9 +136,9 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         retry = Instead("raise Retry(delay_s=…)")
 
     @property
-    def value(self) -> Any:
+    def value(self) -> V_co:
         """The decoded payload if the consumer has a `type`, else the payload itself."""
-        return self.message.payload if self._value is None else self._value[0]
+        return self.message.payload if self._value is None else self._value[0]  # type: ignore[return-value]  # without a type V_co is bytes
 
     @property
     def vchannel(self) -> str:
@@ -130,16 +152,47 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         """
         return self._owner.fence
 
-    def append(self, vchannel: str, payload: bytes, *, properties: Mapping[str, str] | None = None) -> None:
+    @overload
+    def append(
+        self, vchannel: str, payload: bytes, *, properties: Mapping[str, str] | None = None, deliver_at: datetime | None = None
+    ) -> None: ...
+
+    @overload
+    def append(
+        self,
+        vchannel: TypedTarget[T_contra],
+        payload: T_contra,
+        *,
+        properties: Mapping[str, str] | None = None,
+        deliver_at: datetime | None = None,
+    ) -> None: ...
+
+    def append(
+        self,
+        vchannel: str | TypedTarget[Any],
+        payload: Any,
+        *,
+        properties: Mapping[str, str] | None = None,
+        deliver_at: datetime | None = None,
+    ) -> None:
         """Adds an output. It is appended with the save of the cursor if this attempt succeeds, and dropped if it fails.
 
-        Raises InvalidArgumentError if the outputs of one message exceed the limits of a transaction (`txn_bytes_max`, `txn_bodies_max`),
-        InvalidTransactionStateError once the attempt has ended.
+        The output is a payload for a vchannel, or a value for a typed one: `delivery.append(log.typed("parcels", Parcel), parcel)`. With
+        `deliver_at` it waits for its time, as with `log.append`; it is scheduled once, before the save, by a key of the input's id.
+
+        Raises TypeError for a value of another type; InvalidArgumentError if the outputs of one message exceed the limits of a
+        transaction (`txn_bytes_max`, `txn_bodies_max`); InvalidTransactionStateError once the attempt has ended.
         """
         if self._owner.has_ended(self):
             raise self._ended()
-        message = Message(vchannel, payload) if properties is None else Message(vchannel, payload, properties=properties)  # type: ignore[arg-type]
-        self._outputs = self._owner.add_output(message, self._outputs)
+        if not isinstance(vchannel, str) and hasattr(vchannel, "message"):
+            message = vchannel.message(payload, properties=properties)
+        else:
+            message = Message(vchannel, payload) if properties is None else Message(vchannel, payload, properties=properties)  # type: ignore[arg-type]
+        if deliver_at is None:
+            self._outputs = self._owner.add_output(message, self._outputs)
+        else:
+            self._outputs = self._owner.add_output(message, self._outputs, due_ms=due_of(deliver_at))
 
     def extend(self, seconds: float) -> None:
         """Moves the deadline of this attempt to that many seconds from now, overriding `timeout_s`. Without `timeout_s` it has no effect.

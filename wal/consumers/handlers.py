@@ -62,7 +62,7 @@ class _Ended:
     def __init__(self, fence: int) -> None:
         self.fence = fence
 
-    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
+    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False, due_ms: int | None = None) -> Outputs:
         raise InvalidTransactionStateError("this attempt at the message has ended: what it adds now would be lost")
 
     def extend(self, delivery: Delivery, seconds: float) -> None:
@@ -231,9 +231,9 @@ class HandlerPool:
 
     # -- for deliveries, see `Handling`
 
-    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
+    def add_output(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False, due_ms: int | None = None) -> Outputs:
         self.has_outputs = True
-        return self._router.add(message, outputs, is_letter=is_letter)
+        return self._router.add(message, outputs, is_letter=is_letter, due_ms=due_ms)
 
     def extend(self, delivery: Delivery, seconds: float) -> None:
         if (worker := self._workers_of.get(delivery)) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 import msgspec
 
@@ -29,6 +29,20 @@ BACKOFF_S_MAX: Final = 7 * 86_400.0
 TIMEOUT_S_MAX: Final = 7 * 86_400.0
 
 Key = Callable[[ImmutableMessage], str | bytes]
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """The keywords of `log.consume(…)` that do not change the type of what its handler gets."""
+
+    concurrency: int
+    order: Literal["vchannel", "key", "none"]
+    key: Key | None
+    attempts: int
+    backoff_s: tuple[float, float]
+    on_failure: Literal["block", "park"]
+    dead_letter: str | None
+    timeout_s: float | None
+    exclusive: Literal["wait", "error"]
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):

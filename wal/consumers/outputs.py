@@ -5,6 +5,8 @@ saves the cursor: both are in the log, or neither is. An output on another pchan
 made of the cursor, the id of the input and the number of the output. So it is in the log once, as long as the log remembers the key (the
 settings `idempotency_window_s` and `idempotency_window_count`), whatever crashes between the two.
 
+An output with a time of delivery is scheduled before that commit by such a key too, wherever its vchannel is.
+
 An output for a missing vchannel creates it on the pchannel of the home, if the log creates vchannels at all.
 """
 
@@ -15,10 +17,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from wal.consumers.delivery import Delivery, Outputs, cut_reason
 from wal.consumers.plan import Dead
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.message import ImmutableMessage, Message, MessageType, type_properties
+from wal.requests.schedule import ScheduleMessage
 from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.write.checks import LETTER_BYTES, check_size
 from wal.write.txn_table import BODY_OVERHEAD
@@ -31,6 +36,14 @@ DEAD_LETTER: Final = "dead_letter_"
 """The prefix of the keys of a dead letter's own properties."""
 REDRIVE_CURSOR: Final = "redrive_cursor"
 """The property of a redriven dead letter with the cursor whose consumer handles it. Consumers of other cursors finish it unread."""
+
+
+class EarlyOutput(msgspec.Struct, frozen=True, gc=False):
+    """An output that is appended before the commit, with its idempotency key; `due_ms` is its time of delivery, in ms since 1970."""
+
+    message: Message
+    key: str
+    due_ms: int | None = None
 
 
 class OutputRouter:
@@ -46,7 +59,7 @@ class OutputRouter:
         """The vchannels of outputs that are not located yet; if their attempts have failed, they never will be."""
         self._locating = asyncio.Lock()
         self.is_split: bool = False
-        """Whether an output is not on the home."""
+        """Whether an output is not on the home, or has a time of delivery."""
         settings = engine.settings
         self._message_bytes_max = engine.appends.message_bytes_max
         self.bodies_max: int = settings.txn_bodies_max
@@ -56,8 +69,8 @@ class OutputRouter:
 
     # -- adding
 
-    def add(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False) -> Outputs:
-        """Adds an output of one input to the earlier ones; raises InvalidArgumentError above a limit.
+    def add(self, message: Message, outputs: Outputs | None, *, is_letter: bool = False, due_ms: int | None = None) -> Outputs:
+        """Adds an output of one input to the earlier ones, with its time of delivery; raises InvalidArgumentError above a limit.
 
         A dead letter, original or redriven, may exceed `message_bytes_max` by its added properties.
         """
@@ -75,6 +88,9 @@ class OutputRouter:
             )
         if message.vchannel not in self._pchannels:
             self.unlocated.add(message.vchannel)
+        if due_ms is not None:
+            outputs.due_ms = {**(outputs.due_ms or {}), len(outputs.messages): due_ms}
+            self.is_split = True
         outputs.messages.append(message)
         outputs.size += size
         return outputs
@@ -116,29 +132,32 @@ class OutputRouter:
 
     # -- committing
 
-    def split(self, delivery: Delivery, outputs: list[Message]) -> tuple[list[Message], list[tuple[Message, str]]]:
-        """Returns the outputs of this input that its commit writes, and the outputs appended before it, each with its key."""
+    def split(self, delivery: Delivery, outputs: Outputs) -> tuple[list[Message], list[EarlyOutput]]:
+        """Returns the outputs of this input that its commit writes, and the outputs that are appended before it."""
         if not self.is_split:
-            return outputs, []
-        home, pchannels = self._home, self._pchannels
+            return outputs.messages, []
+        home, pchannels, due_ms = self._home, self._pchannels, outputs.due_ms or {}
         here: list[Message] = []
-        elsewhere: list[tuple[Message, str]] = []
-        for number, message in enumerate(outputs):
-            if pchannels[message.vchannel] == home:
+        early: list[EarlyOutput] = []
+        for number, message in enumerate(outputs.messages):
+            if number not in due_ms and pchannels[message.vchannel] == home:
                 here.append(message)
             else:
-                elsewhere.append((message, self._key(delivery.message, number)))
-        return here, elsewhere
+                early.append(EarlyOutput(message, self._key(delivery.message, number), due_ms.get(number)))
+        return here, early
 
     def _key(self, message: ImmutableMessage, number: int) -> str:
         return f"consume:{self._cursor.name}:{message.message_id}:{number}"
 
-    async def append(self, elsewhere: Sequence[tuple[Message, str]]) -> None:
-        """Appends outputs on other pchannels; they are durable when the call returns, each once."""
-        await asyncio.gather(*(self._append(message, key) for message, key in elsewhere))
+    async def append(self, early: Sequence[EarlyOutput]) -> None:
+        """Appends or schedules outputs before the commit; they are durable when the call returns, each once."""
+        await asyncio.gather(*map(self._append, early))
 
-    async def _append(self, message: Message, key: str) -> None:
-        appends = self._engine.appends
+    async def _append(self, output: EarlyOutput) -> None:
+        appends, message, key = self._engine.appends, output.message, output.key
+        if output.due_ms is not None:
+            await self._engine.submit(ScheduleMessage(message.vchannel, message.payload, message.properties, output.due_ms, key, True))
+            return
         try:
             future = appends.append_with(message, 0, key)
         except WouldBlockError:

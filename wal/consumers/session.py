@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState
+from wal.consumers.delivery import Delivery, DeliveryState, Outputs
 from wal.consumers.handlers import HandlerCounts, HandlerPool
 from wal.consumers.options import ConsumerOptions
-from wal.consumers.outputs import OutputRouter, is_for
+from wal.consumers.outputs import EarlyOutput, OutputRouter, is_for
 from wal.consumers.state import NO_STATE, decode_state, encode_state
 from wal.consumers.table import Deliveries
 from wal.errors import InvalidArgumentError, SessionLostError, UnknownError
@@ -74,14 +74,14 @@ class ConsumerCounts(HandlerCounts):
 
 
 class _Commit(msgspec.Struct):
-    """The bodies that one commit finishes, with outputs on the home and elsewhere: the first `ended` handled bodies, and those of dead
+    """The bodies that one commit finishes, with outputs in it and outputs before it: the first `ended` handled bodies, and those of dead
     letters.
     """
 
     ended: int = 0
     dead: list[Delivery] = []
     bodies: list[Message] = []
-    elsewhere: list[tuple[Message, str]] = []
+    early: list[EarlyOutput] = []
     copies: list[ImmutableMessage] = []
 
     @property
@@ -89,9 +89,9 @@ class _Commit(msgspec.Struct):
         """The number of bodies that the commit finishes."""
         return self.ended + len(self.dead)
 
-    def add(self, bodies: list[Message], elsewhere: list[tuple[Message, str]]) -> None:
+    def add(self, bodies: list[Message], early: list[EarlyOutput]) -> None:
         self.bodies += bodies
-        self.elsewhere += elsewhere
+        self.early += early
 
 
 class _LoadedCursor(CursorUse):
@@ -455,8 +455,8 @@ class ConsumerSession:
         pool.flush()
         table.wake(self._loop.time())
         next_commit = self._next_commit()
-        if next_commit.elsewhere:
-            await self._router.append(next_commit.elsewhere)
+        if next_commit.early:
+            await self._router.append(next_commit.early)
         for copy in next_commit.copies:  # before the commit: after it, a crash would leave them unacknowledged
             await self._engine.submit(AckBroadcast.of(copy))
         table.finish_ended(next_commit.ended)
@@ -512,7 +512,7 @@ class ConsumerSession:
                     commit.ended = number
                     break
                 if router.is_split:
-                    commit.add(*router.split(delivery, outputs.messages))
+                    commit.add(*router.split(delivery, outputs))
                 else:
                     commit.bodies += outputs.messages
             if delivery.message.broadcast is not None:
@@ -528,7 +528,7 @@ class ConsumerSession:
             if commit.count and (size > router.bytes_max or count > router.bodies_max):
                 break
             key = b"" if self.options.key is None else self._key_of(message)
-            commit.add(*router.split(dead.delivery, [router.dead_letter(dead, key, now)]))
+            commit.add(*router.split(dead.delivery, Outputs([router.dead_letter(dead, key, now)])))
             if message.broadcast is not None:
                 commit.copies.append(message)
             commit.dead.append(pool.dead.popleft().delivery)

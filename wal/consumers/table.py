@@ -28,7 +28,6 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import repeat
 from typing import TypeAlias
 
 from wal.consumers.delivery import Delivery, DeliveryState, Handling, position_of
@@ -249,7 +248,7 @@ class Deliveries:
     def take_page(self, page: PlainMessages, owner: Handling) -> None:
         """Adds the next bodies, all of the table's only lane; `owner` is the owner of their deliveries."""
         if self._stretch is None and not self._straighten():
-            self.take(list(map(Delivery, page, repeat(owner), repeat(self._lane))), page.payload_bytes)
+            self.take([Delivery(message, owner, self._lane) for message in page], page.payload_bytes)
             return
         assert self._stretch is not None
         self.taken += len(page)

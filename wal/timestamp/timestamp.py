@@ -64,3 +64,22 @@ def check_int(name: str, value: object, smallest: int, largest: int) -> None:
 
 COUNT_MAX: Final = 1 << LOGICAL_BITS
 """The most ticks of one range, because a range never leaves its millisecond."""
+
+
+def due_of(deliver_at: object) -> int:
+    """Returns a time of delivery in milliseconds since 1970, rounded up; 0 for an earlier one.
+
+    Raises TypeError for anything but a datetime, InvalidArgumentError without a time zone, or for a time beyond the last tick.
+    """
+    if not isinstance(deliver_at, datetime):
+        raise TypeError(f"deliver_at must be a datetime with a time zone, not {deliver_at!r}")
+    if deliver_at.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"deliver_at={deliver_at.isoformat()} has no time zone: say which, as in datetime(…, tzinfo=UTC) or datetime.now(UTC) + …"
+        )
+    due_ms = -((_BEGINNING - deliver_at) // _MILLISECOND)
+    if due_ms > MILLISECONDS_MAX:
+        raise InvalidArgumentError(
+            f"deliver_at={deliver_at.isoformat()} is after the last time tick, which is in the year 4199: choose an earlier time"
+        )
+    return max(due_ms, 0)

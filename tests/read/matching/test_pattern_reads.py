@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -403,9 +404,10 @@ async def test_id_of_no_pchannel_is_refused(log: wal.WALAccesser) -> None:
 
 
 async def test_calls_that_take_no_pattern_say_so(log: wal.WALAccesser) -> None:
-    for call in (
-        lambda: log.consume(ACCOUNTS, print, cursor="c"),  # type: ignore[arg-type]
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: log.consume(ACCOUNTS, print, cursor="c"),  # type: ignore[call-overload]
         lambda: log.txn(vchannels=ACCOUNTS),  # type: ignore[call-overload]
-    ):
+    )
+    for call in calls:
         with pytest.raises(InvalidArgumentError, match="no pattern yet, as Matching\\('account-\\*'\\) is: name them"):
             call()
