@@ -241,6 +241,7 @@ class PayloadError(WALError):
 
 class HandlerFailedError(WALError):
     """A message is out of attempts, or was rejected, and its consumer has no dead letter: the consumer has ended, and skipped nothing.
+    Or a consumer with a dead letter has tripped at this message (`trip_after`), and pauses until `resume()`.
 
     `.message` is the message, `.attempts` the number of attempts; the handler's exception is the cause. A consumer that is started again
     begins with the first attempt.

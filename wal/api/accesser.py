@@ -667,6 +667,7 @@ class WALAccesser:
         timeout_s: float | None = None,
         type: PayloadType[Any] | type[Any] | None = None,
         exclusive: Literal["wait", "error"] = "wait",
+        trip_after: int | None = None,
         **wrong: Never,
     ) -> Consumer:
         """Returns a consumer: `async with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
@@ -679,7 +680,9 @@ class WALAccesser:
         Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
         the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
         `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter.
+        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter. After `trip_after` messages
+        in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead of turning a backlog into dead
+        letters: after 20 by default with a dead letter, with 0 never.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
@@ -706,6 +709,7 @@ class WALAccesser:
             timeout_s=timeout_s,
             type=type,
             exclusive=exclusive,
+            trip_after=trip_after,
         )
         return consume(self._lifecycle, options)
 

@@ -481,6 +481,7 @@ class BlockingWAL(TwinOfLog):
         timeout_s: float | None = None,
         type: PayloadType[Any] | type[Any] | None = None,
         exclusive: Literal["wait", "error"] = "wait",
+        trip_after: int | None = None,
         **wrong: Never,
     ) -> BlockingConsumer:
         """Returns a consumer: `with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
@@ -493,7 +494,9 @@ class BlockingWAL(TwinOfLog):
         Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
         the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
         `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter.
+        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter. After `trip_after` messages
+        in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead of turning a backlog into dead
+        letters: after 20 by default with a dead letter, with 0 never.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
@@ -515,6 +518,7 @@ class BlockingWAL(TwinOfLog):
                 timeout_s=timeout_s,
                 type=type,
                 exclusive=exclusive,
+                trip_after=trip_after,
                 **wrong,
             ),
             self._thread,
@@ -893,8 +897,8 @@ class BlockingConsumer(Twin):
     def caught_up(self) -> None:
         """Returns when every message that is durable now is handled or a dead letter, and the position is saved.
 
-        Raises the error that ended the consumer, or a ClosedError after `close`. Raises InvalidArgumentError in a handler of this consumer,
-        which would wait for itself.
+        Raises the error that ended the consumer, or a ClosedError after `close`; a HandlerFailedError while it is tripped. Raises
+        InvalidArgumentError in a handler of this consumer, which would wait for itself.
         """
         self._call(lambda: self._async.caught_up())
 
@@ -903,7 +907,7 @@ class BlockingConsumer(Twin):
         self._run(lambda: self._async.pause())
 
     def resume(self) -> None:
-        """Ends a pause."""
+        """Ends a pause, also that of a tripped consumer, which counts from 0 again."""
         self._run(lambda: self._async.resume())
 
     def statistics(self) -> ConsumerInfo:

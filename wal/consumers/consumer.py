@@ -4,7 +4,7 @@ Owns its task, which claims the cursor, runs one session after the other, and re
 cursor. The task outlives a cancelled caller: unfinished messages are released and saved before the cursor is.
 
     (created) --start--> waiting for the cursor --> running <--> paused --> draining --> ended
-                                  ^                    |
+                                  ^                    |  <--> tripped
                                   +--- cursor lost ----+
 
 ConsumerRegistry: the consumers of an open log, which ends them when the log is closed. A consumer that has ended with an error stays
@@ -61,16 +61,17 @@ _log: Final = logging.getLogger("wal.consumers")
 class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer as `log.consumers()` shows it: its state, its counts since it was started, and its unfinished messages.
 
-    `state` is "created", "waiting" (for the cursor), "running", "paused", "draining" or "ended". `fence` is its number, 0 before it has the
-    cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first at their message,
-    `dead_lettered` messages became dead letters. `in_hand` messages are with handlers; `pending` are after the position, of at most
-    `pending_max`.
+    `state` is "created", "waiting" (for the cursor), "running", "paused", "tripped", "draining" or "ended". `fence` is its number, 0
+    before it has the cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first
+    at their message, `dead_lettered` messages became dead letters. `in_hand` messages are with handlers; `pending` are after the position,
+    of at most `pending_max`.
 
     `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
     indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
     unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` names the
-    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, with its class,
-    `message_id` the message at which it ended, if it was one, and `stopped_at` the time; the counts are those of that time.
+    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, or made it
+    trip, with its class, `message_id` the message of that error, if it has one, and `stopped_at` the time. The counts of an ended consumer
+    are those of that time.
     """
 
     state: str
@@ -159,6 +160,8 @@ class Consumer(AsyncOnly):
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._paused = False
+        self._trip: HandlerFailedError | None = None
+        """The error of the last of too many dead letters in a row, until the consumer is resumed."""
         self._drain_s = DRAIN_S
         self._began_s = 0.0
         self._ended_s = 0.0
@@ -253,6 +256,7 @@ class Consumer(AsyncOnly):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._changed.set()
+        self._trip = None
         if self._lingering is None:
             self._registry.running.discard(self)
         else:
@@ -290,7 +294,9 @@ class Consumer(AsyncOnly):
                 claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
                 if claim is None:
                     return
-                session = ConsumerSession(options, engine, home, claim, self._counts, follow=self._follow, before=before)
+                session = ConsumerSession(
+                    options, engine, home, claim, self._counts, tripped=self._tripped, follow=self._follow, before=before
+                )
                 before = claim.fence
                 session.pause(paused=self._paused)
                 self._session = session
@@ -332,8 +338,8 @@ class Consumer(AsyncOnly):
     async def caught_up(self) -> None:
         """Returns when every message that is durable now is handled or a dead letter, and the position is saved.
 
-        Raises the error that ended the consumer, or a ClosedError after `close`. Raises InvalidArgumentError in a handler of this consumer,
-        which would wait for itself.
+        Raises the error that ended the consumer, or a ClosedError after `close`; a HandlerFailedError while it is tripped. Raises
+        InvalidArgumentError in a handler of this consumer, which would wait for itself.
         """
         if self._is_inside():
             raise InvalidArgumentError("a handler cannot wait until its own message is finished: call caught_up in another task")
@@ -342,6 +348,8 @@ class Consumer(AsyncOnly):
         self._start() if self._task is None else None
         while True:
             self._changed.clear()
+            if self._trip is not None:
+                raise self._trip
             if (session := self._session) is not None and await session.caught_up(max(ticks)):
                 return
             if self._task is not None and self._task.done():
@@ -349,20 +357,36 @@ class Consumer(AsyncOnly):
                 if self._error is not None:
                     raise self._error
                 raise ClosedError("the consumer was closed before it had caught up: call consume again to continue")
-            await self._changed.wait()
+            if self._trip is None:
+                await self._changed.wait()
 
     def pause(self) -> None:
         """Stops starting handlers and reading; running handlers continue. The consumer keeps the cursor."""
         self._set_paused(paused=True)
 
     def resume(self) -> None:
-        """Ends a pause."""
+        """Ends a pause, also that of a tripped consumer, which counts from 0 again."""
+        if self._trip is not None:
+            self._trip = self._stopped_at = None
+            self._counts.exhausted = 0
         self._set_paused(paused=False)
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused
         if self._session is not None:
             self._session.pause(paused=paused)
+
+    def _tripped(self, error: HandlerFailedError) -> None:
+        if self._trip is not None:  # another handler, which was running, has failed too
+            return
+        self._trip, self._stopped_at = error, datetime.now(UTC)
+        self._set_paused(paused=True)
+        self._changed.set()
+        _log.error(
+            "%s",
+            text_of(error),
+            extra={"wal_event": "consumer tripped", "wal_cursor": self.key.name, "wal_error": described(error.__cause__ or error)},
+        )
 
     def _cursor_moved(self) -> None:
         if self._session is not None:
@@ -376,6 +400,8 @@ class Consumer(AsyncOnly):
             return "ended"
         if self._closing.is_set():
             return "draining"
+        if self._trip is not None:
+            return "tripped"
         if self._session is None:
             return "waiting"
         return "paused" if self._paused else "running"
@@ -384,7 +410,7 @@ class Consumer(AsyncOnly):
         """Returns a snapshot of its counts."""
         counts, session = self._counts, self._session
         now = self._ended_s or asyncio.get_running_loop().time() if self._task is not None else 0.0
-        error = self._error
+        error = self._error or self._trip
         statistics = ConsumerInfo(
             state=self._state,
             cursor=self.key.name,

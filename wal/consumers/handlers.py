@@ -12,6 +12,9 @@ an error. A task that a handler has cancelled is replaced, since each of its awa
 A sync handler runs in a thread, which cannot be stopped. After its time-out, or after a release, its outputs are rejected, and its lane
 stays blocked until it returns. An async handler that continues after its cancellation blocks its lane in the same way.
 
+After `trip_after` messages in a row that are out of attempts, or undecodable, the pool starts nothing more and reports the last one, so
+that a broken handler does not turn a backlog into dead letters. A handled message begins the count again, and so does a `Reject`.
+
 Without a dead letter, a lane never passes a message that is out of attempts: the pool releases the message, starts nothing more, and
 reports the error that ends the consumer.
 """
@@ -49,11 +52,15 @@ _ENDED: Final = int(DeliveryState.ENDED)
 
 
 class HandlerCounts(msgspec.Struct):
-    """Counts of attempts: `failed` raised or timed out; `retried` were not the first at their message."""
+    """Counts of attempts: `failed` raised or timed out; `retried` were not the first at their message.
+
+    `exhausted` messages in a row are out of attempts or undecodable.
+    """
 
     handled: int = 0
     failed: int = 0
     retried: int = 0
+    exhausted: int = 0
 
 
 class _Ended:
@@ -97,7 +104,7 @@ class HandlerPool:
     """The handlers of one claim of a cursor.
 
     `report` is called when there is something to commit, and again when there is much of it; `starved` when a task has nothing to start;
-    `fail` gets the error that ends the consumer.
+    `fail` gets the error that ends the consumer; `trip` gets the error of a message, and the consumer pauses.
     """
 
     def __init__(
@@ -111,6 +118,7 @@ class HandlerPool:
         report: Callable[[], None],
         starved: Callable[[], None],
         fail: Callable[[BaseException], None],
+        trip: Callable[[HandlerFailedError], None],
     ) -> None:
         self.fence: int = fence
         self.running: int = 0
@@ -131,6 +139,7 @@ class HandlerPool:
         self._report = report
         self._starved = starved
         self._fail = fail
+        self._trip = trip
         self._loop = asyncio.get_running_loop()
         self._host = asyncio.current_task()
         """The task of the consumer, which is cancelled together with the handlers when the loop ends."""
@@ -294,6 +303,7 @@ class HandlerPool:
         before = table.ended_count
         self.running -= count
         self._counts.handled += count
+        self._counts.exhausted = 0
         table.end(work)
         if not before or before < self.gather_max <= before + count:
             self._report()
@@ -394,7 +404,7 @@ class HandlerPool:
                     view._value = (payloads.decode(view.message),)
                 except PayloadError as error:
                     self._cause = error
-                    outcomes[index] = Rejected(str(error))
+                    outcomes[index] = Rejected(str(error), undecodable=True)
                     continue
                 except BaseException as error:
                     outcomes[index] = self._outcome_of(worker, error)
@@ -565,11 +575,42 @@ class HandlerPool:
                 if delivery._state != _ENDED:
                     delivery._owner, delivery._outputs = self._refusing, None
         self.dead.extend(dead)
+        if options.trip_after:
+            self._count_exhausted(work, outcomes)
         self.unsaved = True
         self._report()
         if self._idle:
             self.wake()
         return outcomes
+
+    def _count_exhausted(self, work: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+        """Counts messages in a row that are out of attempts, or undecodable, and stops starting handlers at `trip_after`."""
+        counts, options = self._counts, self._options
+        for delivery, outcome in zip(work, outcomes, strict=True):
+            if delivery._state != _ENDED:  # released, or tried again
+                continue
+            if outcome is None or (isinstance(outcome, Rejected) and not outcome.undecodable):
+                counts.exhausted = 0
+                continue
+            assert not isinstance(outcome, Released)
+            counts.exhausted += 1
+            if counts.exhausted == options.trip_after:
+                self._starts = False
+                self._trip(self._tripped(delivery, outcome.reason))
+
+    def _tripped(self, delivery: Delivery, reason: str) -> HandlerFailedError:
+        """Returns the error of a consumer that pauses at a message."""
+        message, count = delivery.message, self._options.trip_after
+        return caused(
+            HandlerFailedError(
+                f"consumer {self._options.cursor.name!r} has tripped at message {message.message_id} of {message.vchannel!r}: "
+                f"{count} message{'s' * (count > 1)} in a row became dead letters (trip_after={count}), the last one for {reason}; later "
+                "messages wait: mend the handler and start the consumer again, or call resume(), then redrive the dead letters",
+                message=message,
+                attempts=delivery.attempt,
+            ),
+            self._cause,
+        )
 
     def failed(self, delivery: Delivery, attempts: int, reason: str, cause: BaseException | None = None) -> HandlerFailedError:
         """Returns the error of a consumer without a dead letter, for a message that is out of attempts."""

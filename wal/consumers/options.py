@@ -27,6 +27,9 @@ ATTEMPTS_MAX: Final = 1000
 BACKOFF_S_MAX: Final = 7 * 86_400.0
 """The longest pause between two attempts."""
 TIMEOUT_S_MAX: Final = 7 * 86_400.0
+TRIP_AFTER: Final = 20
+"""The messages out of attempts in a row after which a consumer with a dead letter trips, by default."""
+TRIP_AFTER_MAX: Final = 1_000_000
 
 Key = Callable[[ImmutableMessage], str | bytes]
 
@@ -43,10 +46,14 @@ class ConsumeOptions(TypedDict, total=False):
     dead_letter: str | None
     timeout_s: float | None
     exclusive: Literal["wait", "error"]
+    trip_after: int | None
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
-    """The options of a consumer; see `WALAccesser.consume`. With `is_async` calling the handler returns an awaitable at once."""
+    """The options of a consumer; see `WALAccesser.consume`. With `is_async` calling the handler returns an awaitable at once.
+
+    With `trip_after` 0 the consumer never trips.
+    """
 
     vchannels: tuple[str, ...]
     handler: Callable[[Any], Any]
@@ -59,6 +66,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     payloads: PayloadType[Any] | None
     exclusive: Literal["wait", "error"]
     is_async: bool
+    trip_after: int = 0
 
     @classmethod
     def of(
@@ -78,6 +86,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         timeout_s: float | None = None,
         type: Any = None,
         exclusive: str = "wait",
+        trip_after: int | None = None,
     ) -> ConsumerOptions:
         """Returns the checked options of a call."""
         names = check_vchannels(vchannels, "consume takes the name of a vchannel, or several")
@@ -124,7 +133,19 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
             None if type is None else type if isinstance(type, PayloadType) else PayloadType(type),
             cast("Literal['wait', 'error']", exclusive),
             _is_async(handler),
+            _check_trip(trip_after, dead_letter),
         )
+
+
+def _check_trip(value: int | None, dead_letter: str | None) -> int:
+    if value is None:
+        return 0 if dead_letter is None else TRIP_AFTER
+    if _check_number("trip_after", value, 0, TRIP_AFTER_MAX) and dead_letter is None:
+        raise InvalidArgumentError(
+            f"trip_after={value} has no effect without dead_letter=, since the first message out of attempts ends the consumer: name a "
+            "vchannel with dead_letter=, or leave trip_after out"
+        )
+    return value
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -58,9 +58,10 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """A rejected message, which becomes a dead letter at once."""
+    """A rejected message, which becomes a dead letter at once; with `undecodable` its payload was not of the consumer's type."""
 
     reason: str
+    undecodable: bool = False
 
 
 class Released(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import EarlyOutput, OutputRouter, is_for
 from wal.consumers.state import NO_STATE, decode_state, encode_state
 from wal.consumers.table import Deliveries
-from wal.errors import InvalidArgumentError, SessionLostError, UnknownError
+from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError, UnknownError
 from wal.message import ImmutableMessage, LogPosition, Message
 from wal.read.assembly import PlainMessages
 from wal.read.cursors.cursor import Cursor
@@ -115,10 +115,14 @@ class ConsumerSession:
         claim: CursorClaim,
         counts: ConsumerCounts,
         *,
+        tripped: Callable[[HandlerFailedError], None],
         follow: bool = True,
         before: int = 0,
     ) -> None:
-        """`before` is the number of the claim that this process had before this one, and lost; 0 without one."""
+        """`before` is the number of the claim that this process had before this one, and lost; 0 without one.
+
+        `tripped` gets the error of the last message, when too many in a row became dead letters.
+        """
         self.options: ConsumerOptions = options
         self.fence: int = claim.fence
         self.counts: ConsumerCounts = counts
@@ -129,6 +133,7 @@ class ConsumerSession:
         """The number of this session's bodies that the saved position has passed."""
         self.lingering: asyncio.Task[None] | None = None
         """The task that waits for the threads of sync handlers; None if no thread still runs."""
+        self._tripped = tripped
         self._engine = engine
         self._home = home
         self._claim = claim
@@ -209,6 +214,10 @@ class ConsumerSession:
             self._error = error
         self.stop()
 
+    def _trip(self, error: HandlerFailedError) -> None:
+        self._tripped(error)
+        self._end_waiters()
+
     def pause(self, *, paused: bool) -> None:
         """Stops starting handlers and reading, or resumes both."""
         self._paused = paused
@@ -245,7 +254,7 @@ class ConsumerSession:
         return 0.0 if first is None else max(0.0, time.time() - first.message.append_time.timestamp())
 
     async def caught_up(self, tick: int) -> bool:
-        """Returns True when everything at or below this tick is finished durably, False if the session ends before."""
+        """Returns True when everything at or below this tick is finished durably, False if the session ends or trips before."""
         while not self.has_begun:
             if self._over:
                 return False
@@ -285,7 +294,15 @@ class ConsumerSession:
         if options.dead_letter is not None:
             await self._router.locate([options.dead_letter])
         self.pool = HandlerPool(
-            options, self.table, self._router, self.fence, self.counts, report=self._report, starved=self._urgent.set, fail=self.fail
+            options,
+            self.table,
+            self._router,
+            self.fence,
+            self.counts,
+            report=self._report,
+            starved=self._urgent.set,
+            fail=self.fail,
+            trip=self._trip,
         )
         self.pool.pause(paused=self._paused)
         self._begun.set()
@@ -620,10 +637,13 @@ class ConsumerSession:
             await self._leave()
         self._over = True
         self._compared.set()
+        self._end_waiters()
+        await self.scanner.close()
+
+    def _end_waiters(self) -> None:
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(False)
-        await self.scanner.close()
 
     async def _save_rest(self) -> None:
         """Commits ended attempts and recalls the rest. If that cannot be written, the end counts as a death."""

@@ -69,6 +69,7 @@ _OTHERS: Final = {
     "wal_cursors_omitted": Family("gauge", "Names of cursors that are not shown one by one: those that lag least"),
     "wal_consumers": Family("gauge", "Consumers of this process that run, or that an error has ended", ("state",)),
     "wal_consumer_up": Family("gauge", "1 while a consumer runs, 0 once an error has ended it", ("cursor",)),
+    "wal_consumer_tripped": Family("gauge", "1 while a consumer pauses after too many dead letters in a row, else 0", ("cursor",)),
 }
 """The families whose values are computed here."""
 FAMILIES: Final[dict[str, Family]] = _OTHERS | {
@@ -192,7 +193,8 @@ def _consumers(values: _Values, consumers: Sequence[ConsumerInfo]) -> None:
         if consumer.cursor in names or len(names) == CURSORS_MAX:  # a second one waits for the same cursor
             continue
         names.add(consumer.cursor)
-        values.add("wal_consumer_up", 0 if consumer.error else 1, consumer.cursor)
+        values.add("wal_consumer_up", 0 if consumer.state == "ended" and consumer.error else 1, consumer.cursor)
+        values.add("wal_consumer_tripped", int(consumer.state == "tripped"), consumer.cursor)
         values.add_all(consumer, consumer.cursor)
 
 
