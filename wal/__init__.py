@@ -70,6 +70,7 @@ if typing.TYPE_CHECKING:
     )
     from wal.read.scanner import MessageHandler, Scanner, ScannerStatistics
     from wal.requests.pchannels import PChannelRetention, RetentionHolder
+    from wal.requests.work import CursorMember
     from wal.runtime.secret import Secret
     from wal.settings import Settings, SettingsOverrides
     from wal.streams import flowgraph as flowgraph
@@ -93,6 +94,7 @@ __all__ = [
     "Consumer",
     "ConsumerInfo",
     "CursorInfo",
+    "CursorMember",
     "DeliverFilter",
     "DeliverPolicy",
     "Delivery",
@@ -179,6 +181,7 @@ _HOMES: typing.Final = {
         "wal.read.assembly": "MessagePage",
         "wal.read.scanner": "MessageHandler Scanner ScannerStatistics",
         "wal.requests.pchannels": "PChannelRetention RetentionHolder",
+        "wal.requests.work": "CursorMember",
         "wal.runtime.secret": "Secret",
         "wal.settings": "Settings SettingsOverrides",
         "wal.write.idempotency.keys": "ProducerInfo ProducerKey",

@@ -12,6 +12,7 @@ import pytest
 from tests.probes import local
 from tests.processes import eventually
 from wal import All, Delivery, Message, WALAccesser, open_wal
+from wal.consumers.session import ConsumerSession
 from wal.node.cursor_claims import LocalCursorHome
 from wal.read.scanner import ScannerStatistics
 
@@ -49,7 +50,7 @@ async def test_consumer_reads_while_its_commit_is_written(monkeypatch: pytest.Mo
 
     def scanner() -> ScannerStatistics:
         session = consumer._session
-        assert session is not None
+        assert isinstance(session, ConsumerSession)
         return session.scanner.statistics()
 
     reading: list[int] = []

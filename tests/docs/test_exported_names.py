@@ -17,7 +17,7 @@ import wal.errors
 def test_wal_hands_on_these_names() -> None:
     public = """
         WAL All AppendOption AppendResponses AppendResult BroadcastAppendResult BroadcastHeader BroadcastMessage
-        BroadcastState BroadcastTask ChannelDescription Consumer ConsumerInfo CursorInfo DeliverFilter
+        BroadcastState BroadcastTask ChannelDescription Consumer ConsumerInfo CursorInfo CursorMember DeliverFilter
         DeliverPolicy Delivery ForgottenResult Histogram ImmutableMessage ImmutableTxnMessage InboxStatistics Last
         Latest Log LogBroadcast LogStatistics Matching Message MessageHandler MessageID MessagePage MessageType MessageTypes
         OwnerDescription PChannelRetention PChannelStatistics PayloadType ProducerInfo ProducerKey ReadPosition Reject

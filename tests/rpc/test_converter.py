@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 
 from broadcaster.message import BroadcastMessage
 from tests.rpc.test_contract import SCALARS
-from tests.rpc.test_converters import events, frames, ids, names, resource_keys, snapshots, texts, times, u64
+from tests.rpc.test_converters import events, frames, ids, names, resource_keys, texts, times, u64
 from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
-from wal.message import FORM_PULSAR, AppendResult, MessageType, type_properties
+from wal.message import FORM_PULSAR, AppendResult, Message, MessageType, type_properties
 from wal.node.submit import _HANDLERS
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
 from wal.requests.cursors import HOLDER_BYTES_MAX, LEASE_MS, DeleteCursors
 from wal.requests.pchannels import LatestTick, ListProducers, PChannelRetention, Truncate
 from wal.requests.request import Request, Where
+from wal.requests.work import CONCURRENCY_MAX, UNIT_MAX, WAIT_MS_MAX, SettleWork
 from wal.rpc.api import requests_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, request_from_proto, request_to_proto
@@ -44,7 +45,8 @@ def cursors(draw: st.DrawFn) -> Cursor:
     return Cursor(key, incarnations, *log, ticks, seconds[0], FORM_PULSAR, draw(texts), seconds[1], draw(st.booleans()))
 
 
-TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: cursors()}
+outputs = st.builds(Message, valid_names, st.binary(max_size=4), properties=st.dictionaries(valid_names, valid_names, max_size=1))
+TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: cursors(), Message: outputs}
 """The types that have checks of their own."""
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "vchannel": valid_names,
@@ -52,6 +54,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "due_ms": st.integers(0, MILLISECONDS_MAX),
     "lease_ms": st.integers(*LEASE_MS),
     "holder": st.binary(min_size=1, max_size=HOLDER_BYTES_MAX),
+    "member": st.binary(min_size=1, max_size=HOLDER_BYTES_MAX),
+    "concurrency": st.integers(1, CONCURRENCY_MAX),
+    "batch": st.integers(1, UNIT_MAX),
+    "room": st.integers(1, UNIT_MAX),
+    "size": st.integers(1, UNIT_MAX),
+    "wait_ms": st.integers(0, WAIT_MS_MAX),
 }
 """The fields of requests that are checked."""
 KINDS = st.sampled_from(REQUESTS)
@@ -60,7 +68,6 @@ POSITIONS: dict[str, st.SearchStrategy[Any]] = {
     "wal.rpc.Position": frames,
     "wal.rpc.EventPosition": events,
     "wal.rpc.AppendedRange": st.builds(AppendResult, ids, u64, ids, duplicate=st.booleans()),
-    "wal.rpc.LogState": snapshots(),
     "wal.rpc.StreamingError": st.nothing(),  # errors have no equality
 }
 
@@ -85,6 +92,8 @@ def single(hint: Any, field: Any) -> st.SearchStrategy[Any]:
         return st.none() | values(next(one for one in get_args(hint) if one is not NoneType), message.fields[0])
     if hint in TYPES:
         return TYPES[hint]
+    if message is not None and get_origin(hint) is tuple:  # of different types, in the order of the fields
+        return st.tuples(*[values(one, field) for one, field in zip(get_args(hint), message.fields, strict=True)])
     if message is not None:
         return POSITIONS[message.full_name] if message.full_name in POSITIONS else structs(hint, message)
     if hint is datetime:
@@ -130,6 +139,9 @@ def drawn(data: st.DataObject, kind: type[Request[Any]]) -> Any:
     if kind is DeleteCursors:
         strategies["vchannels"] = st.none() | name_sets
     fields = {name: data.draw(strategy) for name, strategy in strategies.items()}
+    if kind is SettleWork:
+        fields["handled"] = tuple(range(len(fields["outputs"])))
+        fields["output_counts"] = (1,) * len(fields["outputs"])
     try:
         return kind(**fields)
     except InvalidArgumentError:

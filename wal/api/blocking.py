@@ -472,7 +472,7 @@ class BlockingWAL(TwinOfLog):
         cursor: str,
         concurrency: int = 1,
         order: Literal["vchannel", "key", "none"] = "vchannel",
-        key: Callable[[ImmutableMessage], str | bytes] | None = None,
+        key: Callable[[ImmutableMessage], str | bytes] | str | None = None,
         attempts: int = 5,
         backoff_s: tuple[float, float] = (0.1, 30.0),
         on_failure: Literal["block", "park"] = "block",
@@ -482,6 +482,8 @@ class BlockingWAL(TwinOfLog):
         type: PayloadType[Any] | type[Any] | None = None,
         exclusive: Literal["wait", "error"] = "wait",
         trip_after: int | None = None,
+        shared: bool = False,
+        lease_s: float = 10.0,
         **wrong: Never,
     ) -> BlockingConsumer:
         """Returns a consumer: `with log.consume("jobs", handle, cursor="worker"):` runs `handle` on each message, and drains it.
@@ -491,15 +493,18 @@ class BlockingWAL(TwinOfLog):
         After `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. Outputs of
         `delivery.append` are committed together with the position of the cursor, if the attempt succeeds.
 
-        Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is a function of
-        the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
-        `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
-        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter. After `trip_after` messages
-        in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead of turning a backlog into dead
-        letters: after 20 by default with a dead letter, with 0 never.
+        Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is the name of a
+        property, or a function of the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a
+        retry, with "park" they do not. `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an
+        attempt. With a `type`, payloads are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead
+        letter. After `trip_after` messages in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead
+        of turning a backlog into dead letters: after 20 by default with a dead letter, with 0 never.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.
+
+        With `shared=True` any number of consumers share the cursor, in this process and in others that use the same server or cluster. One
+        consumer has a message at each moment. A consumer that dies, or shows no life for `lease_s`, loses its messages to the others.
         """
         call: Callable[..., Consumer] = self._async.consume
         return BlockingConsumer(
@@ -519,6 +524,8 @@ class BlockingWAL(TwinOfLog):
                 type=type,
                 exclusive=exclusive,
                 trip_after=trip_after,
+                shared=shared,
+                lease_s=lease_s,
                 **wrong,
             ),
             self._thread,

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import msgspec
 
-from wal.consumers.delivery import DRAIN_S, Delivery, DeliveryState
+from wal.consumers.delivery import DRAIN_S
+from wal.consumers.member import MemberSession
 from wal.consumers.options import ConsumerOptions, check_drain
 from wal.consumers.session import ConsumerCounts, ConsumerSession
 from wal.errors import (
@@ -42,8 +43,9 @@ from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import counter, gauge
 from wal.read.options import named
 from wal.requests.pchannels import LatestTick
+from wal.requests.work import CursorMember
 from wal.runtime.async_only import AsyncOnly
-from wal.runtime.user_code import described, shielded, shown, text_of
+from wal.runtime.user_code import described, shielded, text_of
 
 if TYPE_CHECKING:
     from wal.engine import CursorHome, WritableEngine
@@ -69,9 +71,10 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
     indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
     unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` names the
-    message that holds the position, and the reason; empty if none does. `error` is the error that ended the consumer, or made it
-    trip, with its class, `message_id` the message of that error, if it has one, and `stopped_at` the time. The counts of an ended consumer
-    are those of that time.
+    message that holds the position, and the reason; empty if none does. `members` are those of a shared cursor, with what each has, as of
+    the last second; the numbers of messages from `pending` on are those of all members then. `error` is the error that ended the consumer,
+    or made it trip, with its class, `message_id` the message of that error, if it has one, and `stopped_at` the time. The counts of an
+    ended consumer are those of that time.
     """
 
     state: str
@@ -93,6 +96,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.0
     idle_s: Annotated[float, gauge("wal_consumer_idle_seconds", "Since a message was last finished, or since the start")] = 0.0
     held_by: str = ""
+    members: tuple[CursorMember, ...] = ()
     error: str = ""
     message_id: MessageID | None = None
     stopped_at: datetime | None = None
@@ -155,7 +159,7 @@ class Consumer(AsyncOnly):
         self._engine: WritableEngine
         self._counts = ConsumerCounts()
         self._task: asyncio.Task[None] | None = None
-        self._session: ConsumerSession | None = None
+        self._session: ConsumerSession | MemberSession | None = None
         self._lingering: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
@@ -287,17 +291,21 @@ class Consumer(AsyncOnly):
         home: CursorHome | None = None
         before, pause_s = 0, 0.0
         while not self._closing.is_set():
-            commits, session = self._counts.commits, None
+            session: ConsumerSession | MemberSession | None = None
+            commits = self._counts.commits
             try:
                 if home is None and (home := await self._unless_closed(engine.cursor_home(options.cursor))) is None:
                     return
-                claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
-                if claim is None:
-                    return
-                session = ConsumerSession(
-                    options, engine, home, claim, self._counts, tripped=self._tripped, follow=self._follow, before=before
-                )
-                before = claim.fence
+                if options.lease_s is not None:
+                    session = MemberSession(options, engine, home.pchannel, self._counts, tripped=self._tripped)
+                else:
+                    claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
+                    if claim is None:
+                        return
+                    session = ConsumerSession(
+                        options, engine, home, claim, self._counts, tripped=self._tripped, follow=self._follow, before=before
+                    )
+                    before = claim.fence
                 session.pause(paused=self._paused)
                 self._session = session
                 if self._closing.is_set():
@@ -428,30 +436,4 @@ class Consumer(AsyncOnly):
         )
         if session is None or not session.has_begun:
             return statistics
-        table = session.table
-        first = table.first
-        return msgspec.structs.replace(
-            statistics,
-            fence=session.fence,
-            in_hand=session.pool.running,
-            pending=table.pending,
-            lag_messages=table.unfinished,
-            lag_bytes=session.lag_bytes(),
-            lag_s=session.lag_s(),
-            held_by="" if first is None else _held_by(first, table.first_state),
-        )
-
-
-def _held_by(first: Delivery, state: DeliveryState) -> str:
-    """Returns the message that holds the position, and the reason."""
-    key = f" with key {shown(first._lane)}" if first._lane is not None and first._lane != first.vchannel else ""
-    text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
-    match state:
-        case DeliveryState.RESTING:
-            return f"{text}, rests after a failed attempt"
-        case DeliveryState.RUNNING | DeliveryState.CHOSEN | DeliveryState.HANDED:
-            return f"{text}, is with its handler, or next"
-        case DeliveryState.ENDED:
-            return f"{text}, is being committed"
-        case _:
-            return f"{text}, waits for a handler"
+        return msgspec.structs.replace(statistics, **session.figures())

@@ -127,6 +127,8 @@ class Delivery(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     _state: int = 0
     _outputs: Outputs | None = None
     _value: Any = None
+    _number: int = 0
+    """The number of the hand-out, if the cursor is shared."""
     if not TYPE_CHECKING:
         ack = commit = Instead("nothing: a handler that returns has handled it")
         body = data = payload = Instead("value, or message.payload")
@@ -149,8 +151,11 @@ class Delivery(msgspec.Struct, Generic[V_co], gc=False, eq=False):
     def fence(self) -> int:
         """The number of the consumer that handles it. Each new consumer of the cursor has a higher number. An outside system that stores
         the highest number so far and rejects lower ones is safe from a replaced consumer that still runs.
+
+        With a shared cursor it is the number of the hand-out, and a message that is handed out again has a higher one. The outside system
+        stores the highest number of each key then, or of each message.
         """
-        return self._owner.fence
+        return self._number or self._owner.fence
 
     @overload
     def append(

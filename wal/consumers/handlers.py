@@ -34,6 +34,7 @@ from typing import Any, Final
 import msgspec
 
 from wal.consumers.delivery import Delivery, DeliveryState, Outputs, Reject, Retry
+from wal.consumers.handed_work import HandedWork
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import OutputRouter
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome, Rejected, Released
@@ -110,7 +111,7 @@ class HandlerPool:
     def __init__(
         self,
         options: ConsumerOptions,
-        table: Deliveries,
+        table: Deliveries | HandedWork,
         router: OutputRouter,
         fence: int,
         counts: HandlerCounts,
@@ -126,7 +127,7 @@ class HandlerPool:
         self.unsaved: bool = False
         """Whether attempts have failed, or were rejected or released, since the session set it to False."""
         self._options = options
-        self._table = table
+        self._table: Deliveries | HandedWork = table
         self.has_ended: Callable[[Delivery], bool] = table.has_ended
         self._router = router
         self._counts = counts
@@ -154,7 +155,7 @@ class HandlerPool:
         name, concurrency = options.cursor.name, options.plan.concurrency
         self._threads = None if options.is_async else concurrent.futures.ThreadPoolExecutor(concurrency, thread_name_prefix=f"wal-{name}")
         alone = concurrency == 1 and options.is_async and options.batch is None
-        self._size = CHUNK if alone else options.plan.batch
+        self._size = CHUNK if alone or (options.batch is None and isinstance(table, HandedWork)) else options.plan.batch
         self._is_plain = options.is_async and options.payloads is None and options.timeout_s is None
         self._workers = [_HandlerWorker() for _ in range(concurrency)]
         for number, worker in enumerate(self._workers):
@@ -447,7 +448,9 @@ class HandlerPool:
 
     def _view(self, delivery: Delivery) -> Delivery:
         """Returns the delivery for a further attempt: code that holds the delivery of an earlier attempt cannot add to this one."""
-        return Delivery(delivery.message, self, delivery._lane, delivery._event, delivery.attempt, delivery._state)
+        return Delivery(
+            delivery.message, self, delivery._lane, delivery._event, delivery.attempt, delivery._state, _number=delivery._number
+        )
 
     async def _call(self, worker: _HandlerWorker, deliveries: Sequence[Delivery], argument: Any) -> Any:
         handler = self._options.handler

@@ -19,6 +19,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
 from wal.message.payloads import PayloadType
 from wal.read.cursors.cursor import CursorKey, check_cursor
+from wal.requests.cursors import LEASE_MS
 from wal.runtime.user_code import check_runs, shown
 
 CONCURRENCY_MAX: Final = 1024
@@ -27,6 +28,8 @@ ATTEMPTS_MAX: Final = 1000
 BACKOFF_S_MAX: Final = 7 * 86_400.0
 """The longest pause between two attempts."""
 TIMEOUT_S_MAX: Final = 7 * 86_400.0
+LEASE_S: Final = 10.0
+"""The time without heartbeats after which a member of a shared cursor loses its messages."""
 TRIP_AFTER: Final = 20
 """The messages out of attempts in a row after which a consumer with a dead letter trips, by default."""
 TRIP_AFTER_MAX: Final = 1_000_000
@@ -39,7 +42,7 @@ class ConsumeOptions(TypedDict, total=False):
 
     concurrency: int
     order: Literal["vchannel", "key", "none"]
-    key: Key | None
+    key: Key | str | None
     attempts: int
     backoff_s: tuple[float, float]
     on_failure: Literal["block", "park"]
@@ -47,12 +50,24 @@ class ConsumeOptions(TypedDict, total=False):
     timeout_s: float | None
     exclusive: Literal["wait", "error"]
     trip_after: int | None
+    shared: bool
+    lease_s: float
+
+
+class PropertyKey(msgspec.Struct, frozen=True):
+    """The key of a message is its property `name`; messages without the property are those of one key, the empty text."""
+
+    name: str
+
+    def __call__(self, message: ImmutableMessage) -> str:
+        """Returns the key of a message."""
+        return message.properties.get(self.name, "")
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
     """The options of a consumer; see `WALAccesser.consume`. With `is_async` calling the handler returns an awaitable at once.
 
-    With `trip_after` 0 the consumer never trips.
+    With `trip_after` 0 the consumer never trips. `lease_s` is None for a consumer that has its cursor alone.
     """
 
     vchannels: tuple[str, ...]
@@ -67,6 +82,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     exclusive: Literal["wait", "error"]
     is_async: bool
     trip_after: int = 0
+    lease_s: float | None = None
 
     @classmethod
     def of(
@@ -77,7 +93,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         cursor: str,
         concurrency: int = 1,
         order: str = "vchannel",
-        key: Key | None = None,
+        key: Key | str | None = None,
         attempts: int = 5,
         backoff_s: tuple[float, float] = (0.1, 30.0),
         on_failure: str = "block",
@@ -87,6 +103,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         type: Any = None,
         exclusive: str = "wait",
         trip_after: int | None = None,
+        shared: bool = False,
+        lease_s: float = LEASE_S,
     ) -> ConsumerOptions:
         """Returns the checked options of a call."""
         names = check_vchannels(vchannels, "consume takes the name of a vchannel, or several")
@@ -98,11 +116,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         _check_choice("order", order, ("vchannel", "key", "none"))
         _check_choice("on_failure", on_failure, ("block", "park"))
         _check_choice("exclusive", exclusive, ("wait", "error"))
-        if key is not None and not callable(key):
-            raise TypeError(f"key must be a function from a message to a str or bytes, not {key!r:.80}")
-        if (key is None) == (order == "key"):
-            remedy = "give key=, a function from a message to its key" if key is None else "leave key out, or use order='key'"
-            raise InvalidArgumentError(f"order={order!r} with key={'None' if key is None else 'a function'}: {remedy}")
+        _check_key(key, order, shared=_check_shared(shared))
+        lease = _check_lease(lease_s, shared=shared)
         if _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX) > 1 and order == "vchannel" and len(names) == 1:
             raise InvalidArgumentError(
                 f"concurrency={concurrency} has no effect with order='vchannel' on one vchannel, whose messages are handled one after the "
@@ -126,7 +141,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
             handler,
             CursorKey.of(check_cursor(cursor), names),
             plan,
-            key,
+            PropertyKey(key) if isinstance(key, str) else key,
             dead_letter,
             batch,
             None if timeout_s is None else _check_seconds("timeout_s", timeout_s, TIMEOUT_S_MAX),
@@ -134,7 +149,42 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
             cast("Literal['wait', 'error']", exclusive),
             _is_async(handler),
             _check_trip(trip_after, dead_letter),
+            lease,
         )
+
+
+def _check_shared(shared: object) -> bool:
+    if not isinstance(shared, bool):
+        raise TypeError(f"shared must be True or False, not {shared!r:.80}")
+    return shared
+
+
+def _check_key(key: object, order: str, *, shared: bool) -> None:
+    if key is not None and not isinstance(key, str) and not callable(key):
+        raise TypeError(f"key must be a function from a message to a str or bytes, or the name of a property, not {key!r:.80}")
+    if (key is None) == (order == "key"):
+        remedy = "give key=, the name of a property or a function" if key is None else "leave key out, or use order='key'"
+        kind = "None" if key is None else repr(key) if isinstance(key, str) else "a function"
+        raise InvalidArgumentError(f"order={order!r} with key={kind}: {remedy}")
+    if key == "":
+        raise InvalidArgumentError("key='' names no property: name the property that has the key")
+    if shared and callable(key):
+        raise InvalidArgumentError(
+            "shared=True with key=a function: the server that has the cursor hands out the messages, and cannot call the function; store "
+            "the key in a property of each message, and give its name: key='customer'"
+        )
+
+
+def _check_lease(lease_s: object, *, shared: bool) -> float | None:
+    """Returns the lease of a member; None for a consumer that has its cursor alone."""
+    if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
+        raise TypeError(f"lease_s must be a number of seconds, not {lease_s!r:.80}")
+    shortest, longest = LEASE_MS[0] / 1000, LEASE_MS[1] / 1000
+    if not shortest <= lease_s <= longest:
+        raise InvalidArgumentError(f"lease_s={lease_s} is out of range: {shortest} to {longest:.0f} s")
+    if lease_s != LEASE_S and not shared:
+        raise InvalidArgumentError(f"lease_s={lease_s} is for the members of a shared cursor: use it with shared=True, or leave it out")
+    return float(lease_s) if shared else None
 
 
 def _check_trip(value: int | None, dead_letter: str | None) -> int:

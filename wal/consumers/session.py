@@ -20,18 +20,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState, Outputs
+from wal.consumers.delivery import Delivery, DeliveryState, Handling, Outputs
 from wal.consumers.handlers import HandlerCounts, HandlerPool
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import EarlyOutput, OutputRouter, is_for
-from wal.consumers.state import NO_STATE, decode_state, encode_state
+from wal.consumers.plan import Dead
+from wal.consumers.state import NO_STATE, SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
 from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError, UnknownError
 from wal.message import ImmutableMessage, LogPosition, Message
@@ -94,6 +96,35 @@ class _Commit(msgspec.Struct):
         self.early += early
 
 
+class HandlesBodies(Handling, Protocol):
+    """The handlers of a session: those of this process (`HandlerPool`), or the members of a shared cursor."""
+
+    unsaved: bool
+    has_outputs: bool
+    gather_max: int
+    dead: deque[Dead]
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def is_starved(self) -> bool: ...
+
+    def wake(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def pause(self, *, paused: bool) -> None: ...
+
+    def runs(self, task: asyncio.Task[Any] | None) -> bool: ...
+
+    async def drain(self, timeout_s: float) -> list[asyncio.Future[Any]]: ...
+
+    def release_threads(self) -> None: ...
+
+    def failed(self, delivery: Delivery, attempts: int, reason: str) -> BaseException: ...
+
+
 class _LoadedCursor(CursorUse):
     """The cursor of the scanner; `loaded` is its saved state."""
 
@@ -106,6 +137,9 @@ class _LoadedCursor(CursorUse):
 
 class ConsumerSession:
     """One claim of a cursor; `run` returns after `stop`, or at the end of a read that does not follow."""
+
+    acks_copies: bool = True
+    """Whether the session acknowledges copies of broadcasts that it has finished."""
 
     def __init__(
         self,
@@ -127,7 +161,7 @@ class ConsumerSession:
         self.fence: int = claim.fence
         self.counts: ConsumerCounts = counts
         self.table: Deliveries
-        self.pool: HandlerPool
+        self.pool: HandlesBodies
         self.scanner: Scanner
         self.committed: int = 0
         """The number of this session's bodies that the saved position has passed."""
@@ -238,6 +272,20 @@ class ConsumerSession:
         self._compared.clear()
         self._look()
 
+    def figures(self) -> Mapping[str, Any]:
+        """Returns the fields of `ConsumerInfo` that are of this claim."""
+        table = self.table
+        first = table.first
+        return {
+            "fence": self.fence,
+            "in_hand": self.pool.running,
+            "pending": table.pending,
+            "lag_messages": table.unfinished,
+            "lag_bytes": self.lag_bytes(),
+            "lag_s": self.lag_s(),
+            "held_by": "" if first is None else _held_by(first, table.first_state),
+        }
+
     def lag_bytes(self) -> int:
         """Returns the bytes of the log after the position."""
         pchannel, reached = self.scanner._read.pchannel, self._reached()
@@ -287,14 +335,25 @@ class ConsumerSession:
         elif self._goes_on:  # no death: the process lost the claim while messages were handed out
             state = state.released()
         self.table = Deliveries(
-            options.plan, state, incarnation=origin.incarnation, now=self._loop.time(), wall=time.time(), lane=self._only_vchannel
+            options.plan,
+            state,
+            incarnation=origin.incarnation,
+            now=self._loop.time(),
+            wall=time.time(),
+            lane=self._only_vchannel,
+            shared=options.lease_s is not None,
         )
         self._saved = self.scanner._read.progress.reached
         self._stored = None if self._cursor.loaded is None else self._cursor.loaded.start
         if options.dead_letter is not None:
             await self._router.locate([options.dead_letter])
-        self.pool = HandlerPool(
-            options,
+        self.pool = self._handlers()
+        self.pool.pause(paused=self._paused)
+        self._begun.set()
+
+    def _handlers(self) -> HandlesBodies:
+        return HandlerPool(
+            self.options,
             self.table,
             self._router,
             self.fence,
@@ -304,8 +363,6 @@ class ConsumerSession:
             fail=self.fail,
             trip=self._trip,
         )
-        self.pool.pause(paused=self._paused)
-        self._begun.set()
 
     def _report(self) -> None:
         self._due.set()
@@ -383,7 +440,7 @@ class ConsumerSession:
         deliveries: list[Delivery] = []
         for message in messages:
             if message.broadcast is not None:
-                self._copies = True
+                self._copies = self.acks_copies
             if message.__class__ is ImmutableMessage and not message._properties:
                 lane: Hashable = message.vchannel if by_vchannel else self._key_of(message) if by_key else None
                 deliveries.append(Delivery(message, pool, lane))
@@ -491,7 +548,7 @@ class ConsumerSession:
             return False
         pool.unsaved = False
         began = self._loop.time()
-        state = encode_state(table.save(now=began, wall=time.time()))
+        state = encode_state(self._state(began))
         commit = self._home.commit(next_commit.bodies, position=self._cursor_at(reached), state=state, fence=self.fence)
         self._gather_s = max(GATHER_S, 4 * (self._loop.time() - began))
         await commit
@@ -502,6 +559,10 @@ class ConsumerSession:
         self._moved.set()
         self._due.set()
         return True
+
+    def _state(self, now: float) -> SavedState:
+        """Returns the state to commit."""
+        return self.table.save(now=now, wall=time.time())
 
     async def _check_cursor(self) -> None:
         """Ends the session if another consumer, a seek or a deletion has moved the cursor while this one had nothing to commit."""
@@ -532,7 +593,7 @@ class ConsumerSession:
                     commit.add(*router.split(delivery, outputs))
                 else:
                     commit.bodies += outputs.messages
-            if delivery.message.broadcast is not None:
+            if self._copies and delivery.message.broadcast is not None:
                 commit.copies.append(delivery.message)
         if commit.ended < table.ended_count:
             return commit
@@ -672,3 +733,18 @@ class ConsumerSession:
                 await self._home.release(self.fence)
         except Exception as error:
             _log.info("consumer %r could not release its cursor: %s", self.options.cursor.name, error)
+
+
+def _held_by(first: Delivery, state: DeliveryState) -> str:
+    """Returns the message that holds the position, and the reason."""
+    key = f" with key {shown(first._lane)}" if first._lane is not None and first._lane != first.vchannel else ""
+    text = f"message {first.message.message_id} of {first.vchannel!r}{key}, attempt {first.attempt}"
+    match state:
+        case DeliveryState.RESTING:
+            return f"{text}, rests after a failed attempt"
+        case DeliveryState.RUNNING | DeliveryState.CHOSEN | DeliveryState.HANDED:
+            return f"{text}, is with its handler, or next"
+        case DeliveryState.ENDED:
+            return f"{text}, is being committed"
+        case _:
+            return f"{text}, waits for a handler"

@@ -19,6 +19,11 @@ Invariants:
 A lane with one body is that body's Delivery itself; it becomes a `Lane` with the second one, so that a key costs nothing while it is idle
 and little when it is not. All bodies in their order, and the position, are `wal/consumers/sequence.py`.
 
+The table of a shared cursor (`shared`) is at the home, and its handlers are with members. A body that is out of attempts by the deaths of
+processes is handed out once more, with an attempt above the limit: the member that gets the body writes the dead letter. With `apart` the
+members are other processes, which die by themselves: `lose` makes the bodies of a lost member suspect, others continue, and suspects are
+handed out (`start_suspects`) to a member that has nothing else.
+
 A consumer of one vchannel, in its order, has one lane. While all its bodies are handled at their first attempt, a few numbers replace the
 states (`wal/consumers/stretch.py`). The table uses a stretch from a moment when it is empty until anything else happens.
 """
@@ -31,7 +36,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 from wal.consumers.delivery import Delivery, DeliveryState, Handling, position_of
-from wal.consumers.plan import ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
+from wal.consumers.plan import RELEASED, ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
 from wal.consumers.sequence import BodySequence
 from wal.consumers.state import ALONE, NO_STATE, SavedState, Tried, UnfinishedRun
 from wal.consumers.stretch import Stretch
@@ -92,8 +97,12 @@ class Deliveries:
         now: float = 0.0,
         wall: float = 0.0,
         lane: Hashable = None,
+        shared: bool = False,
     ) -> None:
         self.plan: ConsumerPlan = plan
+        self.shared: bool = shared
+        self.apart: bool = False
+        """Whether the handlers are in several processes; see the top of the file."""
         self.condemned: list[Dead] = []
         """Bodies whose attempts were used up by deaths of processes, until the consumer takes them."""
         self.taken: int = 0
@@ -106,6 +115,8 @@ class Deliveries:
         self._lanes: dict[Hashable, Unit] = {}
         self._candidates: deque[Unit] = deque()
         self._ready: deque[Unit] = deque()
+        self._ready_suspects: deque[Unit] = deque()
+        """With `apart` the units whose next body is suspect, and may run."""
         self._chosen: list[Unit] = []
         self._resting: list[tuple[float, int, Delivery]] = []
         self._tried: dict[Delivery, float] = {}  # failed before and unfinished, with the time of the retry
@@ -271,7 +282,15 @@ class Deliveries:
         # A stretch needs a single lane, and an empty table: no body left from before, of a saved state, suspect, or failed.
         if self._lane is None or self._known is not None or self.sequence.pending or self._suspects or self._tried:
             return False
-        for left_over in (self._candidates, self._ready, self._resting, self._chosen, self._suspect_units, self._lanes):
+        for left_over in (
+            self._candidates,
+            self._ready,
+            self._ready_suspects,
+            self._resting,
+            self._chosen,
+            self._suspect_units,
+            self._lanes,
+        ):
             left_over.clear()
         self._exclusive = False
         self.sequence.clear()
@@ -365,6 +384,11 @@ class Deliveries:
             self._suspects[delivery] = suspicion
         if tried is None:
             return True
+        if tried.failures >= self.plan.attempts and self.shared:
+            self._suspects.pop(delivery, None)
+            self._tried[delivery] = 0.0
+            delivery.attempt, delivery._state = self.plan.attempts + 1, TRIED
+            return True
         if tried.failures >= self.plan.attempts:
             delivery._state = ENDED
             delivery.attempt = self.plan.attempts
@@ -390,7 +414,9 @@ class Deliveries:
             return self._stretch.hand_out()
         if self._known is not None:
             return False
-        if self._exclusive:
+        if self.apart:
+            self._choose_apart()
+        elif self._exclusive:
             if self._handed:
                 return False
             self._exclusive = False
@@ -424,7 +450,7 @@ class Deliveries:
                 # A lane with more bodies that may be handed out, below its quota, gets another turn after the other lanes.
                 if unit.handed < len(unit.items) and unit.handed - unit.at < quota and unit.items[unit.handed]._state != RESTING:
                     self._queue(unit)
-        if not self._chosen and self._suspect_units:
+        if self._suspect_units and (self.apart or not self._chosen):
             return self.hand_out()
         return bool(self._chosen)
 
@@ -460,6 +486,13 @@ class Deliveries:
             self._choose_unit(rest.pop(0), 1)
         self._suspect_units.extend(rest)
 
+    def _choose_apart(self) -> None:
+        """Chooses all suspects that are next in their lanes: they wait for a member that has nothing else."""
+        units, self._suspect_units = self._suspect_units, deque()
+        for unit in map(self._resolve, units):
+            if unit.queued if isinstance(unit, Lane) else unit._state in (WAITING, TRIED):
+                self._choose_unit(unit, max(1, self._suspects_ahead(unit, self.plan.batch)))
+
     def _choose_unit(self, unit: Unit, count: int) -> None:
         if isinstance(unit, Lane):
             unit.queued = False
@@ -490,14 +523,14 @@ class Deliveries:
                 self._make_ready(resolved)
             elif resolved._state == CHOSEN:
                 resolved._state = HANDED
-                self._ready.append(resolved)
+                self._ready_for(resolved).append(resolved)
 
     def recall(self) -> None:
         """Recalls handed-out bodies that do not run. Call it only while no hand-out is being recorded."""
         if self._stretch is not None:
             self._stretch.recall()
             return
-        for unit in [*map(self._resolve, self._ready), *self._lanes.values()]:
+        for unit in [*map(self._resolve, [*self._ready, *self._ready_suspects]), *self._lanes.values()]:
             if isinstance(unit, Lane):
                 if unit.handed > unit.at + unit.running:
                     self._take_back(unit)
@@ -506,6 +539,7 @@ class Deliveries:
                 self._handed -= 1
                 self._queue(unit)
         self._ready.clear()
+        self._ready_suspects.clear()
 
     def _take_back(self, lane: Lane) -> None:
         """Recalls the handed-out bodies of a lane after the running ones."""
@@ -535,7 +569,11 @@ class Deliveries:
     def _make_ready(self, lane: Lane) -> None:
         if not lane.running and not lane.ready and lane.recorded > lane.at:
             lane.ready = True
-            self._ready.append(lane)
+            self._ready_for(lane.items[lane.at]).append(lane)
+
+    def _ready_for(self, following: Delivery) -> deque[Unit]:
+        """Returns the queue for a unit whose next body this is."""
+        return self._ready_suspects if self.apart and following in self._suspects else self._ready
 
     def _resolve(self, unit: Unit) -> Unit:
         """Returns the lane that a delivery has become, or the unit itself."""
@@ -552,13 +590,13 @@ class Deliveries:
             return int(not stretch.running and stretch.recorded > stretch.at)
         return len(self._ready)
 
-    def start(self, size: int = 1) -> list[Delivery]:
-        """Returns the next bodies for a handler, `size` at most: those of one lane in their order."""
+    def start(self, size: int = 1, *, one_lane: bool = False) -> list[Delivery]:
+        """Returns the next bodies for a handler, `size` at most: those of a lane in their order, of one lane only with `one_lane`."""
         if self._stretch is not None:
             return self._stretch.start(size)
         work: list[Delivery] = []
         ready = self._ready
-        while ready and len(work) < size:
+        while ready and len(work) < (min(size, 1) if one_lane else size):
             unit = self._resolve(ready.popleft())
             if not isinstance(unit, Lane):
                 if unit._state == HANDED:
@@ -567,8 +605,75 @@ class Deliveries:
             elif unit.ready:
                 unit.ready = False
                 unit.running = min(size - len(work), unit.recorded - unit.at)
+                if self.apart and self._suspects:
+                    unit.running = self._count_until_suspect(unit, unit.running)
                 work += unit.items[unit.at : unit.at + unit.running]
         return work
+
+    def _count_until_suspect(self, lane: Lane, count: int) -> int:
+        """Returns how many of the next `count` bodies of a lane come before the first suspect."""
+        for index, delivery in enumerate(lane.items[lane.at : lane.at + count]):
+            if delivery in self._suspects:
+                return index
+        return count
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether suspects may run; see `start_suspects`."""
+        return bool(self._ready_suspects)
+
+    def start_suspects(self, size: int) -> list[list[Delivery]]:
+        """Returns suspects for a member that has nothing else, those of each lane in their order.
+
+        They are a group of at most `size` bodies, or one body if all of them have died in a group before.
+        """
+        units: list[list[Delivery]] = []
+        alone: Unit | None = None
+        rest: list[Unit] = []
+        while self._ready_suspects and size > 0:
+            unit = self._resolve(self._ready_suspects.popleft())
+            if not (unit.ready if isinstance(unit, Lane) else unit._state == HANDED):
+                continue
+            ahead = unit.items[unit.at : min(unit.recorded, unit.at + size)] if isinstance(unit, Lane) else [unit]
+            count = next((index for index, each in enumerate(ahead) if self._suspects.get(each, ALONE) >= ALONE), len(ahead))
+            if count:
+                units.append(self._start_front(unit, count))
+                size -= count
+            elif alone is None:
+                alone = unit
+            else:
+                rest.append(unit)
+        if alone is not None and not units:
+            units.append(self._start_front(alone, 1))
+            alone = None
+        self._ready_suspects.extendleft(reversed(rest if alone is None else [alone, *rest]))
+        return units
+
+    @staticmethod
+    def _start_front(unit: Unit, count: int) -> list[Delivery]:
+        if not isinstance(unit, Lane):
+            unit._state = RUNNING
+            return [unit]
+        unit.ready, unit.running = False, count
+        return unit.items[unit.at : unit.at + count]
+
+    def lose(self, work: Sequence[Delivery], now: float) -> None:
+        """Releases the running bodies of a member that is lost with its process, which are all that it had. They are suspect from now on.
+
+        The loss of a member with several bodies counts for none of them; with one body that was suspect before, it is a failed attempt.
+        """
+        self._spread()
+        alone = len(work) == 1
+        for delivery in work:
+            before = self._suspects.get(delivery, 0)
+            if alone and before:
+                delivery.attempt += 1
+                self._tried[delivery] = now
+            if delivery.attempt > self.plan.attempts:
+                self._suspects.pop(delivery, None)
+            else:
+                self._suspects[delivery] = ALONE if alone else min(before + 1, ALONE)
+        self.settle(work, [RELEASED] * len(work), now)
 
     def has_ended(self, delivery: Delivery) -> bool:
         """Returns whether no handler has this delivery any longer. The thread of a sync handler may call it."""

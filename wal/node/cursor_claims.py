@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -30,6 +30,11 @@ from wal.read.cursors.records import CursorRecord
 from wal.requests.cursors import CursorClaim
 from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel
+
+SHARED: Final = b"shared"
+"""What the record of a shared cursor names as its holder: another home of it takes over at once."""
+SHARED_LEASE_MS: Final = 10_000
+"""How long a consumer over the network that wants a shared cursor for itself waits after the death of its home."""
 
 
 class CursorClaims:
@@ -103,9 +108,9 @@ class CursorClaims:
         """Gives a cursor to a consumer of this process; see `CursorHome.claim`."""
         while (holder := self._holders.get(key)) is not None:
             if exclusive == "error":
+                others = "members that share it" if holder.session == SHARED else "another consumer of this process"
                 raise ResourceAcquiredError(
-                    f"{key} is held by another consumer of this process (number {holder.fence}): close that one, or wait for it with "
-                    "exclusive='wait'",
+                    f"{key} is held by {others} (number {holder.fence}): close that one, or wait for it with exclusive='wait'",
                     keys=(key.name,),
                 )
             await holder.ended(self._clock)
@@ -165,9 +170,9 @@ class CursorClaims:
                 asked = self._asked[key] = pchannel, now
             before = _Holder(newest.fence, newest.holder, asked[1] + newest.lease_ms / 1000)
         if before is not None and before.session != holder and (before.until_s is None or now < before.until_s):
+            others = "members that share it" if before.session == SHARED else "another consumer"
             raise ResourceAcquiredError(
-                f"{key} is held by another consumer (number {before.fence}): wait until it is released, or its lease is over",
-                keys=(key.name,),
+                f"{key} is held by {others} (number {before.fence}): wait until it is released, or its lease is over", keys=(key.name,)
             )
         if before is not None:
             self._free(key, before)
@@ -184,6 +189,15 @@ class CursorClaims:
         self._asked.pop(key, None)
         claimed.fence, claimed.until_s = record.fence, self._clock.monotonic() + lease_ms / 1000
         return CursorClaim(record.fence, record.cursor, record.state)
+
+    async def share(self, key: CursorKey, pchannel: PChannel) -> CursorClaim:
+        """Gives a cursor to its members, until `end_lease`: they count as one consumer.
+
+        Raises ResourceAcquiredError while a consumer has the cursor alone, also one over the network whose lease is of an earlier term.
+        """
+        claim = await self.lease(key, pchannel, holder=SHARED, lease_ms=SHARED_LEASE_MS)
+        self._holders[key].until_s = None
+        return claim
 
     def renew(self, key: CursorKey, pchannel: PChannel, fence: int, *, holder: bytes, client: str = "") -> None:
         """Renews the lease of a consumer. Raises SessionLostError if another one has the cursor, or nobody any more."""

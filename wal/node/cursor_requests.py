@@ -17,6 +17,7 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.requests.cursors import ClaimCursor, CursorClaim, DeleteCursors, KeepCursor, ListCursors, LoadCursor, NameCursorHome, SaveCursor
 from wal.requests.request import Request
 from wal.requests.rights import Right, calling_client, check_right
+from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, SettleWork, TakeWork
 from wal.write.cursor_table import ConsumerLostError
 from wal.write.pchannel import PChannel
 
@@ -70,6 +71,11 @@ HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any], 
     NameCursorHome: _home,
     ClaimCursor: _claim,
     KeepCursor: _keep,
+    JoinCursor: lambda node, request, pchannel: node.shared.join(request, pchannel),
+    TakeWork: lambda node, request, _: node.shared.take(request),
+    SettleWork: lambda node, request, _: node.shared.settle(request),
+    KeepMember: lambda node, request, _: node.shared.keep(request),
+    LeaveCursor: lambda node, request, _: node.shared.leave(request),
 }
 """See `wal.node.submit`."""
 

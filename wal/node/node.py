@@ -24,6 +24,7 @@ from wal.node.retention.keeper import RetentionKeeper
 from wal.node.retention.policy import RetentionBounds
 from wal.node.retention.wall_time import WallTime
 from wal.node.routes import KnownVChannels, Routes
+from wal.node.shared_cursors import HomeEngine, SharedCursors
 from wal.read.cursors.cursor import REDRIVE, CursorKey, other_key
 from wal.read.cursors.pins import AsyncPins
 from wal.read.cursors.status import LogRange, LogView
@@ -51,6 +52,9 @@ class StreamingNode:
     appends: LocalAppends
     cursors: NodeCursors
     claims: CursorClaims
+    shared: SharedCursors
+    frame_bytes_max: int
+    """The largest frame that the log takes."""
     retention: RetentionKeeper
     hosting: Hosting
 
@@ -79,6 +83,7 @@ class StreamingNode:
         lease: Lease = OWN,
     ) -> None:
         """Gets ready to open pchannels; none is open yet. `known` are the vchannels that exist."""
+        self.frame_bytes_max = limits.frame_bytes_max
         self.routes = Routes(known, self.pchannels, self.settings, spawn=self.spawn, location=self._place, clock=self.system.clock)
         self.appends = LocalAppends(self.routes, self.pchannels, self.in_flight, self.settings)
         self.hosting = Hosting(
@@ -137,6 +142,8 @@ class StreamingNode:
         )
         await self.cursors.open(self.pchannels.values())
         self.claims = CursorClaims(self.cursors, self.appends, clock=self.system.clock)
+        engine = HomeEngine(self.routes, self.cursors, self.claims, self.appends, self.settings, self.frame_bytes_max)
+        self.shared = SharedCursors(engine, self.system.clock)
 
     async def start_retention(self) -> None:
         """Begins to drop what the settings say; `retention.close` ends that."""
@@ -148,6 +155,7 @@ class StreamingNode:
 
     async def _closing(self, pchannel: PChannel, closed: Callable[[], WALError]) -> None:
         """Refuses what comes for a pchannel that is being closed by itself, and waits for a truncation of it that is under way."""
+        await self.shared.end(pchannel.channel)
         self.routes.close(pchannel, closed)
         self.claims.leave(self.cursors.detach(pchannel))
         await self.retention.settled()
@@ -162,6 +170,7 @@ class StreamingNode:
 
         Returns why the next opening has to recover the log, or None, and the failures.
         """
+        await self.shared.end()
         self.in_flight.fail(cause)
         await self.retention.close()
         self.claims.end()

@@ -1,0 +1,465 @@
+"""MemberSession: one membership of a consumer in a shared cursor, from joining its home to leaving it.
+
+The home has the table (`wal/node/shared_cursors.py`). Here are only the bodies that it has handed out to this member (`handed_work.py`), on
+which the same handlers run as in a consumer that has its cursor alone. Three tasks ask the home: one takes work while there is room, one
+settles what has ended, with its outputs, and one shows that the member lives. An output on another pchannel than the home is appended
+before, by a key (`outputs.py`), and a dead letter is an output of its message.
+
+Room: a member asks for as many bodies as it handles in `AHEAD_S`, beside the bodies of its handlers. So fast handlers do not wait for the
+network, and a slow member has little that others could handle.
+
+Failures: the home has removed the member, or has ended (SessionLostError: the consumer joins again); what it had is handed out again, and
+what it still settles is refused. A message is out of attempts without a dead letter: that ends this consumer, and releases the message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from wal.consumers.delivery import Delivery, Outputs
+from wal.consumers.handed_work import HandedWork
+from wal.consumers.handlers import HandlerPool
+from wal.consumers.options import ConsumerOptions, PropertyKey
+from wal.consumers.outputs import EarlyOutput, OutputRouter
+from wal.consumers.plan import Dead
+from wal.consumers.session import COMMIT_S, GATHER_S, ConsumerCounts
+from wal.errors import HandlerFailedError, ResourceAcquiredError, SessionLostError, UnavailableError, UnknownError, WALError
+from wal.message import ImmutableMessage, Message
+from wal.requests.broadcasts import AckBroadcast
+from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, SettleWork, SharedWork, TakeWork, WorkTerms, WorkUnit
+from wal.runtime.tasks import end_tasks
+from wal.write.checks import LETTER_BYTES
+
+if TYPE_CHECKING:
+    from wal.engine import WritableEngine
+    from wal.requests.request import Answer, Request
+
+AHEAD_S: Final = 0.1
+"""The time that a member's handlers need for the bodies that it has beside those which they handle."""
+AHEAD_MAX: Final = 512
+"""The most such bodies."""
+SIZE_MAX: Final = 64
+"""The most bodies of one lane that a member takes at once."""
+WAIT_S: Final = 1.0
+"""The longest time for which a request waits at the home."""
+POLL_S: Final = 0.5
+"""The pause between two attempts to join a cursor that a consumer has alone."""
+_log: Final = logging.getLogger("wal.consumers")
+
+
+class MemberSession:
+    """One membership; `run` returns after `stop`."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        engine: WritableEngine,
+        home: str,
+        counts: ConsumerCounts,
+        *,
+        tripped: Callable[[HandlerFailedError], None],
+    ) -> None:
+        """`home` is the pchannel of the cursor's home; `tripped` is what it is for a `ConsumerSession`."""
+        assert options.lease_s is not None
+        self.options: ConsumerOptions = options
+        self.counts: ConsumerCounts = counts
+        self.pool: HandlerPool
+        self.lingering: asyncio.Task[None] | None = None
+        """The task that waits for the threads of sync handlers; None if no thread still runs."""
+        merges = options.batch is not None or options.plan.concurrency == 1
+        self._work = HandedWork(options.plan.attempts, blocks=options.plan.blocks, merges=merges)
+        self._engine = engine
+        self._home = home
+        self._member = secrets.token_bytes(16)
+        self._lease_s = options.lease_s
+        self._wait_ms = round(min(WAIT_S, options.lease_s / 3) * 1000)
+        self._router = OutputRouter(engine, options.cursor, home, options.dead_letter)
+        self._loop = asyncio.get_running_loop()
+        self._shown = SharedWork(())
+        self._fence = 0
+        self._after = 0
+        self._settlements = 0
+        self._ahead = 0
+        self._taken_s = 0.0
+        self._handled_then = 0
+        self._stop = asyncio.Event()
+        self._due = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._paused = False
+        self._tripped = tripped
+        self._trips = 0
+        self._over = False
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+        plan = options.plan
+        key = options.key.name if isinstance(options.key, PropertyKey) else None
+        self._terms = WorkTerms(plan.order, key, plan.attempts, plan.backoff_s, plan.blocks, options.dead_letter)
+
+    # -- for the consumer
+
+    async def run(self, drain_s: Callable[[], float]) -> None:
+        """Joins, and runs until `stop` or an error, which it raises. `drain_s` returns the seconds that its end may take."""
+        name = self.options.cursor.name
+        try:
+            if not await self._join():
+                return
+        finally:
+            if not self.has_begun:
+                self._over = True
+                self._changed.set()
+        tasks = [
+            self._loop.create_task(work(), name=f"{what} of consumer {name}")
+            for work, what in ((self._run_taker, "taker"), (self._run_settler, "settler"), (self._run_keeper, "keeper"))
+        ]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        try:
+            await self._stop.wait()
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._end(tasks, drain_s())))
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Ends the membership: from now on no handler starts."""
+        self._stop.set()
+        if self.has_begun:
+            self.pool.pause(paused=True)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the membership with an error; the first one stays."""
+        if self._error is None:
+            self._error = error
+        self.stop()
+
+    def pause(self, *, paused: bool) -> None:
+        """Stops starting handlers and taking work, or resumes both. What no handler has is released."""
+        self._paused = paused
+        if self.has_begun and not self._stop.is_set():
+            self.pool.pause(paused=paused)
+            if paused:
+                self._work.recall()
+        self._look()
+        self._moved.set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the session has joined, and has handlers."""
+        return hasattr(self, "pool")
+
+    def cursor_moved(self) -> None:
+        """Does nothing: the home checks the cursor."""
+
+    async def caught_up(self, tick: int) -> bool:
+        """Returns True when everything at or below this tick is finished durably, False if the session ends or trips before."""
+        trips = self._trips
+        while not self._over and self._trips == trips:
+            if not self.has_begun:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            try:
+                work = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms, tick))
+            except (SessionLostError, UnavailableError):
+                await asyncio.sleep(POLL_S / 10)
+                continue
+            self._shown = work
+            if work.is_caught_up:
+                return True
+        return False
+
+    def figures(self) -> Mapping[str, Any]:
+        """Returns the fields of `ConsumerInfo` that are of this membership, and of the cursor as of the last second."""
+        work = self._shown
+        return {
+            "fence": self._fence,
+            "in_hand": self.pool.running,
+            "pending": work.pending,
+            "lag_messages": work.lag_messages,
+            "lag_bytes": work.lag_bytes,
+            "lag_s": work.lag_s,
+            "held_by": work.held_by,
+            "members": work.members,
+        }
+
+    # -- the home
+
+    async def _submit(self, request: Request[Answer]) -> Answer:
+        """Asks the home. Raises SessionLostError if the consumer is not a member any more."""
+        try:
+            return await self._engine.submit(request)
+        except ResourceAcquiredError as error:
+            raise SessionLostError(str(error)) from error
+
+    async def _join(self) -> bool:
+        """Joins; returns False if the consumer is closed before."""
+        plan = self.options.plan
+        lease_ms = round(self._lease_s * 1000)
+        request = JoinCursor(self.options.cursor, self._home, self._member, self._terms, plan.concurrency, plan.batch, lease_ms)
+        while not self._stop.is_set():
+            try:
+                self._fence = await self._engine.submit(request)
+                break
+            except ResourceAcquiredError:
+                if self.options.exclusive == "error":
+                    raise
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), POLL_S)
+        else:
+            return False
+        if self.options.dead_letter is not None:
+            await self._router.locate([self.options.dead_letter])
+        self.pool = HandlerPool(
+            self.options,
+            self._work,
+            self._router,
+            self._fence,
+            self.counts,
+            report=self._report,
+            starved=self._starved,
+            fail=self.fail,
+            trip=self._trip,
+        )
+        self.pool.pause(paused=self._paused or self._stop.is_set())
+        self._changed.set()
+        return True
+
+    def _trip(self, error: HandlerFailedError) -> None:
+        self._trips += 1
+        self._tripped(error)
+
+    def _report(self) -> None:
+        self._due.set()
+        self._moved.set()
+        if self._work.ended_count >= AHEAD_MAX // 2:
+            self._urgent.set()
+
+    def _starved(self) -> None:
+        self._urgent.set()
+        self._moved.set()
+
+    def _look(self) -> None:
+        self._due.set()
+        self._urgent.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            if not self._stop.is_set():
+                self.fail(UnknownError(f"the {task.get_name()} was cancelled: start the consumer again"))
+        elif (error := task.exception()) is not None:
+            self.fail(error)
+
+    async def _run_keeper(self) -> None:
+        """Always has a request at the home: the home notices the end of this process by the end of the request."""
+        while True:
+            self._shown = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms))
+
+    # -- taking
+
+    async def _run_taker(self) -> None:
+        """Takes work while there is room."""
+        plan, key = self.options.plan, self.options.cursor
+        size = plan.batch if self.options.batch is not None else SIZE_MAX
+        while True:
+            while (room := self._room()) <= 0:
+                self._moved.clear()
+                await self._moved.wait()
+            units = await self._submit(TakeWork(key, self._home, self._member, self._after, room, size, self._wait_ms))
+            self._taken_s, self._handled_then = self._loop.time(), self.counts.handled
+            for unit in units:
+                self._add(unit)
+            if units:
+                if self._paused:
+                    self._work.recall()
+                    self._look()
+                self.pool.wake()
+
+    def _room(self) -> int:
+        """Returns how many bodies to ask for now."""
+        if self._paused or self._stop.is_set():
+            return 0
+        plan, now = self.options.plan, self._loop.time()
+        if (handled := self.counts.handled - self._handled_then) and now > self._taken_s:
+            self._ahead = min(AHEAD_MAX, round(handled * AHEAD_S / (now - self._taken_s)))
+        most = plan.concurrency * plan.batch + self._ahead
+        room = most - self._work.in_hand
+        return room if 2 * room >= most or not self._work.startable else 0
+
+    def _add(self, unit: WorkUnit) -> None:
+        self._after = unit.first + len(unit.messages) - 1
+        work: list[Delivery] = []
+        for number, message, attempt in zip(range(unit.first, self._after + 1), unit.messages, unit.attempts, strict=True):
+            self.counts.retried += attempt > 1
+            delivery = Delivery(message, self.pool, self._lane_of(message), None, attempt, _number=number)
+            if attempt <= self.options.plan.attempts:
+                work.append(delivery)
+                continue
+            dead = Dead(delivery, attempt - 1, "the process ended while this message alone was handled, and it has no attempt left")
+            if self.options.dead_letter is not None:
+                self.pool.dead.append(dead)
+            else:
+                self._work.restarted.append(number)
+                self.fail(self.pool.failed(delivery, dead.attempts, dead.reason))
+            self._look()
+        if work:
+            self._work.add(work)
+
+    def _lane_of(self, message: ImmutableMessage) -> Hashable:
+        order, key = self.options.plan.order, self.options.key
+        return message.vchannel if order == "vchannel" else key(message) if key is not None else None
+
+    # -- settling
+
+    async def _run_settler(self) -> None:
+        """Settles what has ended, one request after the other, until the end."""
+        while not self._stop.is_set():
+            await self._due.wait()
+            if not self.pool.is_starved:
+                self._urgent.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), GATHER_S)
+            self._due.clear()
+            self._urgent.clear()
+            while not self._stop.is_set() and await self._settle():
+                pass
+
+    async def _settle(self) -> bool:
+        """Settles what has ended; returns False if nothing has."""
+        pool, work = self.pool, self._work
+        pool.flush()
+        handled, outputs, dead = self._next_settlement()
+        early: list[EarlyOutput] = []
+        here: list[Message] = []
+        output_counts: list[int] = []
+        for delivery, own in zip(handled, outputs, strict=True):
+            at_home, before = ([], []) if own is None else self._router.split(delivery, own)
+            here += at_home
+            early += before
+            output_counts.append(len(at_home))
+        failed, released, restarted = tuple(work.failed), tuple(work.released), tuple(work.restarted)
+        work.failed, work.released, work.restarted = [], [], []
+        if not (handled or failed or released or restarted):
+            return False
+        if early:
+            await self._router.append(early)
+        for delivery in handled:  # before the settlement: after it, a crash would leave them unacknowledged
+            if delivery.message.broadcast is not None:
+                await self._engine.submit(AckBroadcast.of(delivery.message))
+        self._settlements += 1
+        settlement = SettleWork(
+            self.options.cursor,
+            self._home,
+            self._member,
+            self._settlements,
+            tuple([delivery._number for delivery in handled]),
+            tuple(here),
+            tuple(output_counts) if here else (),
+            dead,
+            failed,
+            released,
+            restarted,
+        )
+        accepted = await self._submit(settlement)
+        if accepted < len(handled):
+            _log.warning(
+                "consumer %r had lost %d messages that it has handled: they are handled again",
+                self.options.cursor.name,
+                len(handled) - accepted,
+            )
+        self.counts.commits += 1
+        self.counts.dead_lettered += dead
+        if handled:
+            self.counts.progress_s = self._loop.time()
+        self._moved.set()
+        return True
+
+    def _next_settlement(self) -> tuple[list[Delivery], list[Outputs | None], int]:
+        """Takes the handled bodies and dead letters of the next settlement, within the limits of a transaction, with their outputs."""
+        router, pool, ended = self._router, self.pool, self._work.ended
+        handled: list[Delivery] = []
+        outputs: list[Outputs | None] = []
+        size = count = dead = 0
+        while ended:
+            own = ended[0]._outputs
+            if own is not None:
+                size += own.size
+                count += len(own.messages)
+                if handled and (size > router.bytes_max or count > router.bodies_max):
+                    return handled, outputs, dead
+            outputs.append(own)
+            handled.append(ended.popleft())
+        now = datetime.now(UTC)
+        while pool.dead:
+            one = pool.dead[0]
+            size += one.delivery.message.estimate_size() + LETTER_BYTES
+            count += 1
+            if handled and (size > router.bytes_max or count > router.bodies_max):
+                break
+            key = b"" if self.options.key is None else self.options.key(one.delivery.message)
+            outputs.append(Outputs([router.dead_letter(one, key, now)]))
+            handled.append(pool.dead.popleft().delivery)
+            dead += 1
+        return handled, outputs, dead
+
+    # -- ending
+
+    async def _end(self, tasks: Sequence[asyncio.Task[None]], drain_s: float) -> None:
+        """Waits for handlers, settles the rest, releases what was not handled, and leaves."""
+        taker, settler, keeper = tasks
+        is_lost = isinstance(self._error, SessionLostError)
+        await end_tasks(taker)
+        threads = await self.pool.drain(0.0 if is_lost else drain_s)
+        self._look()
+        _, late = await asyncio.wait((settler,), timeout=COMMIT_S)
+        if late:
+            await end_tasks(settler)
+        self._work.recall()
+        is_broken = is_lost or settler.cancelled() or settler.exception() is not None
+        if not is_broken:
+            await self._settle_rest()
+        if threads:
+            self.lingering = self._loop.create_task(
+                self._linger(threads, keeper, is_broken=is_broken), name=f"threads of consumer {self.options.cursor.name}"
+            )
+        else:
+            await end_tasks(keeper)
+            await self._leave()
+        self._over = True
+        self._changed.set()
+
+    async def _settle_rest(self) -> None:
+        """Settles until nothing is left. If that fails, the home hands out the rest again."""
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                while await self._settle():
+                    pass
+        except Exception as error:
+            _log.warning(
+                "consumer %r could not settle its end, so messages that it had are delivered again: %s", self.options.cursor.name, error
+            )
+
+    async def _linger(self, threads: Sequence[asyncio.Future[Any]], keeper: asyncio.Task[None], *, is_broken: bool) -> None:
+        """Keeps the bodies of these calls until they have returned."""
+        try:
+            await asyncio.wait(threads)
+            self.pool.release_threads()
+            if not is_broken:
+                await self._settle_rest()
+        finally:
+            await end_tasks(keeper)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Leaves the home. If that fails, the lease runs out."""
+        try:
+            async with asyncio.timeout(COMMIT_S):
+                await self._engine.submit(LeaveCursor(self.options.cursor, self._home, self._member))
+        except (WALError, TimeoutError) as error:
+            _log.info("consumer %r could not leave its cursor: %s", self.options.cursor.name, error)
