@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import msgspec
 
 from wal.consumers.delivery import DRAIN_S
+from wal.consumers.handlers import TIME_BOUNDS_S
 from wal.consumers.member import MemberSession
 from wal.consumers.options import ConsumerOptions, check_drain
 from wal.consumers.session import ConsumerCounts, ConsumerSession
@@ -40,7 +41,7 @@ from wal.errors import (
 )
 from wal.message import MessageID
 from wal.read.cursors.cursor import REDRIVE
-from wal.read.figures import counter, gauge
+from wal.read.figures import Histogram, counter, gauge, histogram
 from wal.read.options import named
 from wal.requests.pchannels import LatestTick
 from wal.requests.work import CursorMember
@@ -70,11 +71,11 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
     indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
-    unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `held_by` names the
-    message that holds the position, and the reason; empty if none does. `members` are those of a shared cursor, with what each has, as of
-    the last second; the numbers of messages from `pending` on are those of all members then. `error` is the error that ended the consumer,
-    or made it trip, with its class, `message_id` the message of that error, if it has one, and `stopped_at` the time. The counts of an
-    ended consumer are those of that time.
+    unfinished message in seconds. `idle_s` are the seconds since a message was last finished, or since the start. `handler_s` counts each
+    call of the handler by its seconds. `held_by` names the message that holds the position, and the reason; empty if none does. `members`
+    are those of a shared cursor, with what each has, as of the last second; the numbers of messages from `pending` on are those of all
+    members then. `error` is the error that ended the consumer, or made it trip, with its class, `message_id` the message of that error, if
+    it has one, and `stopped_at` the time. The counts of an ended consumer are those of that time.
     """
 
     state: str
@@ -83,18 +84,19 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     fence: int = 0
     handled: Annotated[int, counter("wal_consumer_handled", "Messages that the handlers of a consumer have handled")] = 0
     failed: Annotated[int, counter("wal_consumer_failed_attempts", "Attempts that raised or timed out")] = 0
-    retried: int = 0
+    retried: Annotated[int, counter("wal_consumer_retries", "Attempts that were not the first at their message")] = 0
     dead_lettered: Annotated[int, counter("wal_consumer_dead_letters", "Messages that became dead letters")] = 0
     commits: int = 0
     in_hand: Annotated[int, gauge("wal_consumer_in_hand", "Messages that handlers have")] = 0
     pending: Annotated[int, gauge("wal_consumer_pending", "Messages after the position that the consumer remembers")] = 0
     pending_max: int = 0
-    lag_messages: int = 0
-    lag_bytes: int = 0
+    lag_messages: Annotated[int, gauge("wal_consumer_lag_messages", "Messages that are read and unfinished")] = 0
+    lag_bytes: Annotated[int, gauge("wal_consumer_lag_bytes", "Bytes of the log after the position of the consumer")] = 0
     lag_s: Annotated[
         float, gauge("wal_consumer_lag_seconds", "The age of the oldest message that is read and unfinished, 0 without one")
     ] = 0.0
     idle_s: Annotated[float, gauge("wal_consumer_idle_seconds", "Since a message was last finished, or since the start")] = 0.0
+    handler_s: Annotated[Histogram, histogram("wal_consumer_handler_seconds", "The time of each call of the handler")] = Histogram()
     held_by: str = ""
     members: tuple[CursorMember, ...] = ()
     error: str = ""
@@ -430,6 +432,7 @@ class Consumer(AsyncOnly):
             commits=counts.commits,
             pending_max=self._options.plan.pending_max,
             idle_s=now - (self._began_s if counts.progress_s is None else counts.progress_s),
+            handler_s=Histogram(TIME_BOUNDS_S, tuple(counts.times), counts.handler_s),
             error="" if error is None else described(error),
             message_id=error.message.message_id if isinstance(error, HandlerFailedError) and error.message is not None else None,
             stopped_at=self._stopped_at,

@@ -26,6 +26,7 @@ import concurrent.futures
 import contextvars
 import inspect
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,6 +48,9 @@ CHUNK: Final = 64
 """The number of bodies that a task handles before it checks the time since its last yield."""
 TURN_S: Final = 0.0005
 """The time that a task whose handlers never suspend runs before it yields to other tasks."""
+TIME_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The bounds of the histogram of handler times, in seconds."""
+FAST_S: Final = TIME_BOUNDS_S[0]
 CANCEL_S: Final = 1.0
 """The minimum time that the end of the consumer waits for a cancelled handler."""
 _ENDED: Final = int(DeliveryState.ENDED)
@@ -55,13 +59,30 @@ _ENDED: Final = int(DeliveryState.ENDED)
 class HandlerCounts(msgspec.Struct):
     """Counts of attempts: `failed` raised or timed out; `retried` were not the first at their message.
 
-    `exhausted` messages in a row are out of attempts or undecodable.
+    `exhausted` messages in a row are out of attempts or undecodable. `times` counts calls of the handler by TIME_BOUNDS_S, `handler_s` is
+    the sum of their seconds.
     """
 
     handled: int = 0
     failed: int = 0
     retried: int = 0
     exhausted: int = 0
+    times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TIME_BOUNDS_S) + 1))
+    handler_s: float = 0.0
+
+    def add_time(self, seconds: float) -> None:
+        """Counts a call of the handler that took this time."""
+        self.times[bisect_left(TIME_BOUNDS_S, seconds)] += 1
+        self.handler_s += seconds
+
+    def add_times(self, seconds: float, calls: int) -> None:
+        """Counts calls of the handler that took this time together: as one call of it and fast ones, unless all of them were fast."""
+        if seconds <= FAST_S:
+            self.times[0] += calls
+            self.handler_s += seconds
+        else:
+            self.times[0] += calls - 1
+            self.add_time(seconds)
 
 
 class _Ended:
@@ -85,7 +106,7 @@ class _HandlerWorker:
     first `settled` are settled in the table.
     """
 
-    __slots__ = ("deadline", "ended", "expired", "is_left", "settled", "task", "thread", "timer", "work")
+    __slots__ = ("deadline", "ended", "expired", "is_left", "is_timed", "settled", "task", "thread", "timer", "work")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
@@ -96,6 +117,8 @@ class _HandlerWorker:
         self.expired: bool = False
         self.is_left: bool = False
         """Whether the task ends, and another one replaces it."""
+        self.is_timed: bool = False
+        """Whether the calls of its next bodies are measured one by one, since together they took longer than FAST_S."""
         self.timer: asyncio.TimerHandle | None = None
         self.thread: asyncio.Future[Any] | None = None
         """The call that a thread still makes for a released attempt: until it returns, `work` belongs to it."""
@@ -259,6 +282,7 @@ class HandlerPool:
         worker.task, cancelling = task, task.cancelling
         table, size, options, turns = self._table, self._size, self._options, 0
         handler, router, refusing = options.handler, self._router, self._refusing
+        counts, monotonic = self._counts, time.monotonic
         by_one = self._is_plain and size == 1 and options.batch is None
         until_s = time.monotonic() + TURN_S
         while not self._ending:
@@ -273,6 +297,7 @@ class HandlerPool:
                 continue
             self.running += len(work)
             if by_one and (delivery := work[0])._owner is self:  # the usual case, in few calls
+                began_s = monotonic()
                 try:
                     if isinstance(returned := await handler(delivery), BaseException):  # as an item of a batch's list does
                         raise returned
@@ -280,8 +305,14 @@ class HandlerPool:
                     if router.unlocated and delivery._outputs is not None and (unknown := router.unknown(delivery._outputs)):
                         await router.locate(unknown)
                 except BaseException as error:
+                    counts.add_time(monotonic() - began_s)
                     self._settle(work, [self._outcome_of(worker, error)])
                 else:
+                    if (took_s := monotonic() - began_s) <= FAST_S:
+                        counts.times[0] += 1
+                        counts.handler_s += took_s
+                    else:
+                        counts.add_time(took_s)
                     self._end(work)
             else:
                 worker.work, worker.ended, worker.settled = work, 0, 0
@@ -315,7 +346,9 @@ class HandlerPool:
         options, router, index = self._options, self._router, 0
         handler, is_plain, refusing, cancelling = options.handler, self._is_plain, self._refusing, worker.task.cancelling
         outcome: Outcome
-        work = worker.work
+        work, counts, monotonic, is_timed = worker.work, self._counts, time.monotonic, worker.is_timed
+        began_s = last_s = monotonic()
+        attempts, attempts_s = 0, 0.0  # those of `_attempt`, which measures each
         while index < len(work) and self._starts and not cancelling() and not worker.is_left:
             delivery = work[index]
             if is_plain and delivery._owner is self:  # the usual case, without another coroutine
@@ -327,17 +360,26 @@ class HandlerPool:
                         await router.locate(unknown)
                     index += 1
                     worker.ended = index
+                    if is_timed:
+                        now_s = monotonic()
+                        counts.add_time(now_s - last_s)
+                        last_s = now_s
                     continue
                 except BaseException as error:
+                    if is_timed:
+                        counts.add_time(monotonic() - last_s)
                     outcome = self._outcome_of(worker, error)
             else:
+                attempt_s = monotonic()
                 outcome = (await self._attempt(worker, [delivery]))[0]
+                attempts, attempts_s = attempts + 1, attempts_s + monotonic() - attempt_s
                 self._counts.retried += delivery.attempt > 1
             if worker.thread is not None:
                 return
             index += 1
             if outcome is None:
                 worker.ended = index
+                last_s = monotonic()
                 continue
             self._settle_ended(worker)
             lane = delivery._lane
@@ -347,6 +389,11 @@ class HandlerPool:
             if lane is not None and (stops or outcome is RELEASED):  # its lane was released with it
                 self._drop(worker, [later for later in work[index:] if later._lane == lane])
                 work = worker.work
+            last_s = monotonic()
+        took_s, calls = monotonic() - began_s - attempts_s, index - attempts
+        if not is_timed and calls:
+            counts.add_times(took_s, calls)
+        worker.is_timed = took_s > FAST_S
         self._release(worker)
 
     def _settle_closed(self, worker: _HandlerWorker, outcome: Outcome) -> None:
@@ -371,8 +418,12 @@ class HandlerPool:
         work, router = worker.work, self._router
         outcomes: list[Outcome] | None
         if self._is_plain and (self._table.is_regular or all(delivery._owner is self for delivery in work)):  # first attempts at payloads
+            began_s = time.monotonic()
             try:
-                result = await self._options.handler(work.copy())
+                try:
+                    result = await self._options.handler(work.copy())
+                finally:
+                    self._counts.add_time(time.monotonic() - began_s)
                 self._refuse(work)
                 outcomes = None if result is None else self._results_of(result, len(work))
                 for delivery in work if router.unlocated else ():
@@ -418,9 +469,11 @@ class HandlerPool:
         try:
             if options.timeout_s is not None:
                 self._begin_time(worker, batch, options.timeout_s)
+            began_s = time.monotonic()
             try:
                 result = await self._call(worker, batch, batch.copy() if options.batch is not None else batch[0])
             finally:
+                self._counts.add_time(time.monotonic() - began_s)
                 worker.deadline = None
                 self._refuse(batch)
             if options.batch is None and isinstance(result, BaseException):

@@ -173,7 +173,9 @@ async def test_consumers_show_their_counts() -> None:
             await consumer.caught_up()
             text = (await collector.text())[0].decode()
         collector.close()
-    for name, count in (("handled_total", 1), ("failed_attempts_total", 1), ("dead_letters_total", 1), ("pending", 0), ("in_hand", 0)):
+    expected = {"handled_total": 1, "failed_attempts_total": 1, "dead_letters_total": 1, "retries_total": 0, "pending": 0, "in_hand": 0}
+    expected |= {"lag_messages": 0, "lag_bytes": 0, "up": 1, "tripped": 0, "handler_seconds_count": 2}
+    for name, count in expected.items():
         assert f'wal_consumer_{name}{{cursor="worker"}} {count}.0' in text
     assert 'wal_consumers{state="running"} 1.0' in text
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.docs.snippets import ROOT
 from tests.locations import open_wal
-from wal import Message
+from wal import Delivery, Message
 from wal.operate.metrics import Collector
 from wal.operate.metrics.families import FAMILIES
 
@@ -56,6 +56,8 @@ def test_legends_use_labels_that_are_left() -> None:
 
 
 async def test_panels_of_a_log_find_data(data_dir: Path) -> None:
+    async def handle(delivery: Delivery) -> None: ...
+
     async with open_wal(f"journal:{data_dir}", retention_bytes=1 << 30) as log:
         await log.raw_append(Message("orders", b"x"))
         await log.raw_append(Message("orders", b"y"))
@@ -63,12 +65,22 @@ async def test_panels_of_a_log_find_data(data_dir: Path) -> None:
             async for _ in scanner:
                 break
             await scanner.save()
-        collector = Collector(log)
-        text = (await collector.text())[0].decode()
-        collector.close()
+        async with log.consume("orders", handle, cursor="packing") as consumer:
+            await consumer.caught_up()
+            collector = Collector(log)
+            text = (await collector.text())[0].decode()
+            collector.close()
     scraped = set(re.findall(r"^(wal_\w+)", text, re.MULTILINE))
     used = {name for expression in EXPRESSIONS.values() for name in re.findall(r"wal_\w+", expression)}
     assert {name for name in used if not name.startswith("wal_coordinator")} <= scraped
+
+
+def test_runbook_has_a_section_for_each_alert() -> None:
+    page = (ROOT / "docs/howto/runbook.md").read_text()
+    sections = re.findall(r"^### (\w+)\n\n(\S)", page, re.MULTILINE)
+    assert sorted(name for name, _ in sections) == sorted(rule["alert"] for rule in ALERTS)
+    for rule in ALERTS:
+        assert rule["annotations"]["runbook_url"] == f"docs/howto/runbook.md#{rule['alert'].lower()}"
 
 
 def test_page_explains_every_alert() -> None:
