@@ -31,7 +31,7 @@ setup: $(SYNCED) ## .venv/ with everything in uv.lock (needs the network once); 
 
 $(SYNCED): pyproject.toml uv.lock
 	@echo "setup: making .venv/ as uv.lock says"
-	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --inexact --all-extras
+	@uv="$$(.ci/ensure-uv)"; mkdir -p .uv/tmp; env -u VIRTUAL_ENV TMPDIR="$$PWD/.uv/tmp" UV_PROJECT_ENVIRONMENT=.venv "$$uv" sync --locked --inexact --all-extras
 	@touch $@
 
 demo: setup ## 336,776 flights through a log whose writer is killed once, then Spark; checked against the CSV; LOCATION=standalone: over the network; LOCATION=pulsar: on Pulsar and etcd; LOCATION=cluster: coordinators and nodes over both
@@ -91,7 +91,7 @@ release: setup ## sdist and wheel in dist/, checked in fresh environments: conte
 	@$(PYTHON) -m pytest -v tests/release.py
 
 protos: ## the generated messages of all .proto files, by the version that wal/message/wire.proto explains
-	@uv="$$(.ci/ensure-uv)"; env -u VIRTUAL_ENV "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
+	@uv="$$(.ci/ensure-uv)"; mkdir -p .uv/tmp; env -u VIRTUAL_ENV TMPDIR="$$PWD/.uv/tmp" "$$uv" run --no-project --with grpcio-tools==1.72.1 --with 'setuptools<81' \
 		python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(git ls-files '*.proto')
 	@git ls-files '*_pb2.pyi' | xargs sed -i -E 's/\b_Mapping\]/_Mapping[str, object]]/g' # protoc leaves its types open
 

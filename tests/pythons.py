@@ -94,7 +94,7 @@ def _passes(version: str, python: Path) -> bool:
     subprocess.run(
         [uv, "sync", "--quiet", "--locked", "--no-python-downloads", "--python", str(python), *wanted],
         cwd=ROOT,
-        env=environment | {"UV_PROJECT_ENVIRONMENT": str(place)},
+        env=environment | {"UV_PROJECT_ENVIRONMENT": str(place), "TMPDIR": str(ROOT / ".uv" / "tmp")},  # made by `make setup`
         check=True,
     )
     print(f"==> Python {version}, {python}", flush=True)

@@ -5,6 +5,7 @@ It leaves both in `dist/` and publishes nothing. Only `make release` runs these 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -52,7 +53,8 @@ class Release(NamedTuple):
 
 
 def run(*command: str, cwd: Path = ROOT) -> None:
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    environment = os.environ | {"TMPDIR": str(ROOT / ".uv" / "tmp")}  # made by `make setup`: uv leaves its lock files
+    ran = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"{' '.join(command)[:200]} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}"
 
 

@@ -77,7 +77,7 @@ class Environment:
 
     def _run_uv(self, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        environment["UV_PROJECT_ENVIRONMENT"] = str(self.directory)
+        environment |= {"UV_PROJECT_ENVIRONMENT": str(self.directory), "TMPDIR": str(self.directory.parent)}  # its lock files stay there
         command = [self._uv, *arguments]
         ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert ran.returncode == 0, ran.stderr

@@ -92,8 +92,11 @@ class PulsarServer(ServerProcess):
         conf.write_text("".join(f"{name}={value}\n" for name, value in configuration.items()))
         log4j = self.folder / "log4j2.properties"
         log4j.write_text(_LOG4J)
+        temporary = self.folder / "tmp"  # a killed process removes none of its temporary files
+        temporary.mkdir(exist_ok=True)
         command = [
-            "java", "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:+UseSerialGC", *([] if tuned else
+            "java", f"-Djava.io.tmpdir={temporary}", "-XX:-UsePerfData",
+            "-Xms256m", "-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:+UseSerialGC", *([] if tuned else
             ["-XX:TieredStopAtLevel=1"]), *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
             "-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j.configurationFile=file:{log4j}", "-cp", f"{find_pulsar()}/lib/*",
             "org.apache.pulsar.PulsarStandaloneStarter", "--config", str(conf), "--metadata-dir", str(self._metadata),
