@@ -122,14 +122,14 @@ async def plan_a_batch(_log: WALAccesser, address: str) -> object:
 
 Call = Callable[[WALAccesser, str], Awaitable[object]]
 CALLS: dict[Call, tuple[Method[Any, Any], ...]] = {
-    read: (methods.GET_MOMENT, methods.SUBMIT),
+    read: (methods.SUBMIT,),
     append: (methods.PRODUCE,),
     commit: (methods.PRODUCE,),
     ask: (methods.SUBMIT,),
     list_cursors: (methods.SUBMIT,),
-    iterate: (methods.GET_MOMENT,),
+    iterate: (methods.SUBMIT,),
     append_blocking: (methods.PRODUCE,),
-    plan_a_batch: (methods.GET_MOMENT,),
+    plan_a_batch: (methods.SUBMIT,),
 }
 
 

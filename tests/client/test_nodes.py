@@ -28,7 +28,7 @@ from wal.operate.processes.standalone import all_handlers
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, GET_MOMENT, NODE_STATES, PRODUCE, SUBMIT
+from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE, SUBMIT
 from wal.rpc.serving import Draining, add_handlers, listen, server_options
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
@@ -234,7 +234,7 @@ async def test_beginning_of_a_read_outlives_a_move() -> None:
     async with (
         serving(pchannels=1) as node,
         open_wal(f"wal://{node.address}") as log,
-        server({GET_MOMENT: silent}) as dead,
+        server({SUBMIT: silent}) as dead,
         connected(dead) as before,
     ):
         await log.raw_append(Message("v", b"1"))

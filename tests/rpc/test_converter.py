@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broadcaster.message import BroadcastMessage
 from tests.rpc.test_contract import SCALARS
-from tests.rpc.test_converters import events, frames, ids, names, resource_keys, texts, times, u64
+from tests.rpc.test_converters import events, frames, ids, names, resource_keys, snapshots, texts, times, u64
 from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import FORM_PULSAR, AppendResult, Message, MessageType, type_properties
@@ -68,6 +68,7 @@ POSITIONS: dict[str, st.SearchStrategy[Any]] = {
     "wal.rpc.Position": frames,
     "wal.rpc.EventPosition": events,
     "wal.rpc.AppendedRange": st.builds(AppendResult, ids, u64, ids, duplicate=st.booleans()),
+    "wal.rpc.LogState": snapshots(),
     "wal.rpc.StreamingError": st.nothing(),  # errors have no equality
 }
 

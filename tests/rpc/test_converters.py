@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
-from wal.message import FORM_JOURNAL, FORM_PULSAR, Lineage, MessageID, MessageType, Origin, ResourceKey, type_properties
+from wal.message import FORM_JOURNAL, FORM_PULSAR, Lineage, MessageID, MessageType, Origin, ResourceKey, Restore, type_properties
 from wal.message.wire_pb2 import MessageID as MessageIDProto
 from wal.read.options import All, DeliverPolicy, Latest, MessageTypes, StartAfter, StartFrom, TimeTickGT, TimeTickGTE
 from wal.rpc import converters as positions
@@ -97,21 +97,17 @@ def test_selection_that_is_none_is_refused(subtests: pytest.Subtests) -> None:
 # -- reports
 
 
-@given(
-    st.builds(
-        LogSnapshot,
-        st.builds(Origin, names, u63, frames),
-        st.builds(Lineage, u63),
-        u63,
-        frames,
-        events,
-        u64,
-        st.booleans(),
-        st.none() | events,
-        st.none() | events,
-    )
-)
-def test_tails(snapshot: LogSnapshot) -> None:
-    message = through(reports.tail_to_proto(snapshot))
-    origin, lineage = snapshot.origin, snapshot.lineage
-    assert reports.tail_from_proto(message, origin, lineage, term=snapshot.term, closed=snapshot.closed) == snapshot
+restores = st.builds(Restore, u63, frames, st.none() | events)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> LogSnapshot:
+    incarnation, lineage = draw(u63), tuple(draw(st.lists(restores, max_size=2)))
+    origin, newest, truncated = Origin(draw(names), incarnation, 0), draw(st.none() | events), draw(st.none() | events)
+    ends = draw(u63), draw(frames), draw(events), draw(u64)
+    return LogSnapshot(origin, Lineage(incarnation, lineage), *ends, False, newest, truncated)
+
+
+@given(snapshots())
+def test_log_at_one_moment(snapshot: LogSnapshot) -> None:
+    assert reports.snapshot_from_proto(through(reports.snapshot_to_proto(snapshot))) == snapshot

@@ -15,29 +15,24 @@ from tests.serve.servers import Serving, connected, serving
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import RunKind
 from wal.message import AppendResult, LogPosition, Message
-from wal.network import Method
 from wal.requests.pchannels import Truncate
+from wal.requests.reads import CountBytes, FindEventBelow, FindTick, GetMoment, NewestTick, WeighFrames
+from wal.requests.request import Answer, Request
 from wal.rpc.api import frames_pb2
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.converters import (
-    event_from_proto,
-    event_to_proto,
-    identity_from_proto,
-    lineage_from_proto,
-    position_from_proto,
-    position_to_proto,
-    tail_from_proto,
-)
+from wal.rpc.converters import position_from_proto, position_to_proto
 from wal.rpc.frame_pages import EncodedPage
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, READ_FRAMES, WEIGH_FRAMES
+from wal.rpc.methods import READ_FRAMES
 from wal.storage import search
-from wal.storage.base import FramePage, StoredFrame
+from wal.storage.base import FramePage, FrameWeight, StoredFrame
+from wal.storage.search import Weighed
 from wal.write.pchannel import PChannel
 
 NAMES = ("a", "b", "c")
 ROUNDS = 40
+P0 = "p0"
 
 
 @pytest.fixture(params=["memory", "journal"])
@@ -52,9 +47,9 @@ async def filled(request: pytest.FixtureRequest, data_dir: Any) -> AsyncIterator
         yield served, results
 
 
-async def ask(served: Serving, method: Method[Any, Any], request: Any) -> Any:
+async def ask(served: Serving, request: Request[Answer]) -> Answer:
     async with connected(served.address) as connection:
-        return await connection.read(method, request, "asking")
+        return await connection.submit(request, P0)
 
 
 def only(served: Serving) -> PChannel:
@@ -64,10 +59,6 @@ def only(served: Serving) -> PChannel:
 
 def info(served: Serving) -> PChannelInfo:
     return PChannelInfo(name=only(served).channel, term=only(served).log.term)
-
-
-def extent(served: Serving, start: int, end: int) -> dict[str, Any]:
-    return {"pchannel": info(served), "start": position_to_proto(start), "end": position_to_proto(end)}
 
 
 async def stored(served: Serving, names: frozenset[str] | None = None) -> list[StoredFrame]:
@@ -164,30 +155,22 @@ async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Appe
     served, results = filled
     pchannel = only(served)
     for _ in range(2):
-        moment = await ask(served, GET_MOMENT, proto.PChannelRequest(pchannel=info(served)))
-        assert identity_from_proto(moment.log) == pchannel.origin()
-        assert (moment.log.pchannel.term, moment.closed) == (pchannel.log.term, False)
-        snapshot = tail_from_proto(
-            moment.tail, identity_from_proto(moment.log), lineage_from_proto(moment.log), term=moment.log.pchannel.term
-        )
-        assert (snapshot.durable_end, snapshot.newest) == (pchannel.tail.durable_end, pchannel.tail.newest)
-        assert (snapshot.earliest, snapshot.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
+        moment = await ask(served, GetMoment(P0))
+        assert (moment.origin, moment.lineage, moment.term) == (pchannel.origin(), pchannel.log.lineage, pchannel.log.term)
+        assert (moment.durable_end, moment.newest) == (pchannel.tail.durable_end, pchannel.tail.newest)
+        assert (moment.earliest, moment.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
         newest = max(results, key=lambda result: result.time_tick)
-        assert moment.newest_time_tick == newest.time_tick <= snapshot.promised_tick <= pchannel.promised.tick
+        assert await ask(served, NewestTick(P0)) == newest.time_tick <= moment.promised_tick <= pchannel.promised.tick
     await served.log.submit(Truncate(newest.message_id))
-    moment = await ask(served, GET_MOMENT, proto.PChannelRequest(pchannel=info(served)))
-    assert moment.newest_time_tick == 0
+    assert await ask(served, NewestTick(P0)) == 0
 
 
 async def test_empty_log_has_a_moment_too(served: Serving, connection: Connection) -> None:
-    moment = await connection.read(GET_MOMENT, proto.PChannelRequest(pchannel=info(served)), "asking")
-    assert moment.newest_time_tick == 0
+    assert await connection.submit(NewestTick(P0), P0) == 0
     end = only(served).tail.durable_end
-    assert position_from_proto(moment.tail.durable_end) == end
-    answer = await connection.read(WEIGH_FRAMES, proto.WeighFramesRequest(**extent(served, end, end)), "asking")
-    assert not answer.weights
-    found = await connection.read(FIND_TICK, proto.FindTickRequest(**extent(served, 0, end), time_tick=5), "asking")
-    assert event_from_proto(found) == (end, 0)
+    assert (await connection.submit(GetMoment(P0), P0)).durable_end == end
+    assert not (await connection.submit(WeighFrames(P0, end, end), P0)).weights
+    assert await connection.submit(FindTick(P0, 5, 0, end), P0) == (end, 0)
 
 
 async def test_tick_is_found(filled: tuple[Serving, list[AppendResult]]) -> None:
@@ -201,8 +184,7 @@ async def test_tick_is_found(filled: tuple[Serving, list[AppendResult]]) -> None
     async with connected(served.address) as connection:
         for tick in ticks:
             start, stop = sorted((rng.choice(positions), rng.choice(positions))) if tick % 3 else (0, end)
-            request = proto.FindTickRequest(**extent(served, start, stop), time_tick=tick)
-            found = event_from_proto(await connection.read(FIND_TICK, request, "asking"))
+            found = await connection.submit(FindTick(P0, tick, start, stop), P0)
             above = [at for other, at in events if other > tick and start <= at[0] < stop]
             assert found == (min(above) if above else (stop, 0))
 
@@ -216,10 +198,8 @@ async def test_newest_event_below_a_position_is_found(filled: tuple[Serving, lis
     async with connected(served.address) as connection:
         for _ in range(200):
             since, below = sorted((rng.choice(places), rng.choice(places)))
-            request = proto.FindEventBelowRequest(pchannel=info(served), since=event_to_proto(since), below=event_to_proto(below))
-            answer = await connection.read(FIND_EVENT_BELOW, request, "asking")
             expected = max((at for at in events if since <= at < below), default=None)
-            assert (event_from_proto(answer.event) if answer.HasField("event") else None) == expected
+            assert await connection.submit(FindEventBelow(P0, since, below), P0) == expected
 
 
 async def test_frames_are_weighed_up_to_a_limit(filled: tuple[Serving, list[AppendResult]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,25 +207,25 @@ async def test_frames_are_weighed_up_to_a_limit(filled: tuple[Serving, list[Appe
     end = only(served).tail.durable_end
     everything = await weigh(served, 0, end, rows_max=1 << 40)
     assert sum(weight.rows for weight in everything.weights) == len(results)
-    assert [position_from_proto(weight.position) for weight in everything.weights] == sorted({one.message_id.position for one in results})
+    assert [weight.position for weight in everything.weights] == sorted({one.message_id.position for one in results})
     for names in (["a"], ["b", "c"]):
-        some = await weigh(served, 0, end, rows_max=1 << 40, names={"names": names})
+        some = await weigh(served, 0, end, rows_max=1 << 40, names=frozenset(names))
         frames = await stored(served, frozenset(names))
         assert sum(weight.rows for weight in some.weights) == sum(len(run[3].payloads) for run in columns(frames, frozenset(names)))
     limited = await weigh(served, 0, end, rows_max=10)
     assert sum(weight.rows for weight in limited.weights[:-1]) <= 10 < sum(weight.rows for weight in limited.weights)
-    assert limited.next_position == limited.weights[-1].next_position
+    assert limited.upto == limited.weights[-1].next_position
     limited = await weigh(served, 0, end, bytes_max=200_000)
-    assert sum(weight.bytes for weight in limited.weights[:-1]) <= 200_000 < sum(weight.bytes for weight in limited.weights)
+    assert sum(weight.size for weight in limited.weights[:-1]) <= 200_000 < sum(weight.size for weight in limited.weights)
     # A call that has read enough answers with what it has, and the next one goes on.
     monkeypatch.setattr(search, "PAGES_MAX", 1)
-    found: list[proto.FrameWeight] = []
+    found: list[FrameWeight] = []
     start = 0
     while start < end:
         part = await weigh(served, start, end, rows_max=1 << 40)
         found += part.weights
-        assert position_from_proto(part.next_position) > start
-        start = position_from_proto(part.next_position)
+        assert part.upto > start
+        start = part.upto
     assert found == list(everything.weights)
 
 
@@ -254,18 +234,16 @@ async def test_pieces_of_about_equal_bytes_tile_an_extent(filled: tuple[Serving,
     frames = await stored(served)
     for start, end in ((0, only(served).tail.durable_end), (frames[3].position, frames[30].position)):
         weights = (await weigh(served, start, end)).weights
-        edges = [position_from_proto(weight.position) for weight in weights]
-        ends = [position_from_proto(weight.next_position) for weight in weights]
+        edges = [weight.position for weight in weights]
+        ends = [weight.next_position for weight in weights]
         assert (edges[0], ends[-1], edges[1:]) == (start, end, ends[:-1])
         assert all(one < other for one, other in pairwise(edges))
         total = only(served).log.bytes_between(start, end)
-        assert sum(weight.bytes for weight in weights) == total
+        assert sum(weight.size for weight in weights) == total
         assert len(weights) <= 64
-        assert max(weight.bytes for weight in weights) <= total // 32
-        answer = await ask(served, COUNT_BYTES, proto.ExtentRequest(**extent(served, start, end)))
-        assert answer.bytes == total
+        assert max(weight.size for weight in weights) <= total // 32
+        assert await ask(served, CountBytes(P0, start, end)) == total
 
 
-async def weigh(served: Serving, start: int, end: int, **options: Any) -> proto.FrameWeights:
-    answer: proto.FrameWeights = await ask(served, WEIGH_FRAMES, proto.WeighFramesRequest(**extent(served, start, end), **options))
-    return answer
+async def weigh(served: Serving, start: int, end: int, **options: Any) -> Weighed:
+    return await ask(served, WeighFrames(P0, start, end, **options))

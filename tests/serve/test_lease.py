@@ -19,11 +19,12 @@ from wal.operate.processes.standalone import LogServer
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.requests.pchannels import LastEvent, LatestTick
+from wal.requests.reads import GetMoment, NewestTick
 from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
 from wal.rpc.headers import consumer_header
-from wal.rpc.methods import CONSUME, GET_MOMENT, READ_FRAMES
+from wal.rpc.methods import CONSUME, READ_FRAMES
 from wal.serve import tail
 from wal.serve.access import Access
 from wal.serve.hosted import Hosted
@@ -137,18 +138,17 @@ def lose_after(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, lease:
 
 async def test_server_answers_no_call() -> None:
     async with leased() as (log, lease), connected_to(log) as connection:
-        request = pchannel_calls_pb2.PChannelRequest(pchannel=P0)
-        assert (await connection.read(GET_MOMENT, request, "asking")).tail.durable_end
+        assert (await connection.submit(GetMoment("p0"), "p0")).durable_end
         lease.alive = False
         with pytest.raises(SessionLostError):
-            await connection.read(GET_MOMENT, request, "asking")
+            await connection.submit(GetMoment("p0"), "p0")
 
 
-async def test_moment_that_was_looked_up_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tick_that_was_looked_up_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leased() as (log, lease), connected_to(log) as connection:
         lose_after(monkeypatch, log.node.pchannels["p0"].log, "read", lease)
         with pytest.raises(SessionLostError):
-            await connection.read(GET_MOMENT, pchannel_calls_pb2.PChannelRequest(pchannel=P0), "asking")
+            await connection.submit(NewestTick("p0"), "p0")
 
 
 async def test_page_that_was_read_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:

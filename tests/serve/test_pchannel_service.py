@@ -11,31 +11,17 @@ from tests.serve.servers import Serving, connected, serving
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError
 from wal.message import AppendResult, Message, MessageID
-from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCursor
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
+from wal.requests.reads import GetMoment
 from wal.requests.request import Request
 from wal.requests.vchannels import CreateVChannel
-from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 from wal.write.pchannel import PChannel
 
 KEY = CursorKey("reader", ("a",))
-CALLS: list[tuple[Method[Any, Any], Any]] = [
-    (GET_MOMENT, proto.PChannelRequest),
-    (WEIGH_FRAMES, proto.WeighFramesRequest),
-    (FIND_TICK, proto.FindTickRequest),
-    (FIND_EVENT_BELOW, proto.FindEventBelowRequest),
-    (COUNT_BYTES, proto.ExtentRequest),
-]
-
-
-async def ask(connection: Connection, method: Method[Any, Any], request: Any) -> Any:
-    return await connection.write(method, request, "asking")
 
 
 async def append(served: Serving, name: str = "a", payload: bytes = b"x" * 1_000) -> AppendResult:
@@ -49,24 +35,9 @@ def only(served: Serving) -> PChannel:
     return pchannel
 
 
-def info(served: Serving) -> PChannelInfo:
-    return PChannelInfo(name=only(served).channel, term=only(served).log.term)
-
-
-def request_for(served: Serving) -> proto.PChannelRequest:
-    return proto.PChannelRequest(pchannel=info(served))
-
-
-@pytest.mark.parametrize(("method", "kind"), CALLS)
-async def test_pchannel_that_is_not_here_is_refused(served: Serving, connection: Connection, method: Method[Any, Any], kind: Any) -> None:
-    term = only(served).log.term
-    with pytest.raises(ChannelNotExistError, match="'elsewhere' is not on this node"):
-        await ask(connection, method, kind(pchannel=PChannelInfo(name="elsewhere", term=term)))
-    with pytest.raises(UnmatchedChannelTermError, match=f"in term {term}, not {term + 1}"):
-        await ask(connection, method, kind(pchannel=PChannelInfo(name=only(served).channel, term=term + 1)))
-
-
-@pytest.mark.parametrize("request_", [LatestTick("a"), LastEvent("a"), Truncate(MessageID("p-1", 1, 1, 1)), Retention(), ListProducers()])
+@pytest.mark.parametrize(
+    "request_", [LatestTick("a"), LastEvent("a"), Truncate(MessageID("p-1", 1, 1, 1)), Retention(), ListProducers(), GetMoment("p0")]
+)
 async def test_request_for_an_absent_pchannel_is_refused(served: Serving, connection: Connection, request_: Request[Any]) -> None:
     term = only(served).log.term
     with pytest.raises(ChannelNotExistError, match="'elsewhere' is not on this node"):

@@ -23,20 +23,16 @@ from wal.client.remote_log import MOVED
 from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError, closed_log
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL, Lineage, LogPosition
-from wal.network import Method
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.store import SavedCursors
 from wal.read.read_only_core import ReadOnlySource
 from wal.requests.cursors import ListCursors, LoadCursor, SaveCursor
+from wal.requests.reads import CountBytes, FindEventBelow, FindTick, NewestTick, WeighFrames
 from wal.requests.request import Request
 from wal.requests.vchannels import ListVChannels
-from wal.rpc.api import frames_pb2, pchannel_pb2
-from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
-from wal.rpc.methods import COUNT_BYTES, FIND_EVENT_BELOW, FIND_TICK, GET_MOMENT, WEIGH_FRAMES
 from wal.runtime.loop_thread import LoopThread
 from wal.settings import Settings
-from wal.storage.base import FramePage, FrameWeight, LogSnapshot
+from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog, VChannelChoice
 from wal.storage.search import Weighed
 
@@ -240,14 +236,10 @@ class BlockingLog(ReadOnlyPChannelLog):
     def bytes_for(self, names: frozenset[str] | None, start: LogPosition, end: int) -> int:
         if names is not None or self._remote_pchannel.log.form == FORM_JOURNAL:
             return self.bytes_between(start[0], end)  # cursors are shown by the server, which has the indexes
-        request = proto.ExtentRequest(pchannel=_named(self.pchannel), start=position_to_proto(start[0]), end=position_to_proto(end))
-        return self._ask(COUNT_BYTES, request, "counting bytes").bytes
+        return self._submit(CountBytes(self.pchannel, start[0], end))
 
     def position_after(self, tick: int, start: int, end: int) -> LogPosition:
-        request = proto.FindTickRequest(
-            pchannel=_named(self.pchannel), time_tick=tick, start=position_to_proto(start), end=position_to_proto(end)
-        )
-        return event_from_proto(self._ask(FIND_TICK, request, f"finding tick {tick}"))
+        return self._submit(FindTick(self.pchannel, tick, start, end))
 
     def event_below(self, since: LogPosition, below: LogPosition) -> LogPosition | None:
         if below[1]:
@@ -255,13 +247,10 @@ class BlockingLog(ReadOnlyPChannelLog):
         below = min(below, (self.reach().durable_end, 0))
         if since >= below:
             return None
-        request = proto.FindEventBelowRequest(pchannel=_named(self.pchannel), since=event_to_proto(since), below=event_to_proto(below))
-        answer = self._ask(FIND_EVENT_BELOW, request, "finding an event")
-        return event_from_proto(answer.event) if answer.HasField("event") else None
+        return self._submit(FindEventBelow(self.pchannel, since, below))
 
     def newest_tick(self) -> int:
-        request = proto.PChannelRequest(pchannel=_named(self.pchannel))
-        return self._ask(GET_MOMENT, request, "looking at the log").newest_time_tick
+        return self._submit(NewestTick(self.pchannel))
 
     def names(self, start: int, end: int, choice: VChannelChoice) -> frozenset[str] | None:
         """Returns the vchannels of this choice, None if there are too many.
@@ -270,25 +259,16 @@ class BlockingLog(ReadOnlyPChannelLog):
         """
         if isinstance(choice, frozenset):
             return choice
-        self._check_open()
-        infos = self._remote.call(lambda: self._remote.log.submit(ListVChannels()), "listing the vchannels", owner=self)
+        infos = self._submit(ListVChannels())
         names = frozenset(info.name for info in infos if info.pchannel == self.pchannel and info.name in choice)
         return names if len(names) <= _NAMES_MAX else None
 
     def weigh(self, start: int, end: int, choice: VChannelChoice | None, *, rows_max: int | None, bytes_max: int | None) -> Weighed:
         names = None if choice is None else self.names(start, end, choice)
-        request = proto.WeighFramesRequest(
-            pchannel=_named(self.pchannel),
-            start=position_to_proto(start),
-            end=position_to_proto(end),
-            names=None if names is None else frames_pb2.VChannelNames(names=sorted(names)),
-        )
-        if rows_max is not None:
-            request.rows_max = rows_max
-        if bytes_max is not None:
-            request.bytes_max = bytes_max
-        answer = self._ask(WEIGH_FRAMES, request, "weighing frames")
-        return Weighed([_weight(weight, end) for weight in answer.weights], position_from_proto(answer.next_position))
+        weighed = self._submit(WeighFrames(self.pchannel, start, end, names, rows_max, bytes_max))
+        # The smallest position of a frame after the last one may be above the end of the log, where blocks are aligned.
+        weights = [msgspec.structs.replace(weight, next_position=min(weight.next_position, end)) for weight in weighed.weights]
+        return Weighed(weights, weighed.upto)
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._remote_pchannel.log.bytes_between(start, end)
@@ -307,10 +287,9 @@ class BlockingLog(ReadOnlyPChannelLog):
             lambda: log.read(start, names=names, bytes_max=bytes_max, end=end), f"reading pchannel {self.pchannel}", owner=self
         )
 
-    def _ask(self, method: Method[Any, _T], request: object, what: str) -> _T:
+    def _submit(self, request: Request[_T]) -> _T:
         self._check_open()
-        connection = self._remote_pchannel.log.connection
-        return self._remote.call(lambda: connection().read(method, request, what), what, owner=self)
+        return self._remote.submit(request, owner=self)
 
     async def _follow(self) -> None:
         self._remote_pchannel.follow()
@@ -318,18 +297,6 @@ class BlockingLog(ReadOnlyPChannelLog):
     def _check_open(self) -> None:
         if self._closed:
             raise closed_log(f"of pchannel {self.pchannel!r}")
-
-
-def _weight(weight: proto.FrameWeight, end: int) -> FrameWeight:
-    return FrameWeight(
-        position_from_proto(weight.position),
-        # The smallest position of a frame after the last one may be above the end of the log, where blocks are aligned.
-        min(position_from_proto(weight.next_position), end),
-        weight.first_tick,
-        weight.promised_tick,
-        weight.rows,
-        weight.bytes,
-    )
 
 
 _NAMES_MAX: Final = 16_384
@@ -367,10 +334,6 @@ class BlockingCursors(SavedCursors):
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
         cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
         return self._remote.submit(SaveCursor(cursor, forward_only))
-
-
-def _named(pchannel: str) -> pchannel_pb2.PChannelInfo:
-    return pchannel_pb2.PChannelInfo(name=pchannel)
 
 
 class BlockingSource(ReadOnlySource):

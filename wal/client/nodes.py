@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from wal.client.calls import Pauses, Supervision
 from wal.errors import (
@@ -23,13 +23,13 @@ from wal.errors import (
     UnmatchedChannelTermError,
     WALError,
 )
-from wal.network import Method
+from wal.requests.reads import GetMoment
 from wal.requests.request import Answer, Request
-from wal.rpc.api import pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.codes import error_to_proto
 from wal.rpc.connection import Connection, Stream
-from wal.rpc.methods import ASSIGNMENT_DISCOVER, GET_MOMENT
+from wal.rpc.methods import ASSIGNMENT_DISCOVER
 from wal.runtime.tasks import end_tasks, keep_task
 
 MISPLACED: Final = (ChannelFencedError, ChannelNotExistError, UnmatchedChannelTermError)
@@ -44,8 +44,6 @@ LOWER_S: Final = 15.0
 LEAVE_S: Final = 1.0
 """How long answers of a server that has nothing any more are waited for. One that was killed, or stands still, answers nothing."""
 Version = tuple[int, int]
-_Request = TypeVar("_Request")
-_Response = TypeVar("_Response")
 
 
 class Nodes:
@@ -90,23 +88,9 @@ class Nodes:
         return pchannel in self._places or pchannel not in self._terms
 
     async def submit(self, request: Request[Answer], pchannel: str) -> Answer:
-        """Returns the answer of the server of a pchannel to a request, wherever the pchannel moves meanwhile."""
-        return await self._ask(pchannel, lambda connection: connection.submit(request, pchannel))
+        """Returns the answer of the server of a pchannel to a request, wherever the pchannel moves meanwhile.
 
-    async def read(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
-        """Returns the answer of the server of a pchannel to a call that changes nothing, wherever the pchannel moves meanwhile."""
-        return await self._ask(pchannel, lambda connection: connection.read(method, request, what))
-
-    async def repeat(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
-        """Returns the answer to a call that changes nothing more when it is executed again."""
-        return await self._ask(pchannel, lambda connection: connection.repeat(method, request, what))
-
-    async def write(self, pchannel: str, method: Method[_Request, _Response], request: _Request, what: str) -> _Response:
-        """Returns the answer to a call that is executed at most once."""
-        return await self._ask(pchannel, lambda connection: connection.write(method, request, what))
-
-    async def _ask(self, pchannel: str, call: Callable[[Connection], Awaitable[_Response]]) -> _Response:
-        """Makes a call again, elsewhere perhaps, while servers refuse it because they do not have the pchannel; then it was not executed.
+        It is sent again, elsewhere perhaps, while servers refuse it because they do not have the pchannel; then it was not executed.
 
         A vchannel that does not exist is refused with the same error. That is raised if the server has the pchannel in the same term before
         and after the call: a node that was started again at its address has none of them, as long as the coordinator does not know of it.
@@ -118,7 +102,7 @@ class Nodes:
         while True:
             connection, report = self.connection(pchannel), self.reporter(pchannel)
             try:
-                return await call(connection)
+                return await connection.submit(request, pchannel)
             except ELSEWHERE as error:
                 if not self.may_move(pchannel) or error.outcome_unknown or self._supervision.closing:
                     raise
@@ -140,12 +124,10 @@ class Nodes:
 
     async def _term_at(self, connection: Connection, pchannel: str) -> int | None:
         """Returns the term in which a server has a pchannel now, or None if it does not say so."""
-        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=pchannel))
         try:
-            moment = await connection.read(GET_MOMENT, request, f"looking whether pchannel {pchannel} is there")
+            return (await connection.submit(GetMoment(pchannel), pchannel)).term
         except WALError:
             return None
-        return moment.log.pchannel.term
 
     def reporter(self, pchannel: str) -> Callable[[WALError], None]:
         """Returns what reports the error of a call that is made now."""

@@ -33,14 +33,14 @@ from wal.errors import (
     WouldBlockError,
     closed_log,
 )
-from wal.message import FORM_JOURNAL, MessageID, Origin
+from wal.message import FORM_JOURNAL, Lineage, MessageID, Origin
 from wal.read.options import ReadPosition
 from wal.read.pchannel import ShownLog
+from wal.requests.reads import GetMoment
 from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.converters import identity_from_proto, lineage_from_proto, position_to_proto, tail_from_proto
+from wal.rpc.converters import position_to_proto, tail_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage
-from wal.rpc.methods import GET_MOMENT
 from wal.runtime.tasks import keep_task
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.search import PageRequest
@@ -163,9 +163,9 @@ class RemoteReadableLog(ShownLog):
             snapshot = msgspec.structs.replace(snapshot, last_truncated=self.shown.last_truncated)
         super().show(snapshot)
 
-    def check(self, log: pchannel_pb2.LogIdentity) -> None:
+    def check(self, identity: Origin, later: Lineage) -> None:
         """Ends the client, and raises FormatError, if the server has another log of this pchannel now. A server may name none."""
-        identity, own = identity_from_proto(log), self.origin
+        own = self.origin
         if not identity.incarnation:
             return
         if identity.incarnation != own.incarnation or identity.form != own.form:
@@ -174,7 +174,6 @@ class RemoteReadableLog(ShownLog):
                 f"{own.incarnation:x}): nothing was done. Look whether the server was started on the right directory; then open the log "
                 "again"
             )
-            later = lineage_from_proto(log)
             if (restore := later.since(own.incarnation)) is not None:
                 error = later.lost("the end of the log that this client opened", own.pchannel, restore, own.form)
             self._end_client(error)
@@ -185,14 +184,13 @@ class RemoteReadableLog(ShownLog):
         return await self._moments.join_next("moment", self._moment)
 
     async def _moment(self) -> LogSnapshot:
-        request = pchannel_calls_pb2.PChannelRequest(pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel))
-        moment = await self._nodes.read(self.pchannel, GET_MOMENT, request, f"looking at pchannel {self.pchannel}")
-        self.check(moment.log)
-        return self.snapshot(moment.tail, term=moment.log.pchannel.term, closed=moment.closed)
+        moment = await self._nodes.submit(GetMoment(self.pchannel), self.pchannel)
+        self.check(moment.origin, moment.lineage)
+        return moment
 
-    def snapshot(self, tail: pchannel_pb2.TailState, *, term: int, closed: bool = False) -> LogSnapshot:
+    def snapshot(self, tail: pchannel_pb2.TailState, *, term: int) -> LogSnapshot:
         """Returns the log as a server has just described it."""
-        return tail_from_proto(tail, self.origin, self.lineage, term=term, closed=closed)
+        return tail_from_proto(tail, self.origin, self.lineage, term=term)
 
     async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
         page = await self._page_from(start, names, bytes_max, end)

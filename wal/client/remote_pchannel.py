@@ -24,6 +24,7 @@ from wal.read.pchannel import Moment, ShownPChannel
 from wal.read.truncated import check_seen, shrinkage, went_back
 from wal.rpc.api import append_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.connection import Connection, Stream
+from wal.rpc.converters import identity_from_proto, lineage_from_proto
 from wal.rpc.methods import FOLLOW_TAIL
 from wal.runtime.tasks import end_tasks, keep_task
 from wal.storage.base import FramePage, LogSnapshot
@@ -80,7 +81,7 @@ class RemotePChannel(ShownPChannel):
         before = self._known()
 
         async def check(created: Created) -> None:
-            self.log.check(created.log)
+            self.log.check(identity_from_proto(created.log), lineage_from_proto(created.log))
             if created.HasField("tail"):
                 snapshot = self.log.snapshot(created.tail, term=created.log.pchannel.term)
                 await self._check_back(before, snapshot)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 from wal.message import MessageID
-from wal.node import cursor_requests, schedule_requests
+from wal.node import cursor_requests, read_requests, schedule_requests
 from wal.node.node import StreamingNode
 from wal.read.figures import PChannelStatistics
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, PChannelRetention, Retention, Statistics, Truncate
@@ -52,6 +52,8 @@ class NodeRequests:
             )
         pchannel.check_lease()
         answer = await handle(self._node, request, pchannel)
+        if not request.writes:
+            pchannel.check_lease()  # what was read may be old by now
         return answer
 
     async def _of_vchannel(self, name: str, asked: PChannel | None) -> PChannel:
@@ -112,5 +114,6 @@ _HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any],
     ForgetProducer: _forget_producer,
     **cursor_requests.HANDLERS,
     **schedule_requests.HANDLERS,
+    **read_requests.HANDLERS,
 }
 """By the type of a request. The last argument is its pchannel; for a request to each pchannel, all pchannels that are asked."""

@@ -34,11 +34,7 @@ from wal.rpc.methods import (
     COLLECT_STATUS,
     CONSUME,
     COORDINATOR_STATES,
-    COUNT_BYTES,
-    FIND_EVENT_BELOW,
-    FIND_TICK,
     FOLLOW_TAIL,
-    GET_MOMENT,
     MILVUS_PRODUCE,
     NODE_STATES,
     PRODUCE,
@@ -46,19 +42,13 @@ from wal.rpc.methods import (
     REMOVE,
     SUBMIT,
     WATCH_VCHANNELS,
-    WEIGH_FRAMES,
 )
 from wal.rpc.serving import Behavior, wrapped
 from wal.runtime.secret import Secret
 
 _WRITES: Final = (PRODUCE, MILVUS_PRODUCE)
-_SERVES: Final = (
-    ASSIGN, REMOVE, COLLECT_STATUS,
-)  # fmt: skip
-_READS: Final = (
-    COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS,
-    GET_MOMENT, FOLLOW_TAIL, READ_FRAMES, WEIGH_FRAMES, FIND_TICK, FIND_EVENT_BELOW, COUNT_BYTES,
-)  # fmt: skip
+_SERVES: Final = (ASSIGN, REMOVE, COLLECT_STATUS)
+_READS: Final = (COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, WATCH_VCHANNELS, FOLLOW_TAIL, READ_FRAMES)
 RIGHTS: Final = {
     method.path: right for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.SERVER, _SERVES)) for method in methods
 }

@@ -8,7 +8,7 @@ differ; so does the test that makes the plans of all requests.
     X | None                            absent for None         tuple[X, …], frozenset[X], Sequence[X]    repeated, in this order
     a struct                            a message               Mapping             map
     a WALError                          StreamingError
-    an AppendResult                     AppendedRange of one
+    an AppendResult                     AppendedRange of one                                       LogSnapshot         LogState
     an enum with numbers                int32                   tuple[X, …] | None           a message with one repeated field
     X | None in a tuple                 a message with one field               tuple[X, Y]      a message
 
@@ -32,7 +32,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import MessageID
-from wal.requests import broadcasts, cluster, cursors, log, nodes, pchannels, schedule, vchannels, work
+from wal.requests import broadcasts, cluster, cursors, log, nodes, pchannels, reads, schedule, vchannels, work
 from wal.requests.request import Request
 from wal.rpc.api import requests_pb2 as proto
 from wal.rpc.api.nodes_pb2 import ManagerCall
@@ -46,11 +46,13 @@ from wal.rpc.converters import (
     position_to_proto,
     ranges_of,
     results_of,
+    snapshot_from_proto,
+    snapshot_to_proto,
 )
 
 REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     kind
-    for module in (pchannels, cursors, work, schedule, log, vchannels, broadcasts, cluster, nodes)
+    for module in (pchannels, cursors, work, schedule, reads, log, vchannels, broadcasts, cluster, nodes)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Request) and kind.__module__ == module.__name__
     if not getattr(kind, "__parameters__", ())  # otherwise a base class, whose requests state the type of their answer
@@ -271,6 +273,7 @@ _KNOWN: Final = {
     "wal.rpc.AppendedRange": _Codec(
         lambda result: ranges_of([(0, result)])[0], lambda appended, _name, _strict: next(results_of(appended))[1]
     ),
+    "wal.rpc.LogState": _Codec(snapshot_to_proto, lambda state, _name, _strict: snapshot_from_proto(state)),
     "wal.rpc.EventPosition": _Codec(event_to_proto, lambda value, _name, _strict: event_from_proto(value)),
 }
 

@@ -71,6 +71,18 @@ def lineage_from_proto(log: pchannel_pb2.LogIdentity) -> Lineage:
     )
 
 
+def snapshot_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.LogState:
+    """Returns the message of a log at one moment."""
+    log = identity_to_proto(snapshot.origin, term=snapshot.term, lineage=snapshot.lineage)
+    return pchannel_pb2.LogState(log=log, tail=tail_to_proto(snapshot))
+
+
+def snapshot_from_proto(state: pchannel_pb2.LogState) -> LogSnapshot:
+    """Returns a log at one moment."""
+    log = state.log
+    return tail_from_proto(state.tail, identity_from_proto(log), lineage_from_proto(log), term=log.pchannel.term)
+
+
 def identity_from_proto(log: pchannel_pb2.LogIdentity, position: int = 0) -> Origin:
     """Returns the origin of the frame at this position of a log."""
     return Origin(log.pchannel.name, log.incarnation, position, log.form)
@@ -196,7 +208,7 @@ def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
     )
 
 
-def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int, closed: bool = False) -> LogSnapshot:
+def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Lineage, *, term: int) -> LogSnapshot:
     """Returns the end of this log at one moment."""
     return LogSnapshot(
         origin,
@@ -205,7 +217,7 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
         position_from_proto(tail.durable_end),
         event_from_proto(tail.earliest),
         tail.promised_tick,
-        closed,
+        False,
         event_from_proto(tail.newest) if tail.HasField("newest") else None,
         event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None,
     )

@@ -13,7 +13,6 @@ from wal.rpc.api import cluster_pb2 as cluster
 from wal.rpc.api import component_pb2 as component
 from wal.rpc.api import frames_pb2 as frames
 from wal.rpc.api import pchannel_calls_pb2 as calls
-from wal.rpc.api import pchannel_pb2 as pchannel
 from wal.rpc.api import requests_pb2 as requests
 from wal.rpc.api import streaming_pb2 as streaming
 
@@ -50,13 +49,8 @@ WATCH_VCHANNELS: Final = Method(_LOG + "WatchVChannels", cluster.WatchVChannelsR
 _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
 PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.ProducerResponse)
-GET_MOMENT: Final = Method(_PCHANNEL + "GetMoment", calls.PChannelRequest, calls.Moment)
 FOLLOW_TAIL: Final = Method(_PCHANNEL + "FollowTail", frames.FollowTailRequest, frames.TailUpdate)
 READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)
-WEIGH_FRAMES: Final = Method(_PCHANNEL + "WeighFrames", calls.WeighFramesRequest, calls.FrameWeights)
-FIND_TICK: Final = Method(_PCHANNEL + "FindTick", calls.FindTickRequest, pchannel.EventPosition)
-FIND_EVENT_BELOW: Final = Method(_PCHANNEL + "FindEventBelow", calls.FindEventBelowRequest, calls.FindEventBelowResponse)
-COUNT_BYTES: Final = Method(_PCHANNEL + "CountBytes", calls.ExtentRequest, calls.CountBytesResponse)
 
 
 def _of(*services: str) -> tuple[Method[Any, Any], ...]:

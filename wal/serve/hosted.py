@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wal.errors import ChannelNotExistError, UnmatchedChannelTermError
+from wal.node.read_requests import snapshot_of
 from wal.rpc.api.pchannel_pb2 import LogIdentity, PChannelInfo, TailState
 from wal.rpc.converters import identity_to_proto, tail_to_proto
-from wal.storage.base import LogSnapshot
 from wal.write.pchannel import PChannel
 
 
@@ -51,17 +51,4 @@ def identity_of(pchannel: PChannel) -> LogIdentity:
 
 def tail_of(pchannel: PChannel) -> TailState:
     """Returns the end of the log at this moment."""
-    log, tail = pchannel.log, pchannel.tail
-    return tail_to_proto(
-        LogSnapshot(
-            pchannel.origin(),
-            log.lineage,
-            log.term,
-            tail.durable_end,
-            log.earliest,
-            tail.promised_tick,
-            False,
-            tail.newest,
-            log.last_truncated,
-        )
-    )
+    return tail_to_proto(snapshot_of(pchannel))

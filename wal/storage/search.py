@@ -10,7 +10,7 @@ errors of a log are raised at the `yield`, so that a search can continue after a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -163,7 +163,7 @@ def newest_tick(newest: LogPosition | None, earliest: LogPosition) -> Search[int
 class Weighed(msgspec.Struct, frozen=True):
     """The weights of frames, in the order of the log, and the position up to which the search looked."""
 
-    weights: list[FrameWeight]
+    weights: Sequence[FrameWeight]
     upto: int
 
 

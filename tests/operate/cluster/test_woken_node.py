@@ -18,11 +18,13 @@ from wal import Message, WALAccesser, open_wal
 from wal.errors import WALError
 from wal.message import AppendResult
 from wal.requests.pchannels import LatestTick
-from wal.rpc.api import append_pb2, frames_pb2, pchannel_calls_pb2
+from wal.requests.reads import GetMoment
+from wal.requests.request import Request
+from wal.rpc.api import append_pb2, frames_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.methods import FOLLOW_TAIL, GET_MOMENT
+from wal.rpc.methods import FOLLOW_TAIL
 from wal.timestamp import compose
 
 
@@ -57,12 +59,11 @@ async def test_node_that_wakes_up_answers_nothing(cluster: Cluster) -> None:
             await self._stream.write(append(1, Message(self._vchannel, b"to the one that stands still")))
             begin = append_pb2.BeginTxn(vchannels=[self._vchannel])
             await self._stream.write(append_pb2.ProducerRequest(request_id=2, begin_txn=begin))
-            of_pchannel = pchannel_calls_pb2.PChannelRequest(pchannel=self._info)
-            tick = LatestTick(self._vchannel)
+            requests: tuple[Request[Any], ...] = (LatestTick(self._vchannel), GetMoment(self._info.name))
             # Sent once: no other node answers it.
             self._asking = [
-                asyncio.ensure_future(self._connection.submit(tick, self._info.name, term=self._info.term, timeout_s=patient_s)),
-                asyncio.ensure_future(self._connection.write(GET_MOMENT, of_pchannel, "asking", timeout_s=patient_s)),
+                asyncio.ensure_future(self._connection.submit(request, self._info.name, term=self._info.term, timeout_s=patient_s))
+                for request in requests
             ]
 
         async def ended(self) -> list[Any]:

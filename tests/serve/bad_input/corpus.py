@@ -23,6 +23,7 @@ from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
 from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCursor
 from wal.requests.log import DescribeLog
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
+from wal.requests.reads import CountBytes, FindEventBelow, FindTick, GetMoment, NewestTick, WeighFrames
 from wal.requests.request import Request
 from wal.requests.schedule import CancelMessage, ListScheduled, ScheduleMessage
 from wal.requests.vchannels import (
@@ -40,7 +41,7 @@ from wal.rpc import methods as m
 from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
 from wal.rpc.converter import REQUESTS, request_to_proto
-from wal.rpc.converters import event_to_proto, position_to_proto
+from wal.rpc.converters import position_to_proto
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
 NAMES: Final = ("fuzz-a", "fuzz-b", "fuzz-c")
@@ -204,7 +205,7 @@ _CALLS = pchannel_calls_pb2
 def _submitted(world: World, tag: bytes, chance: Random) -> Any:
     keys = [ResourceKey("fuzz", tag.decode())] if chance.random() < 0.5 else []
     broadcast = BroadcastMessage(vchannels=NAMES[: chance.randint(1, 3)], payload=tag, message_type=MessageType(5), resource_keys=keys)
-    number = chance.randint(1, 50)
+    number, pchannel, start, end = chance.randint(1, 50), world.info.name, world.kept.position, world.newest.position
     requests: tuple[Request[Any], ...] = (
         LatestTick("fuzz-a"), LastEvent("fuzz-a"), Truncate(world.old), Retention(), Statistics(), ListProducers(), ForgetProducer("fuzz"),
         DescribeLog(), LocateVChannels(NAMES, together=True), CreateVChannel("fuzz-new", world.info.name), DropVChannel("fuzz-new"),
@@ -215,6 +216,8 @@ def _submitted(world: World, tag: bytes, chance: Random) -> Any:
         LoadCursor(_cursor(world).key, world.info.name), SaveCursor(_cursor(world)), ListCursors(), DeleteCursors("fuzz"),
         ScheduleMessage("fuzz-a", tag, {}, chance.choice((0, 1 << 41)), tag.decode(), chance.random() < 0.5),
         ListScheduled("fuzz-a"), CancelMessage("fuzz-a", tag.decode()),
+        GetMoment(pchannel), NewestTick(pchannel), FindTick(pchannel, world.tick, start, end), CountBytes(pchannel, start, end),
+        WeighFrames(pchannel, start, end, frozenset(NAMES), chance.choice((None, 10))), FindEventBelow(pchannel, (start, 0), (end, 0)),
     )  # fmt: skip
     return request_to_proto(chance.choice(requests), world.info)
 
@@ -224,14 +227,5 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.WATCH_VCHANNELS: lambda w, t, c: cluster_pb2.WatchVChannelsRequest(),
     m.SUBMIT: _submitted,
-    m.GET_MOMENT: lambda w, t, c: _CALLS.PChannelRequest(pchannel=w.info),
     m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),
-    m.WEIGH_FRAMES: lambda w, t, c: _CALLS.WeighFramesRequest(
-        **_extent(w), names=frames_pb2.VChannelNames(names=NAMES), rows_max=c.choice((None, 10))
-    ),
-    m.FIND_TICK: lambda w, t, c: _CALLS.FindTickRequest(**_extent(w), time_tick=w.tick),
-    m.FIND_EVENT_BELOW: lambda w, t, c: _CALLS.FindEventBelowRequest(
-        pchannel=w.info, since=event_to_proto((w.kept.position, 0)), below=event_to_proto((w.newest.position, 0))
-    ),
-    m.COUNT_BYTES: lambda w, t, c: _CALLS.ExtentRequest(**_extent(w)),
 }

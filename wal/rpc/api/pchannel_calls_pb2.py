@@ -26,43 +26,23 @@ from wal.rpc.api import frames_pb2 as wal_dot_rpc_dot_api_dot_frames__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n wal/rpc/api/pchannel_calls.proto\x12\x07wal.rpc\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\":\n\x0fPChannelRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\"=\n\tCursorKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\t\"\xdb\x02\n\x06\x43ursor\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x30\n\x0cincarnations\x18\x02 \x03(\x0b\x32\x1a.wal.rpc.CursorIncarnation\x12\x10\n\x08pchannel\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x0c\n\x04\x66orm\x18\x05 \x01(\r\x12%\n\x05start\x18\x06 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x65vent\x18\x07 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x11\n\ttime_tick\x18\x08 \x01(\x04\x12\x10\n\x08saved_at\x18\t \x01(\x01\x12\r\n\x05stale\x18\n \x01(\t\x12\x10\n\x08moved_at\x18\x0b \x01(\x01\x12\x0e\n\x06moving\x18\x0c \x01(\x08\x12%\n\x05\x62\x65gun\x18\r \x03(\x0b\x32\x16.wal.rpc.BegunPChannel\"U\n\rBegunPChannel\x12\x10\n\x08pchannel\x18\x01 \x01(\t\x12#\n\x08position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05index\x18\x03 \x01(\r\"=\n\x11\x43ursorIncarnation\x12\x18\n\x0bincarnation\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_incarnation\"\xa3\x01\n\nCursorSave\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x1f\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.Cursor\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x04\x12\x0e\n\x06number\x18\x04 \x01(\x04\x12\r\n\x05state\x18\x05 \x01(\x0c\x12%\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"w\n\x06Moment\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\x18\n\x10newest_time_tick\x18\x04 \x01(\x04\"\xe1\x01\n\x11ReadFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x05 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x12\n\npage_bytes\x18\x06 \x01(\r\x12\x11\n\tpages_max\x18\x07 \x01(\r\"\xf0\x01\n\x12WeighFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x04 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"_\n\x0c\x46rameWeights\x12%\n\x07weights\x18\x01 \x03(\x0b\x32\x14.wal.rpc.FrameWeight\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\"\xa4\x01\n\x0b\x46rameWeight\x12#\n\x08position\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x12\n\nfirst_tick\x18\x03 \x01(\x04\x12\x15\n\rpromised_tick\x18\x04 \x01(\x04\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\r\n\x05\x62ytes\x18\x06 \x01(\x04\"\x8f\x01\n\x0f\x46indTickRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x11\n\ttime_tick\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\"\x8e\x01\n\x15\x46indEventBelowRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12%\n\x05since\x18\x02 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x62\x65low\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"?\n\x16\x46indEventBelowResponse\x12%\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"z\n\rExtentRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\"#\n\x12\x43ountBytesResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n wal/rpc/api/pchannel_calls.proto\x12\x07wal.rpc\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\"=\n\tCursorKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\t\"\xdb\x02\n\x06\x43ursor\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x30\n\x0cincarnations\x18\x02 \x03(\x0b\x32\x1a.wal.rpc.CursorIncarnation\x12\x10\n\x08pchannel\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x0c\n\x04\x66orm\x18\x05 \x01(\r\x12%\n\x05start\x18\x06 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12%\n\x05\x65vent\x18\x07 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x11\n\ttime_tick\x18\x08 \x01(\x04\x12\x10\n\x08saved_at\x18\t \x01(\x01\x12\r\n\x05stale\x18\n \x01(\t\x12\x10\n\x08moved_at\x18\x0b \x01(\x01\x12\x0e\n\x06moving\x18\x0c \x01(\x08\x12%\n\x05\x62\x65gun\x18\r \x03(\x0b\x32\x16.wal.rpc.BegunPChannel\"U\n\rBegunPChannel\x12\x10\n\x08pchannel\x18\x01 \x01(\t\x12#\n\x08position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05index\x18\x03 \x01(\r\"=\n\x11\x43ursorIncarnation\x12\x18\n\x0bincarnation\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x0e\n\x0c_incarnation\"\xa3\x01\n\nCursorSave\x12\x1f\n\x03key\x18\x01 \x01(\x0b\x32\x12.wal.rpc.CursorKey\x12\x1f\n\x06\x63ursor\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.Cursor\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x04\x12\x0e\n\x06number\x18\x04 \x01(\x04\x12\r\n\x05state\x18\x05 \x01(\x0c\x12%\n\x05\x61\x66ter\x18\x06 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"\xe1\x01\n\x11ReadFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x05 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x12\n\npage_bytes\x18\x06 \x01(\r\x12\x11\n\tpages_max\x18\x07 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wal.rpc.api.pchannel_calls_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PCHANNELREQUEST']._serialized_start=99
-  _globals['_PCHANNELREQUEST']._serialized_end=157
-  _globals['_CURSORKEY']._serialized_start=159
-  _globals['_CURSORKEY']._serialized_end=220
-  _globals['_CURSOR']._serialized_start=223
-  _globals['_CURSOR']._serialized_end=570
-  _globals['_BEGUNPCHANNEL']._serialized_start=572
-  _globals['_BEGUNPCHANNEL']._serialized_end=657
-  _globals['_CURSORINCARNATION']._serialized_start=659
-  _globals['_CURSORINCARNATION']._serialized_end=720
-  _globals['_CURSORSAVE']._serialized_start=723
-  _globals['_CURSORSAVE']._serialized_end=886
-  _globals['_MOMENT']._serialized_start=888
-  _globals['_MOMENT']._serialized_end=1007
-  _globals['_READFRAMESREQUEST']._serialized_start=1010
-  _globals['_READFRAMESREQUEST']._serialized_end=1235
-  _globals['_WEIGHFRAMESREQUEST']._serialized_start=1238
-  _globals['_WEIGHFRAMESREQUEST']._serialized_end=1478
-  _globals['_FRAMEWEIGHTS']._serialized_start=1480
-  _globals['_FRAMEWEIGHTS']._serialized_end=1575
-  _globals['_FRAMEWEIGHT']._serialized_start=1578
-  _globals['_FRAMEWEIGHT']._serialized_end=1742
-  _globals['_FINDTICKREQUEST']._serialized_start=1745
-  _globals['_FINDTICKREQUEST']._serialized_end=1888
-  _globals['_FINDEVENTBELOWREQUEST']._serialized_start=1891
-  _globals['_FINDEVENTBELOWREQUEST']._serialized_end=2033
-  _globals['_FINDEVENTBELOWRESPONSE']._serialized_start=2035
-  _globals['_FINDEVENTBELOWRESPONSE']._serialized_end=2098
-  _globals['_EXTENTREQUEST']._serialized_start=2100
-  _globals['_EXTENTREQUEST']._serialized_end=2222
-  _globals['_COUNTBYTESRESPONSE']._serialized_start=2224
-  _globals['_COUNTBYTESRESPONSE']._serialized_end=2259
+  _globals['_CURSORKEY']._serialized_start=99
+  _globals['_CURSORKEY']._serialized_end=160
+  _globals['_CURSOR']._serialized_start=163
+  _globals['_CURSOR']._serialized_end=510
+  _globals['_BEGUNPCHANNEL']._serialized_start=512
+  _globals['_BEGUNPCHANNEL']._serialized_end=597
+  _globals['_CURSORINCARNATION']._serialized_start=599
+  _globals['_CURSORINCARNATION']._serialized_end=660
+  _globals['_CURSORSAVE']._serialized_start=663
+  _globals['_CURSORSAVE']._serialized_end=826
+  _globals['_READFRAMESREQUEST']._serialized_start=829
+  _globals['_READFRAMESREQUEST']._serialized_end=1054
 # @@protoc_insertion_point(module_scope)

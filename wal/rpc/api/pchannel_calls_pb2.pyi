@@ -8,12 +8,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class PChannelRequest(_message.Message):
-    __slots__ = ("pchannel",)
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ...) -> None: ...
-
 class CursorKey(_message.Message):
     __slots__ = ("name", "vchannels", "pattern")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -86,18 +80,6 @@ class CursorSave(_message.Message):
     after: _pchannel_pb2.EventPosition
     def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
-class Moment(_message.Message):
-    __slots__ = ("log", "tail", "closed", "newest_time_tick")
-    LOG_FIELD_NUMBER: _ClassVar[int]
-    TAIL_FIELD_NUMBER: _ClassVar[int]
-    CLOSED_FIELD_NUMBER: _ClassVar[int]
-    NEWEST_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    log: _pchannel_pb2.LogIdentity
-    tail: _pchannel_pb2.TailState
-    closed: bool
-    newest_time_tick: int
-    def __init__(self, log: _Optional[_Union[_pchannel_pb2.LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[_pchannel_pb2.TailState, _Mapping[str, object]]] = ..., closed: bool = ..., newest_time_tick: _Optional[int] = ...) -> None: ...
-
 class ReadFramesRequest(_message.Message):
     __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -115,87 +97,3 @@ class ReadFramesRequest(_message.Message):
     page_bytes: int
     pages_max: int
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
-
-class WeighFramesRequest(_message.Message):
-    __slots__ = ("pchannel", "start", "end", "names", "rows_max", "bytes_max")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
-    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    start: _pchannel_pb2.Position
-    end: _pchannel_pb2.Position
-    names: _frames_pb2.VChannelNames
-    rows_max: int
-    bytes_max: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
-
-class FrameWeights(_message.Message):
-    __slots__ = ("weights", "next_position")
-    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
-    weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
-    next_position: _pchannel_pb2.Position
-    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping[str, object]]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
-
-class FrameWeight(_message.Message):
-    __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "bytes")
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
-    FIRST_TICK_FIELD_NUMBER: _ClassVar[int]
-    PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    position: _pchannel_pb2.Position
-    next_position: _pchannel_pb2.Position
-    first_tick: int
-    promised_tick: int
-    rows: int
-    bytes: int
-    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., first_tick: _Optional[int] = ..., promised_tick: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
-
-class FindTickRequest(_message.Message):
-    __slots__ = ("pchannel", "time_tick", "start", "end")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    time_tick: int
-    start: _pchannel_pb2.Position
-    end: _pchannel_pb2.Position
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
-
-class FindEventBelowRequest(_message.Message):
-    __slots__ = ("pchannel", "since", "below")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    BELOW_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    since: _pchannel_pb2.EventPosition
-    below: _pchannel_pb2.EventPosition
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., since: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., below: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
-
-class FindEventBelowResponse(_message.Message):
-    __slots__ = ("event",)
-    EVENT_FIELD_NUMBER: _ClassVar[int]
-    event: _pchannel_pb2.EventPosition
-    def __init__(self, event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
-
-class ExtentRequest(_message.Message):
-    __slots__ = ("pchannel", "start", "end")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    start: _pchannel_pb2.Position
-    end: _pchannel_pb2.Position
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
-
-class CountBytesResponse(_message.Message):
-    __slots__ = ("bytes",)
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    bytes: int
-    def __init__(self, bytes: _Optional[int] = ...) -> None: ...

@@ -66,6 +66,14 @@ class TailState(_message.Message):
     last_truncated: EventPosition
     def __init__(self, durable_end: _Optional[_Union[Position, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
+class LogState(_message.Message):
+    __slots__ = ("log", "tail")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    log: LogIdentity
+    tail: TailState
+    def __init__(self, log: _Optional[_Union[LogIdentity, _Mapping[str, object]]] = ..., tail: _Optional[_Union[TailState, _Mapping[str, object]]] = ...) -> None: ...
+
 class OwnerDescription(_message.Message):
     __slots__ = ("role", "address", "description_text")
     ROLE_FIELD_NUMBER: _ClassVar[int]

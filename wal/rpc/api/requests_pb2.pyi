@@ -14,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,12 @@ class SubmitRequest(_message.Message):
     SETTLE_WORK_FIELD_NUMBER: _ClassVar[int]
     KEEP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     LEAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    GET_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_TICK_FIELD_NUMBER: _ClassVar[int]
+    WEIGH_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FIND_TICK_FIELD_NUMBER: _ClassVar[int]
+    FIND_EVENT_BELOW_FIELD_NUMBER: _ClassVar[int]
+    COUNT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +93,12 @@ class SubmitRequest(_message.Message):
     settle_work: SettleWork
     keep_member: KeepMember
     leave_cursor: LeaveCursor
+    get_moment: GetMoment
+    newest_tick: NewestTick
+    weigh_frames: WeighFrames
+    find_tick: FindTick
+    find_event_below: FindEventBelow
+    count_bytes: CountBytes
     describe_log: DescribeLog
     locate_vchannels: LocateVChannels
     create_vchannel: CreateVChannel
@@ -111,10 +123,10 @@ class SubmitRequest(_message.Message):
     list_copies: ListCopies
     read_copy: ReadCopy
     forget_broadcasts: ForgetBroadcasts
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessage, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduled, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessage, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursor, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWork, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWork, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMember, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursor, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessage, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduled, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessage, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursor, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWork, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWork, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMember, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursor, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMoment, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTick, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFrames, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTick, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelow, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytes, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +149,12 @@ class SubmitResponse(_message.Message):
     SETTLE_WORK_FIELD_NUMBER: _ClassVar[int]
     KEEP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     LEAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    GET_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_TICK_FIELD_NUMBER: _ClassVar[int]
+    WEIGH_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FIND_TICK_FIELD_NUMBER: _ClassVar[int]
+    FIND_EVENT_BELOW_FIELD_NUMBER: _ClassVar[int]
+    COUNT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_LOG_FIELD_NUMBER: _ClassVar[int]
     LOCATE_VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     CREATE_VCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +201,12 @@ class SubmitResponse(_message.Message):
     settle_work: SettleWorkAnswer
     keep_member: KeepMemberAnswer
     leave_cursor: LeaveCursorAnswer
+    get_moment: GetMomentAnswer
+    newest_tick: NewestTickAnswer
+    weigh_frames: WeighFramesAnswer
+    find_tick: FindTickAnswer
+    find_event_below: FindEventBelowAnswer
+    count_bytes: CountBytesAnswer
     describe_log: DescribeLogAnswer
     locate_vchannels: LocateVChannelsAnswer
     create_vchannel: CreateVChannelAnswer
@@ -207,7 +231,7 @@ class SubmitResponse(_message.Message):
     list_copies: ListCopiesAnswer
     read_copy: ReadCopyAnswer
     forget_broadcasts: ForgetBroadcastsAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessageAnswer, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduledAnswer, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessageAnswer, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursorAnswer, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWorkAnswer, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWorkAnswer, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMemberAnswer, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursorAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessageAnswer, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduledAnswer, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessageAnswer, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursorAnswer, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWorkAnswer, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWorkAnswer, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMemberAnswer, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursorAnswer, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMomentAnswer, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTickAnswer, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFramesAnswer, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTickAnswer, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelowAnswer, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytesAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -1447,3 +1471,123 @@ class LeaveCursor(_message.Message):
 class LeaveCursorAnswer(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class GetMoment(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    def __init__(self, pchannel: _Optional[str] = ...) -> None: ...
+
+class GetMomentAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _pchannel_pb2.LogState
+    def __init__(self, value: _Optional[_Union[_pchannel_pb2.LogState, _Mapping[str, object]]] = ...) -> None: ...
+
+class NewestTick(_message.Message):
+    __slots__ = ("pchannel",)
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    def __init__(self, pchannel: _Optional[str] = ...) -> None: ...
+
+class NewestTickAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
+
+class WeighFrames(_message.Message):
+    __slots__ = ("pchannel", "start", "end", "names", "rows_max", "bytes_max")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    names: _frames_pb2.VChannelNames
+    rows_max: int
+    bytes_max: int
+    def __init__(self, pchannel: _Optional[str] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class WeighFramesAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: Weighed
+    def __init__(self, value: _Optional[_Union[Weighed, _Mapping[str, object]]] = ...) -> None: ...
+
+class Weighed(_message.Message):
+    __slots__ = ("weights", "upto")
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    UPTO_FIELD_NUMBER: _ClassVar[int]
+    weights: _containers.RepeatedCompositeFieldContainer[FrameWeight]
+    upto: _pchannel_pb2.Position
+    def __init__(self, weights: _Optional[_Iterable[_Union[FrameWeight, _Mapping[str, object]]]] = ..., upto: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
+
+class FrameWeight(_message.Message):
+    __slots__ = ("position", "next_position", "first_tick", "promised_tick", "rows", "size")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_POSITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_TICK_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    position: _pchannel_pb2.Position
+    next_position: _pchannel_pb2.Position
+    first_tick: int
+    promised_tick: int
+    rows: int
+    size: int
+    def __init__(self, position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., next_position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., first_tick: _Optional[int] = ..., promised_tick: _Optional[int] = ..., rows: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class FindTick(_message.Message):
+    __slots__ = ("pchannel", "time_tick", "start", "end")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    time_tick: int
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    def __init__(self, pchannel: _Optional[str] = ..., time_tick: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
+
+class FindTickAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _pchannel_pb2.EventPosition
+    def __init__(self, value: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
+
+class FindEventBelow(_message.Message):
+    __slots__ = ("pchannel", "since", "below")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    since: _pchannel_pb2.EventPosition
+    below: _pchannel_pb2.EventPosition
+    def __init__(self, pchannel: _Optional[str] = ..., since: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., below: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
+
+class FindEventBelowAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _pchannel_pb2.EventPosition
+    def __init__(self, value: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
+
+class CountBytes(_message.Message):
+    __slots__ = ("pchannel", "start", "end")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    pchannel: str
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    def __init__(self, pchannel: _Optional[str] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ...) -> None: ...
+
+class CountBytesAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
