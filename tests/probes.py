@@ -92,7 +92,7 @@ async def turns(count: int = 20) -> None:
     for round_trip in range(_ROUND_TRIPS if clients else 1):
         for client in clients if round_trip else ():
             with contextlib.suppress(WALError):  # it is closed
-                await client._connection.read(NODE_STATES, GetComponentStatesRequest(), "letting the server run")
+                await client._connection.call(NODE_STATES, GetComponentStatesRequest(), "letting the server run")
         for _ in range(count):
             await asyncio.sleep(0)
 

@@ -20,7 +20,6 @@ from wal.requests.pchannels import LatestTick
 from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.rpc import methods
 from wal.rpc.serving import Draining
-from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -144,7 +143,7 @@ async def call_in_a_move(
             await log.raw_append(Message("v", b"1"))
         coordinator, places = Coordinator(), {"p0": node.address}
         if empty is not None:
-            served = all_handlers(node.log, Hosted({}), Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
+            served = all_handlers(node.log, Hosted({}), Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
             served |= {method: empty(served[method]) for method in CALLS[call]}
             places["p1"] = await opened.enter_async_context(server(served))
         coordinator.tell(1, places)

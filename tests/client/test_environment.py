@@ -94,7 +94,7 @@ async def test_no_call_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> 
 
         async with serving() as node, open_wal(f"wal://{node.address}") as log, connected(node.address) as connection:
             await log.append("v", b"1")
-            await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")
+            await connection.call(NODE_STATES, GetComponentStatesRequest(), "asking")
         with pytest.raises(UnavailableError):
             async with await EtcdKV.open([f"127.0.0.1:{free_ports(1)[0]}"], root_path="r", timeout_s=0.1) as kv:
                 await kv.load("a")

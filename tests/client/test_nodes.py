@@ -30,7 +30,6 @@ from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE, SUBMIT
 from wal.rpc.serving import Draining, add_handlers, listen, server_options
-from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -252,7 +251,7 @@ async def test_beginning_of_a_read_outlives_a_move() -> None:
 def without_pchannels(node: Serving) -> dict[Any, Any]:
     """Returns the handlers of a coordinator of the log: what belongs to one pchannel is not served there."""
     hosted = Hosted({})
-    handlers = all_handlers(node.log, hosted, Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
+    handlers = all_handlers(node.log, hosted, Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
     del handlers[PRODUCE], handlers[CONSUME]
     return {method: handler for method, handler in handlers.items() if "PChannelService" not in method.path}
 

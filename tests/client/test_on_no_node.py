@@ -20,7 +20,6 @@ from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableEr
 from wal.operate.processes.standalone import all_handlers
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, SUBMIT
 from wal.rpc.serving import Draining
-from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -63,7 +62,7 @@ async def moving(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> AsyncItera
         coordinator = Coordinator()
         cluster = Moving(node, coordinator)
         coordinator.tell(1, {"p0": node.address, "p1": node.address})
-        without = all_handlers(node.log, Hosted({}), Draining(), States(9), CallFence(), address="nowhere:1", bounds=ServerBounds())
+        without = all_handlers(node.log, Hosted({}), Draining(), States(9), address="nowhere:1", bounds=ServerBounds())
         counted = {
             method: cluster.counting(each) if "PChannelService" in method.path or method is SUBMIT else each
             for method, each in without.items()

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.serve.foreign import creating_header
 from wal.errors import InvalidArgumentError
 from wal.message.wire_pb2 import MessageID
 from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest, DeliverPolicy
-from wal.rpc.headers import consumer_header, consumer_in, producer_header, producer_in, token_header, token_in
+from wal.rpc.headers import consumer_in, producer_header, producer_in, token_header, token_in
 from wal.runtime.secret import Secret
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -27,7 +28,7 @@ def test_stream_is_created_as_it_was_asked_for(name: str, term: int, start: byte
     assert producer_in([("user-agent", "x"), producer_header(milvus), ("trace-bin", b"\xff")], CreateProducerRequest) == milvus
     policy = DeliverPolicy(start_from=MessageID(id=start))
     consumer = CreateConsumerRequest(pchannel=pchannel, deliver_policy=policy)
-    header = consumer_header(consumer)
+    header = creating_header(consumer)
     assert header[1].isascii()
     assert consumer_in([header]) == consumer
 

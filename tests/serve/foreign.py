@@ -15,6 +15,12 @@ from wal.rpc.api import error_pb2
 DETAILS = "grpc-status-details-bin"
 
 
+def creating_header(created: Any) -> tuple[str, str]:
+    """Returns the metadata that creates a stream of Milvus' protocol."""
+    name = {"CreateProducerRequest": "create-producer", "CreateConsumerRequest": "create-consumer"}
+    return name[created.DESCRIPTOR.name], base64.b64encode(created.SerializeToString()).decode()
+
+
 class Foreign:
     """The client. `kind("X")` is the class of Milvus' message X."""
 
@@ -34,9 +40,7 @@ class Foreign:
         """Opens a stream of Milvus' protocol; `created` is the message that creates it, sent in the metadata."""
         found = self.contract.file.services_by_name[service].methods_by_name[method]
         if created is not None:
-            name = {"CreateProducerRequest": "create-producer", "CreateConsumerRequest": "create-consumer"}
-            header = name[created.DESCRIPTOR.name], base64.b64encode(created.SerializeToString()).decode()
-            metadata = (*metadata, header)
+            metadata = (*metadata, creating_header(created))
         return self._channel.stream_stream(
             f"/{PACKAGE}.{service}/{method}",
             request_serializer=self.kind(found.input_type.name).SerializeToString,

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
+from tests.serve.foreign import creating_header
 from tests.serve.servers import connected
 from tests.serve.test_tail import Feed
 from wal import ImmutableMessage, Message
@@ -23,7 +24,6 @@ from wal.requests.reads import GetMoment, NewestTick
 from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
-from wal.rpc.headers import consumer_header
 from wal.rpc.methods import CONSUME, READ_FRAMES
 from wal.serve import tail
 from wal.serve.access import Access
@@ -184,7 +184,7 @@ async def test_message_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(MessageFeed, "_send_message", last)
         policy = streaming_pb2.DeliverPolicy(all=Empty())
         created = streaming_pb2.CreateConsumerRequest(pchannel=P0, deliver_policy=policy)
-        stream = await connection.stream(CONSUME, "consuming", headers=[consumer_header(created)])
+        stream = await connection.stream(CONSUME, "consuming", headers=[creating_header(created)])
         answer = await stream.read()
         assert answer is not None
         assert answer.HasField("create")

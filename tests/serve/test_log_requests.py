@@ -24,7 +24,7 @@ KEY = ResourceKey("collection", "7")
 
 async def sent(connection: Connection, **request: Any) -> Any:
     """Sends a request as its message, whose values no client would send."""
-    return await connection.write(SUBMIT, proto.SubmitRequest(**request), "asking")
+    return await connection.call(SUBMIT, proto.SubmitRequest(**request), "asking")
 
 
 async def append(connection: Connection, *vchannels: str, payload: bytes = b"x", keys: tuple[ResourceKey, ...] = (), **options: Any) -> Any:

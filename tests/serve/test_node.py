@@ -29,11 +29,11 @@ ASK = GetComponentStatesRequest()
 
 async def test_both_states_and_the_health_are_well(connection: Connection) -> None:
     for method, role in ((COORDINATOR_STATES, "streamingcoord"), (NODE_STATES, "streamingnode")):
-        states = await connection.read(method, ASK, "asking")
+        states = await connection.call(method, ASK, "asking")
         assert (states.state.state_code, states.state.role, states.state.nodeID) == (Healthy, role, 1)
         assert states.status.error_code == 0
     for service in ("", "milvus.proto.streaming.StreamingNodeStateService"):
-        answer = await connection.read(HEALTH, health_pb2.HealthCheckRequest(service=service), "asking")
+        answer = await connection.call(HEALTH, health_pb2.HealthCheckRequest(service=service), "asking")
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -50,21 +50,21 @@ async def test_wrong_pchannel_or_term_has_an_error_of_its_own(served: Serving) -
 async def test_token_is_asked_of_everybody_but_probes() -> None:
     async with serving(access=Access(listen="127.0.0.1:0", tokens=[Token(Secret("open"))])) as one:
         async with connected(one.address, token=Secret("open")) as connection:
-            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+            assert (await connection.call(NODE_STATES, ASK, "asking")).state.state_code == Healthy
         async with connected(one.address) as stranger:
             with pytest.raises(errors.AuthenticationError, match="with a token only"):
-                await stranger.read(NODE_STATES, ASK, "asking")
-            assert (await stranger.read(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
+                await stranger.call(NODE_STATES, ASK, "asking")
+            assert (await stranger.call(HEALTH, health_pb2.HealthCheckRequest(), "asking")).status
 
 
 async def test_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
     tls = TlsFiles(certificate=certificates / "server.pem", key=certificates / "server.key")
     async with serving(access=Access(listen="127.0.0.1:0", tls=tls)) as one:
         async with connected(one.address, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
-            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+            assert (await connection.call(NODE_STATES, ASK, "asking")).state.state_code == Healthy
         async with connected(one.address, timeout_s=1.0) as plain:
             with pytest.raises(errors.UnavailableError, match="no server is reachable"):
-                await plain.read(NODE_STATES, ASK, "asking")
+                await plain.call(NODE_STATES, ASK, "asking")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:70000", ":1", "a b/c:1", "::1:80"])
@@ -135,13 +135,13 @@ async def test_node_whose_end_is_cancelled_has_stopped(served: Serving, monkeypa
         await closing
     async with connected(served.address, timeout_s=1.0) as late:
         with pytest.raises(errors.UnavailableError, match="no server is reachable"):
-            await late.read(NODE_STATES, ASK, "asking")
+            await late.call(NODE_STATES, ASK, "asking")
     monkeypatch.undo()
 
 
 async def test_server_of_the_command_line_stops_with_0(server: Child) -> None:
     async with connected(server.address) as connection:
-        assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+        assert (await connection.call(NODE_STATES, ASK, "asking")).state.state_code == Healthy
     assert await server.stop() == 0
 
 
@@ -167,6 +167,6 @@ async def test_certificate_and_tokens_are_renewed(certificates: Path) -> None:
         tls = TlsFiles(ca=certificates / "ca.pem")
         async with connected(one.address, tls=tls, token=Secret("old")) as connection:
             with pytest.raises(errors.AuthenticationError):
-                await connection.read(NODE_STATES, ASK, "asking")
+                await connection.call(NODE_STATES, ASK, "asking")
         async with connected(one.address, tls=tls, token=Secret("new")) as connection:
-            assert (await connection.read(NODE_STATES, ASK, "asking")).state.state_code == Healthy
+            assert (await connection.call(NODE_STATES, ASK, "asking")).state.state_code == Healthy

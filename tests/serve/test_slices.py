@@ -73,7 +73,7 @@ def turns() -> Turns:
 
 
 async def ask(connection: Connection, method: Any, request: Proto) -> Any:
-    return await connection.write(method, request, "asking", timeout_s=60.0)
+    return await connection.call(method, request, "asking", timeout_s=60.0)
 
 
 async def answer(stream: Any, **request: Any) -> BaseException | None:

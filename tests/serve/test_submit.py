@@ -81,6 +81,6 @@ async def test_request_whose_checks_fail_is_refused(served: Serving, connection:
     envelope = request_to_proto(LatestTick("a"), PChannelInfo(name=channel))
     envelope.latest_tick.vchannel = ""
     with pytest.raises(InvalidArgumentError, match="vchannel is empty"):
-        await connection.read(SUBMIT, envelope, "asking")
+        await connection.call(SUBMIT, envelope, "asking")
     with pytest.raises(InvalidArgumentError, match="the call has no request"):
-        await connection.read(SUBMIT, SubmitRequest(), "asking")
+        await connection.call(SUBMIT, SubmitRequest(), "asking")

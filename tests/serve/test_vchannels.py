@@ -89,7 +89,7 @@ async def test_bad_request_changes_nothing(served: Serving, connection: Connecti
     for request_, words in cases:
         with subtests.test(words):
             with pytest.raises(InvalidArgumentError, match=words):
-                await connection.write(methods.SUBMIT, requests.SubmitRequest(**request_), "asking")
+                await connection.call(methods.SUBMIT, requests.SubmitRequest(**request_), "asking")
             assert not served.log.coordinator.vchannels.records
 
 

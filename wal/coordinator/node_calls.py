@@ -60,7 +60,7 @@ class NodeCalls:
     ) -> _Response:
         """Returns the node's answer; a call without an answer is repeated until the deadline."""
         connection = await self._connection(node)
-        return await connection.repeat(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s)
+        return await connection.call(method, request, f"{what} at node {node.server_id:x}", timeout_s=timeout_s, writing=True)
 
     async def submit(self, node: NodeStart, request: Request[Answer], pchannel: PChannelInfo) -> Answer:
         """Returns the node's answer to a request for a pchannel in its term."""

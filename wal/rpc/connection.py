@@ -8,7 +8,7 @@ elsewhere. Without a leader a call waits for `UNREACHABLE_S`, whatever its deadl
 Any other error of the server is raised as it is, and a stream is
 never opened again here: its owner knows what is lost.
 
-A change that was given up without an answer is not executed any more once a later call of `read`, `repeat` or `write` was answered: changes
+A change that was given up without an answer is not executed any more once a later call was answered: changes
 carry the session of this connection and a number, which grows with each that is given up, and a server executes none with an old number
 (`wal.serve.fence`).
 
@@ -184,46 +184,25 @@ class Connection:
         timeout_s: float | None = None,
         again: bool = False,
     ) -> Answer:
-        """Returns the answer to a request for this pchannel, or for the log as a whole; raises what `read`, `repeat` or `write` raises.
+        """Returns the answer to a request for this pchannel, or for the log as a whole; raises as `call` does.
 
-        The attributes of the request say which of them; with `again` it is sent until it is answered, whatever they say. In term 0 the
+        The attributes of the request say how it is sent; with `again` it is sent until it is answered, whatever they say. In term 0 the
         server has the pchannel in any term. `call` says which node a leader means.
         """
         what = request.doing if pchannel is None or request.target else f"{request.doing} of pchannel {pchannel}"
         if call is not None:
             what = f"{what} at node {call.server_id:x}"
         envelope = request_to_proto(request, None if pchannel is None else PChannelInfo(name=pchannel, term=term), call)
-        answer = await self._call(
+        answer = await self.call(
             SUBMIT,
             envelope,
             what,
-            timeout_s or request.timeout_s,
+            timeout_s=timeout_s or request.timeout_s,
             writing=request.writes,
             once=not (request.repeatable or again),
             changes=request.changes,
         )
         return request.unpacked(answer_from_proto(type(request), answer))
-
-    async def read(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
-        """Returns the answer to a call that changes nothing. `what` names it in errors, for example "listing the vchannels".
-
-        With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
-        """
-        return await self._call(method, request, what, timeout_s, writing=False, once=False)
-
-    async def repeat(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
-        """Returns the answer to a call that changes something, but nothing more when it is executed again: it is sent until it is answered.
-
-        It raises what `write` raises.
-        """
-        return await self._call(method, request, what, timeout_s, writing=True, once=False)
-
-    async def write(self, method: Method[Request, Response], request: Request, what: str, *, timeout_s: float | None = None) -> Response:
-        """Returns the answer to a call that changes something, executed at most once.
-
-        Raises UnavailableError when it was not carried out, and UnknownOutcomeError when it may have been.
-        """
-        return await self._call(method, request, what, timeout_s, writing=True, once=True)
 
     async def stream(
         self, method: Method[Request, Response], what: str, *, headers: Sequence[Header] = (), timeout_s: float | None = None
@@ -295,17 +274,22 @@ class Connection:
         self.stop()
         await self._endpoints.close()
 
-    async def _call(
+    async def call(
         self,
         method: Method[Request, Response],
         request: Request,
         what: str,
-        timeout_s: float | None,
         *,
-        writing: bool,
-        once: bool,
+        timeout_s: float | None = None,
+        writing: bool = False,
+        once: bool = False,
         changes: bool = False,
     ) -> Response:
+        """Returns the answer to a call, which is sent until it is answered, or executed at most once. `what` names it in errors.
+
+        Without an answer, a call that is `writing` raises UnknownOutcomeError if it may have been carried out, others UnavailableError.
+        With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
+        """
         loop = asyncio.get_running_loop()
         began, deadline, backoff = loop.time(), self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
         total = deadline - began

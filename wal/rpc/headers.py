@@ -45,11 +45,6 @@ def producer_header(request: OpenProducer | CreateProducerRequest) -> Header:
     return _PRODUCERS[type(request)], _encoded(request)
 
 
-def consumer_header(request: CreateConsumerRequest) -> Header:
-    """Returns the metadata that creates a consumer. gRPC takes 8 KiB of metadata by default: names beyond that are added on the stream."""
-    return CREATE_CONSUMER, _encoded(request)
-
-
 def producer_in(metadata: Metadata, kind: type[_Opening]) -> _Opening:
     """Returns the request of this kind in the metadata of Produce. Raises InvalidArgumentError unless one is there and names a pchannel."""
     header = _PRODUCERS[kind]

@@ -1,7 +1,7 @@
 """CallFence: no change is executed after its client has given it up and gone on.
 
 What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
-whenever it gives up a change without an answer; after that its other unary calls carry them too. A call with a higher number waits for the
+whenever it gives up a change without an answer; after that its other requests carry them too. A call with a higher number waits for the
 changes with lower ones that have begun, and those that come after it are refused. So what its answer shows is final.
 """
 
@@ -19,7 +19,6 @@ from wal.errors import FormatError, InvalidArgumentError, LogWentBackError, Sess
 from wal.requests.request import Request
 from wal.rpc.codes import abort
 from wal.rpc.headers import Metadata, log_header, log_in, session_in
-from wal.rpc.methods import SUBMIT
 from wal.write.pchannel import PChannel
 
 _T = TypeVar("_T")
@@ -27,30 +26,14 @@ SESSIONS_MAX: Final = 16_384
 """How many sessions that have given up a change are remembered; the one that was silent longest is forgotten first."""
 
 
-class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """An interceptor that executes the changes of each session in the order of their numbers, or not at all."""
+class CallFence:
+    """Executes the changes of each session in the order of their numbers, or not at all."""
 
     def __init__(self) -> None:
         self._newest: OrderedDict[str, int] = OrderedDict()
         """The highest number of each session that has given up a change."""
         self._begun: dict[str, dict[asyncio.Future[Any], int]] = {}
         """The changes under way, by session, with their numbers."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        try:
-            session = session_in(handler_call_details.invocation_metadata or ())
-        except InvalidArgumentError as error:
-            return _refusing(error)
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if session is None or handler is None or handler.unary_unary is None or method == SUBMIT.path:  # that one asks for its turn itself
-            return handler
-        self._note(*session)
-        return self._fenced(handler, *session)
 
     async def execute(self, metadata: Metadata, request: Request[Any], answer: Callable[[], Awaitable[_T]]) -> _T:
         """Returns the answer to a request whose call has this metadata, at its turn. Raises SessionLostError for a late change."""
@@ -79,15 +62,6 @@ class CallFence(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has
             self._newest.move_to_end(session)
             if len(self._newest) > SESSIONS_MAX:
                 self._newest.popitem(last=False)
-
-    def _fenced(self, handler: grpc.RpcMethodHandler, session: str, number: int) -> grpc.RpcMethodHandler:
-        """Returns a handler that does the same at its turn."""
-
-        async def call(request: Any, context: Any) -> Any:
-            await self._turn(session, number, changes=False)
-            return await handler.unary_unary(request, context)
-
-        return grpc.unary_unary_rpc_method_handler(call, handler.request_deserializer, handler.response_serializer)
 
     def _begin(self, change: Awaitable[_T], session: str, number: int) -> asyncio.Future[_T]:
         """Executes a change in a task of its own, for which calls with a higher number wait."""
@@ -122,7 +96,7 @@ def _refusing(error: WALError, *trailers: tuple[str, str]) -> grpc.RpcMethodHand
 
 
 class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """The server's check that a client has opened the log that is served here, before any handler of a call runs.
+    """The server's check that a client has opened the log that is served here, and of a call's session, before any handler of a call runs.
 
     A server may be started on another directory, on an empty one, or at an address that a client has for one of several servers. Executed
     on the other log, a call would write acknowledged keys again, commit what was begun elsewhere, or read at positions that mean something
@@ -130,7 +104,7 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
 
     Refuses every call for another log than this one with a FormatError, for this one before a restore with a LogWentBackError.
 
-    The trailer `log-id` ends the client that gets it.
+    The trailer `log-id` ends the client that gets it. A session that cannot be read is an InvalidArgumentError.
     """
 
     def __init__(self, log_id: int | None, pchannels: Mapping[str, PChannel]) -> None:
@@ -144,7 +118,9 @@ class LogCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has 
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
         try:
-            opened, own = log_in(handler_call_details.invocation_metadata or ()), self.log_id
+            metadata = handler_call_details.invocation_metadata or ()
+            session_in(metadata)
+            opened, own = log_in(metadata), self.log_id
         except InvalidArgumentError as error:
             return _refusing(error)
         if own is None or opened in (None, own):

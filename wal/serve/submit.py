@@ -46,8 +46,8 @@ async def _of_no_cluster(request: Request[Any], _pchannel: PChannelInfo, _call: 
 class SubmitService:
     """Serves Submit. Requests for pchannels go to `node`, those for the log as a whole to `coordinator`, those of a leader to `led`."""
 
-    def __init__(self, fence: CallFence, *, node: NodeCall, coordinator: LogCall, led: LeaderCall = _of_no_cluster) -> None:
-        self._fence = fence
+    def __init__(self, *, node: NodeCall, coordinator: LogCall, led: LeaderCall = _of_no_cluster) -> None:
+        self._fence = CallFence()
         self._node = node
         self._coordinator = coordinator
         self._led = led

@@ -297,7 +297,7 @@ def test_help_names_every_flag_and_the_exit_status(capsys: pytest.CaptureFixture
 async def test_signal_closes_the_log_cleanly(data_dir: Path) -> None:
     async def states(server: Child, token: Secret) -> None:
         async with connected(server.address, token=token) as connection:
-            answer = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking")
+            answer = await connection.call(NODE_STATES, GetComponentStatesRequest(), "asking")
             assert answer.state.state_code == Healthy
 
     async with child(data_dir, "--pchannels", "3", WAL_SERVER_TOKEN="open") as server:

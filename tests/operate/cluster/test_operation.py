@@ -73,7 +73,7 @@ async def test_readiness_names_what_is_on_no_node(cluster: Cluster) -> None:
             answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=READINESS))
         connection = await Connection.open([member.address])
         try:
-            states = await connection.read(NODE_STATES, GetComponentStatesRequest(), "asking for the state")
+            states = await connection.call(NODE_STATES, GetComponentStatesRequest(), "asking for the state")
         finally:
             await connection.close()
         (said,) = [each.value for each in states.state.extra_info if each.key == READINESS]

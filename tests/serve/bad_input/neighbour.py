@@ -9,12 +9,13 @@ import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from tests.serve.columns import request_of
+from tests.serve.foreign import creating_header
 from wal.message import Message, MessageID
 from wal.message.wire_pb2 import MessageID as WireID
 from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import outcomes_from_proto
-from wal.rpc.headers import Header, consumer_header, producer_header
+from wal.rpc.headers import Header, producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, PRODUCE
 
 NAME: Final = "well"
@@ -47,7 +48,7 @@ class Neighbour:
         created = proto.CreateConsumerRequest(pchannel=info)
         created.deliver_policy.start_after.CopyFrom(WireID(id=bytes(self.ids[0])))
         created.deliver_filters.add().vchannel.vchannel = NAME
-        self._consuming = self._stream(CONSUME, consumer_header(created))
+        self._consuming = self._stream(CONSUME, creating_header(created))
         assert (await self._consuming.read()).HasField("create")
         return self
 

@@ -36,7 +36,7 @@ from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
 from wal.serve.access import Access
-from wal.serve.fence import CallFence, LogCheck
+from wal.serve.fence import LogCheck
 from wal.serve.server import Server, States
 from wal.serve.submit import SubmitService
 from wal.settings import Settings
@@ -127,9 +127,7 @@ class ClusterCoordinator:
         states = States(0)
         await states.ready("it is not known yet where the pchannels are")
         draining = Draining()
-        fence = CallFence()
-        interceptors = (self._check, fence)
-        self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=1)
+        self.server = Server(self._access, states, draining, interceptors=(self._check,), settings=settings, pchannels=1)
 
         def handlers(_address: str) -> Mapping[Method[Any, Any], Handler]:
             served = (ASSIGNMENT_DISCOVER, WATCH_VCHANNELS)
@@ -137,7 +135,7 @@ class ClusterCoordinator:
                 **states.handlers(),
                 **handed_on(served, self._handler),
                 **handed_on(PCHANNEL_METHODS, self._elsewhere),
-                **SubmitService(fence, node=self._on_no_node, coordinator=self._submit).handlers(),
+                **SubmitService(node=self._on_no_node, coordinator=self._submit).handlers(),
             }
 
         await self.server.listen(handlers)

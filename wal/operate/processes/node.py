@@ -44,7 +44,7 @@ from wal.runtime.secret import Secret
 from wal.runtime.tasks import keep_task
 from wal.serve.access import Access
 from wal.serve.copies_service import CopiesService
-from wal.serve.fence import CallFence, LogCheck
+from wal.serve.fence import LogCheck
 from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
 from wal.serve.manager import CallCheck, NodeManager
@@ -206,7 +206,7 @@ class ClusterNode:
             await kv.close()
 
     async def _serve(self, storage: Storage, view: DirectoryView, settings: Settings, *, log_id: int, pchannels: int) -> None:
-        node, hosted, draining, fence = self.node, Hosted(self.node.pchannels), Draining(), CallFence()
+        node, hosted, draining = self.node, Hosted(self.node.pchannels), Draining()
         check = CallCheck(self.server_id, self.session, partial(_leading_token, storage))
         self._manager = manager = NodeManager(node, view, storage.kv, check, wall=time.time)
         copies = CopiesService(node, view, hosted, check)
@@ -222,10 +222,10 @@ class ClusterNode:
                 **ConsumeService(node, hosted, draining, rounds).handlers(),
                 **TailService(node, hosted, draining, self._access.bounds, rounds).handlers(),
                 **FrameCalls(hosted, draining).handlers(),
-                **SubmitService(fence, node=hosted_calls(node, hosted), coordinator=_of_the_leader, led=copies.submit).handlers(),
+                **SubmitService(node=hosted_calls(node, hosted), coordinator=_of_the_leader, led=copies.submit).handlers(),
             }
 
-        interceptors = (LogCheck(log_id, node.pchannels), fence)
+        interceptors = (LogCheck(log_id, node.pchannels),)
         self.server = Server(self._access, states, draining, interceptors=interceptors, settings=settings, pchannels=pchannels)
         await self.server.listen(handlers)
         self._undo.add(self.server.close)

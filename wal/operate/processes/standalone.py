@@ -17,7 +17,7 @@ from wal.requests.pchannels import Retention
 from wal.rpc.serving import Draining, Handler
 from wal.serve.access import Access
 from wal.serve.discovery import Discovery
-from wal.serve.fence import CallFence, LogCheck
+from wal.serve.fence import LogCheck
 from wal.serve.frame_calls import FrameCalls
 from wal.serve.hosted import Hosted
 from wal.serve.milvus import ConsumeService
@@ -38,12 +38,12 @@ _SERVER_ID: Final = 1
 
 
 def all_handlers(
-    log: LocalLog, hosted: Hosted, draining: Draining, states: States, fence: CallFence, *, address: str, bounds: ServerBounds
+    log: LocalLog, hosted: Hosted, draining: Draining, states: States, *, address: str, bounds: ServerBounds
 ) -> dict[Method[Any, Any], Handler]:
     """Returns the handlers of all methods that this process serves.
 
     `log` is the open log, `hosted` are its pchannels in this process. A service first gets a pchannel from `hosted`; a long-lived stream
-    registers with `draining` for the end of the node. Clients reach the node at `address`; `fence` is the server's.
+    registers with `draining` for the end of the node. Clients reach the node at `address`.
     """
     rounds, requests = AllTickRounds(), log.coordinator_requests(draining.ending)
     draining.on_begin(lambda: log.coordinator.end_waiting(draining.error))
@@ -56,7 +56,7 @@ def all_handlers(
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
         **FrameCalls(hosted, draining).handlers(),
-        **SubmitService(fence, node=hosted_calls(log.node, hosted), coordinator=requests.submit).handlers(),
+        **SubmitService(node=hosted_calls(log.node, hosted), coordinator=requests.submit).handlers(),
     }
 
 
@@ -70,8 +70,7 @@ class LogServer(Server):
         A pchannel that another server has taken over does not count: opening the log again would take it back.
         """
         self._failing: asyncio.Task[None] | None = None
-        self.fence: CallFence = CallFence()
-        interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels), self.fence)
+        interceptors = (LogCheck(log.coordinator.log_id, log.node.pchannels),)
         pchannels = len(log.coordinator.pchannels)
         super().__init__(access, States(_SERVER_ID), Draining(), interceptors=interceptors, settings=log.settings, pchannels=pchannels)
 
@@ -80,7 +79,7 @@ class LogServer(Server):
         """Serves an open log. Raises what `Server.listen` raises."""
         server, hosted = cls(log, access), Hosted(log.node.pchannels)
         await server.listen(
-            lambda address: all_handlers(log, hosted, server.draining, server.states, server.fence, address=address, bounds=access.bounds)
+            lambda address: all_handlers(log, hosted, server.draining, server.states, address=address, bounds=access.bounds)
         )
         for pchannel in log.node.pchannels.values():
             pchannel.tail.on_failure = server._look_at
