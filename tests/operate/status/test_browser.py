@@ -15,8 +15,9 @@ import pytest
 from playwright.async_api import Page, async_playwright
 
 from tests.locations import open_wal
-from tests.operate.status.test_service import HOSTILE
-from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, __version__
+from tests.operate.status.test_service import HOSTILE, TOKEN
+from wal import BroadcastMessage, Delivery, Message, ResourceKey, WALAccesser, __version__
+from wal.errors import HandlerFailedError
 
 CHROMIUM: Final = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 VCHANNELS: Final = 1_000
@@ -85,12 +86,49 @@ async def test_page_is_drawn_under_load(log: WALAccesser) -> None:
         await page.wait_for_selector("#pages:has-text('101 to 200 of')")
 
 
+async def test_ended_consumer_is_shown_and_redriven(log: WALAccesser) -> None:
+    async def fail(delivery: Delivery) -> None:
+        raise ValueError("the shop is closed")
+
+    sent = await log.append("jobs", b"a")
+    async with log.consume("jobs", fail, cursor="dying", attempts=1, dead_letter="dead") as dying:
+        await dying.caught_up()
+    ended = log.consume("jobs", fail, cursor="packing", attempts=1)
+    with pytest.raises(HandlerFailedError):
+        await ended.run()
+    async with log.serve_status(token=TOKEN) as status, drawn(log, status.address) as page:
+        await page.wait_for_selector("#state.bad:text-is('consumer packing has ended')")
+        assert await page.locator("#consumers td.bad").first.text_content() == "ended"
+        row = await page.inner_text("#consumers tbody")
+        assert "ValueError: the shop is closed" in row
+        assert str(sent.message_id) in row
+        await page.fill("#letters", "dead")
+        await page.click("#redrive button")
+        await page.wait_for_selector("#redriven:has-text('enter the token above')")
+        await page.fill("#token", TOKEN)
+        await page.click("#login button")
+        await page.click("#redrive button")
+        await page.wait_for_selector("#redriven:text-is('1 appended again')")
+        await ended.close()
+        await page.wait_for_selector("#state:has-text('all is well')")
+    assert await log.redrive("dead") == 0
+
+
 @pytest.mark.parametrize("width", [360, 400, 1280])
 async def test_no_column_is_clipped(log: WALAccesser, width: int) -> None:
     # The cells and tables that are wider than their drawn part.
     clipped = """[...document.querySelectorAll('td, th, .scroll')]
         .filter((e) => e.offsetParent !== null && e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 40))"""
+
+    async def fail(delivery: Delivery) -> None:
+        raise ValueError("a long text about " + "the shop that is closed, " * 8)
+
+    await log.append("jobs", b"a")
+    ended = log.consume("jobs", fail, cursor="packing", attempts=1)
+    with pytest.raises(HandlerFailedError):
+        await ended.run()
     async with log.serve_status() as status, drawn(log, status.address, viewport={"width": width, "height": 740}) as page:
+        await page.wait_for_selector("#consumers td:text-is('ended')")
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.evaluate(clipped) == []
         await page.wait_for_selector("#ls tbody tr:first-child td[data-label='last message']:text-matches('^2')")  # once it is counted

@@ -181,6 +181,22 @@ async def test_ended_consumer_stays_visible(log: WALAccesser) -> None:
         assert await ended() == (200, [], [], "")
 
 
+async def test_dead_letters_are_redriven_with_the_token(log: WALAccesser) -> None:
+    async def fail(delivery: Delivery) -> None:
+        raise ValueError("not now")
+
+    await log.append("jobs", b"a")
+    async with log.consume("jobs", fail, cursor="worker", attempts=1, dead_letter="dead") as consumer:
+        await consumer.caught_up()
+    async with log.serve_status(token=TOKEN) as page, httpx.AsyncClient(base_url=page.address) as client:
+        assert (await client.post("/api/actions/redrive", json={"dead_letter": "dead", "confirm": "dead"})).status_code == 401
+        wrong = await action(client, "redrive", dead_letter="dead", confirm="jobs")
+        assert (wrong.status_code, "repeat 'dead' there" in wrong.json()["text"]) == (400, True)
+        assert (await action(client, "redrive", dead_letter="dead", confirm="dead")).json() == {"dead_letter": "dead", "redriven": 1}
+        assert (await action(client, "redrive", dead_letter="dead", confirm="dead")).json()["redriven"] == 0
+        assert (await action(client, "redrive", dead_letter="none", confirm="none")).status_code == 500
+
+
 async def test_readiness_reads_no_cursor(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[object] = []
     monkeypatch.setattr(PinFiles, "names", looks.append)

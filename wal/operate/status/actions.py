@@ -47,6 +47,13 @@ class RemoveCursor(msgspec.Struct, forbid_unknown_fields=True):
     vchannels: list[str] | None = None
 
 
+class RedriveAction(msgspec.Struct, forbid_unknown_fields=True):
+    """`dead_letter` is the vchannel that a consumer names as its dead letter."""
+
+    dead_letter: str
+    confirm: str
+
+
 class AbortAction(msgspec.Struct, forbid_unknown_fields=True):
     """`broadcast_id` is a text of digits, as in the JSON of the service; a number is accepted too, but many parsers round it."""
 
@@ -107,6 +114,11 @@ async def _remove_cursor(log: Any, call: RemoveCursor) -> dict[str, Any]:
     return {"cursor": call.cursor}
 
 
+async def _redrive(log: Any, call: RedriveAction) -> dict[str, Any]:
+    _confirmed(call.confirm, call.dead_letter)
+    return {"dead_letter": call.dead_letter, "redriven": await log.redrive(call.dead_letter)}
+
+
 async def _abort(log: Any, call: AbortAction) -> dict[str, Any]:
     broadcast_id = whole_number("broadcast_id", str(call.broadcast_id), 0, TICK_MAX)
     _confirmed(call.confirm, str(call.broadcast_id))
@@ -139,6 +151,7 @@ _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, An
     "append": (AppendArguments, _append),
     "cursor-set": (SetCursor, _set_cursor),
     "cursor-rm": (RemoveCursor, _remove_cursor),
+    "redrive": (RedriveAction, _redrive),
     "broadcast-abort": (AbortAction, _abort),
     "truncate": (TruncateAction, _truncate),
 }

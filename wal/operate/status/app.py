@@ -229,6 +229,7 @@ class StatusHandlers:
             "in_flight": log.bytes_in_flight,
             "waiting": log.appends_waiting,
             "refused": log.appends_refused,
+            "stopped_consumers": {one.cursor: one.state for one in self._log.consumers() if one.error},
             "pchannels": [{name: getattr(each, name) for name in page_fields(PChannelStatistics)} for each in log.pchannels],
         }
         return _json(answer)

@@ -7,6 +7,7 @@ const plots = {};
 let before = null;
 let offset = 0;
 const LIMIT = 100;
+const FINE = ["ok", "–", "created", "waiting", "running", "paused", "draining"];
 
 async function get(path) {
   const answer = await fetch(path, { headers: token ? { Authorization: `Bearer ${token}` } : {} });
@@ -14,6 +15,14 @@ async function get(path) {
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.text || `status ${answer.status}`);
   return body;
+}
+
+async function act(name, body) {
+  if (!token) { byId("login").hidden = false; throw new Error("enter the token above, then try again"); }
+  const answer = await fetch(`api/actions/${name}`, { method: "POST", headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const result = await answer.json();
+  if (!answer.ok) throw new Error(result.text || `status ${answer.status}`);
+  return result;
 }
 
 function size(bytes) {
@@ -39,7 +48,7 @@ function table(id, caption, columns, rows) {
       const text = String(value(row) ?? "–");
       td.textContent = text; td.dataset.label = name;
       if (kind === "n") td.className = "n";
-      if (kind === "bad" && text !== "ok" && text !== "–") td.className = "bad";
+      if (kind === "bad" && !FINE.includes(text)) td.className = "bad";
     }
   }
   if (!rows.length) { const td = body.appendChild(document.createElement("tr")).appendChild(document.createElement("td")); td.colSpan = columns.length; td.textContent = `no ${caption}`; }
@@ -86,12 +95,14 @@ function quantile(now, then, q) {
 async function refreshLive() {
   const live = await get("api/live");
   byId("location").textContent = live.location;
+  byId("redrive").hidden = !live.actions;
   byId("process").textContent = `release ${live.release} · pid ${live.pid} · up ${seconds(live.uptime_s)}`;
   const failed = live.pchannels.filter((each) => each.failure);
   const state = byId("state");
-  const said = failed.length ? `FAILED: ${failed[0].failure}` : `${live.role} of a log on ${live.backend}, ${count(live.vchannels)} vchannels: all is well`;
+  const stopped = Object.entries(live.stopped_consumers).map(([cursor, how]) => `consumer ${cursor} has ${how}`);
+  const said = failed.length ? `FAILED: ${failed[0].failure}` : stopped.length ? stopped.join(", ") : `${live.role} of a log on ${live.backend}, ${count(live.vchannels)} vchannels: all is well`;
   if (state.textContent !== said) state.textContent = said;
-  state.className = failed.length ? "bad" : "";
+  state.className = failed.length || stopped.length ? "bad" : "";
   if (before) {
     const passed = Math.max(live.at_s - before.at_s, 0.001);
     const events = (total(live, "events") - total(before, "events")) / passed, bytes = (total(live, "bytes") - total(before, "bytes")) / passed;
@@ -111,7 +122,7 @@ async function refreshTables() {
   const cursors = (await get("api/cursors?limit=500")).rows;
   cursors.sort((a, b) => b.lag_bytes - a.lag_bytes);
   table("cursors", "cursors", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.vchannels.join(", ")], ["state", (r) => r.stale ? "stale" : "ok", "bad"], ["behind", (r) => size(r.lag_bytes), "n"], ["holds", (r) => size(r.held_bytes), "n"], ["since its save", (r) => seconds(r.idle_s), "n"]], cursors);
-  table("consumers", "consumers", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.vchannels.join(", ")], ["state", (r) => r.state], ["handled", (r) => count(r.handled), "n"], ["failed", (r) => count(r.failed), "n"], ["dead letters", (r) => count(r.dead_lettered), "n"], ["in hand", (r) => count(r.in_hand), "n"], ["behind", (r) => seconds(r.lag_s), "n"], ["held by", (r) => r.held_by]], (await get("api/consumers?limit=500")).rows);
+  table("consumers", "consumers", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.vchannels.join(", ")], ["state", (r) => r.state, "bad"], ["handled", (r) => count(r.handled), "n"], ["failed", (r) => count(r.failed), "n"], ["dead letters", (r) => count(r.dead_lettered), "n"], ["in hand", (r) => count(r.in_hand), "n"], ["behind", (r) => seconds(r.lag_s), "n"], ["held by", (r) => r.held_by], ["error", (r) => r.error || "–", "bad"], ["at message", (r) => r.message_id], ["since", (r) => when(r.stopped_at)]], (await get("api/consumers?limit=500")).rows);
   table("broadcasts", "unfinished broadcasts", [["state", (r) => r.state === "stuck" ? "stuck" : r.state], ["age", (r) => seconds(r.age_s), "n"], ["keys", (r) => r.resource_keys.join(", ")], ["missing copies", (r) => r.missing_appends.join(", ")], ["missing acks", (r) => r.missing_acks.join(", ")], ["trouble", (r) => r.last_error, "bad"]], (await get("api/broadcasts?limit=500")).rows);
   table("retention", "pchannels", [["pchannel", (r) => r.pchannel], ["held by", (r) => r.row === "retention" ? "the log" : r.kind], ["name", (r) => r.row === "retention" ? "" : r.name], ["bytes", (r) => size(r.bytes), "n"], ["bound", (r) => r.bytes_max === undefined ? "" : size(r.bytes_max), "n"], ["oldest", (r) => r.oldest || ""]], (await get("api/retention?limit=500")).rows);
 }
@@ -135,6 +146,12 @@ function every(ms, call) {
   run();
 }
 byId("login").addEventListener("submit", (event) => { event.preventDefault(); token = byId("token").value; byId("token").value = ""; byId("login").hidden = true; refreshVChannels().catch(() => {}); });
+byId("redrive").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const name = byId("letters").value, said = byId("redriven");
+  said.textContent = "…";
+  try { said.textContent = `${count((await act("redrive", { dead_letter: name, confirm: name })).redriven)} appended again`; } catch (error) { said.textContent = error.message; }
+});
 byId("filter").addEventListener("input", () => { offset = 0; refreshVChannels().catch(() => {}); });
 byId("before").addEventListener("click", () => { offset = Math.max(0, offset - LIMIT); refreshVChannels().catch(() => {}); });
 byId("after").addEventListener("click", () => { offset += LIMIT; refreshVChannels().catch(() => {}); });
