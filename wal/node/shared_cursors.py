@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from actors import Clock, Timer
+from wal.channels.vchannels import check_vchannel
 from wal.consumers.delivery import Delivery, Outputs
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome
@@ -54,6 +55,7 @@ from wal.requests.work import (
     WorkUnit,
 )
 from wal.settings import Settings
+from wal.write.checks import LETTER_BYTES, bodies_of
 from wal.write.pchannel import PChannel
 from wal.write.txn_table import BODY_OVERHEAD
 
@@ -113,7 +115,7 @@ class SharedCursors:
         """Settles what a member had; see `SettleWork`."""
         members = self._members(request)
         member = members.of(request)
-        if request.number > member.settlements:
+        if request.outputs and calling_client() and request.number > member.settlements:
             await self._check(request)
         return await members.settle(members.of(request), request)
 
@@ -158,7 +160,16 @@ class SharedCursors:
     async def _check(self, request: SettleWork) -> None:
         """Raises InvalidArgumentError for outputs that cannot be committed at this home."""
         vchannels = self._engine.routes.known
-        for name in {message.vchannel for message in request.outputs}:
+        names = tuple(dict.fromkeys([message.vchannel for message in request.outputs]))
+        counted = bodies_of(request.outputs, names, bytes_max=self._engine.appends.message_bytes_max + LETTER_BYTES).counted
+        settings = self._engine.settings
+        count_max, bytes_max = settings.txn_bodies_max, min(settings.txn_bytes_max, self._engine.frame_bytes_max // 2)
+        if len(request.outputs) > 1 and (len(request.outputs) > count_max or counted > bytes_max):
+            raise InvalidArgumentError(
+                f"the settlement has {len(request.outputs)} outputs of {counted} bytes, and one commit takes {count_max} of {bytes_max} "
+                "bytes: settle in several steps"
+            )
+        for name in map(check_vchannel, names):
             if name not in vchannels.records:
                 await vchannels.look_up(name)
             if (place := vchannels.pchannel_of(name)) != request.pchannel:
