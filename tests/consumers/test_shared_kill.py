@@ -83,7 +83,7 @@ async def work(line: Line, location: str) -> None:
 
 
 class Workers:
-    """The member processes, and what they have begun."""
+    """The member processes, and the messages that they have begun."""
 
     def __init__(self, location: str) -> None:
         self.location = location
