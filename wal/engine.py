@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 import msgspec
 
 from broadcaster.message import BroadcasterStatistics
-from wal.message import LogPosition, MessageID
+from wal.message import LogPosition
 from wal.read.figures import PChannelStatistics, counter, gauge
-from wal.requests.appends import UNCHECKED, Unchecked
+from wal.requests.appends import PLAIN, WriteOptions
 
 if TYPE_CHECKING:
     from actors import Actor, ActorRef
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from wal.requests.request import Answer, Request
     from wal.requests.txns import AppendTxn, BeginTxn
     from wal.settings import Settings
-    from wal.write.idempotency.keys import Key
 
 
 R_co = TypeVar("R_co", covariant=True)
@@ -211,36 +210,26 @@ class Appends(Protocol):
     message_bytes_max: int
     """The most bytes that the payload and the properties of a message may have."""
 
-    def append(self, message: Message, barrier_time_tick: int) -> asyncio.Future[AppendResult] | None:
+    def append(self, message: Message, options: WriteOptions = PLAIN) -> asyncio.Future[Any] | None:
         """Sends a message; returns None if it has to wait for room in flight. The hot path: no coroutine, one future per message.
 
-        A message for a vchannel that does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
-        """
-
-    def append_with(
-        self, message: Message, barrier_time_tick: int, key: Key | None, expected_last: MessageID | Unchecked | None = UNCHECKED
-    ) -> asyncio.Future[Any] | None:
-        """Sends a message with an idempotency key, or one that is appended only if this is the last event of its vchannel, or both.
-
-        The future has an AppendResult, or a ForgottenResult for a producer's key; it raises a ConflictError if the last event is another
-        one (`expected_last` of None: if there was any). Returns None as `append` does. Raises InvalidRequestSeqError if a producer's
-        sequence is below one in flight, or follows a failed one; InvalidArgumentError for an id of another pchannel, or of another
-        incarnation of its log.
+        The future has an AppendResult, or a ForgottenResult for a producer's key; it raises a ConflictError if the last event is not the
+        expected one. Raises InvalidRequestSeqError if a producer's sequence is below one in flight, or follows a failed one;
+        InvalidArgumentError for an expected id of another pchannel, or of another incarnation of its log. A message for a vchannel that
+        does not exist creates it, or raises ChannelNotExistError where the settings forbid that.
         """
 
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight: a WouldBlockError, or the ClosedError of an engine that is being closed."""
 
-    async def append_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
-    ) -> Any:
-        """Appends a message, as `append` or `append_with` does, when there is room in flight; callers are served in order."""
+    async def append_waiting(self, message: Message, options: WriteOptions = PLAIN) -> Any:
+        """Appends a message, as `append` does, when there is room in flight; callers are served in order."""
 
     def append_txn(self, request: AppendTxn) -> Awaitable[AppendResult | ForgottenResult]:
         """Appends a whole transaction when there is room in flight. A ConflictError says that a vchannel has another last event.
 
         Raises TypeError or InvalidArgumentError for a message that cannot be in it, InvalidArgumentError if it is over the bounds of
-        transactions, and as `begin_txn` and `append_with` do.
+        transactions, and as `begin_txn` and `append` do.
         """
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:

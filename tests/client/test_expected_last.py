@@ -88,14 +88,16 @@ async def test_hostile_expectations(served: Serving) -> None:
         last = (await log.raw_append(Message("orders", b"1"))).message_id
         (place,) = [info.pchannel for info in await log.vchannels() if info.name == "orders"]
     one = columns_of([Message("orders", b"2")])
-    expected = append_pb2.ExpectedLast(vchannel="orders", last=bytes(last or b""))
-    other, broken = append_pb2.ExpectedLast(vchannel="other"), append_pb2.ExpectedLast(vchannel="orders", last=b"\x01")
+    other, broken = {"other": append_pb2.ExpectedLast()}, {"orders": append_pb2.ExpectedLast(id=b"\x01")}
     no_id = append_pb2.Append(messages=one, expected_lengths=struct.pack("<I", 2), expected=b"\x01\x02")
     requests = [
         append_pb2.ProducerRequest(request_id=1, append=no_id),
         *[
-            append_pb2.ProducerRequest(request_id=1, append_txn=append_pb2.AppendTxn(vchannels=["orders"], bodies=one, expected_last=wrong))
-            for wrong in ([other], [broken], [expected, expected])
+            append_pb2.ProducerRequest(
+                request_id=1,
+                append_txn=append_pb2.AppendTxn(vchannels=["orders"], bodies=one, options=append_pb2.WriteOptions(expected_last=wrong)),
+            )
+            for wrong in (other, broken)
         ],
     ]
     async with connected(served.address) as connection:

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wal.client.outbox import AHEAD_MIN, GROW_MESSAGES, Hold, Outbox, Sending
 from wal.errors import SessionLostError, UnavailableError
 from wal.message import Message
-from wal.rpc.api import append_pb2
+from wal.requests.appends import WriteOptions
+from wal.requests.txns import RollbackTxn
 
 
 def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = None) -> Sending:
@@ -16,7 +17,7 @@ def message(size: int = 10, *, repeatable: bool = False, hold: Hold | None = Non
 
 
 def request(*, repeatable: bool = False) -> Sending:
-    return Sending(None, 10, make=lambda number, seen: append_pb2.ProducerRequest(), repeatable=repeatable)
+    return Sending(None, 10, request=RollbackTxn(), repeatable=repeatable)
 
 
 def test_half_goes_ahead_while_nothing_is_under_way() -> None:
@@ -52,7 +53,7 @@ def test_few_messages_wait_for_the_answer_of_more() -> None:
     assert outbox.may_grow()
     outbox.add(request())
     assert not outbox.may_grow(), "what is no message is sent at once"
-    outbox.take_back(lambda sending: sending.make is not None)
+    outbox.take_back(lambda sending: sending.request is not None)
     assert outbox.may_grow()
     outbox.answered(1)
     assert not outbox.may_grow(), "as many wait as are under way"
@@ -61,12 +62,12 @@ def test_few_messages_wait_for_the_answer_of_more() -> None:
 def test_message_at_its_barrier_is_not_waited_for() -> None:
     outbox = Outbox()
     for _ in range(3):
-        outbox.add(Sending(None, 10, message=Message("orders", b"x"), barrier=1))
+        outbox.add(Sending(None, 10, message=Message("orders", b"x"), options=WriteOptions(1)))
     assert outbox.take() is not None
     outbox.add(message())
     assert not outbox.may_grow()
     outbox.restart(answered=True)
-    outbox.take_back(lambda sending: sending.barrier > 0)
+    outbox.take_back(lambda sending: sending.options.barrier_time_tick > 0)
     assert outbox.take() is not None
     outbox.add(message())
     assert not outbox.may_grow()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wal import Message
+from wal import AppendResult, Message
 from wal.channels.pchannels import CheckpointRecord, PChannelMeta, load_checkpoint, save_checkpoint
 from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, ClosedError, UnmatchedChannelTermError
@@ -17,6 +17,7 @@ from wal.location import parse_location
 from wal.node.local.log import LocalLog
 from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
+from wal.requests.appends import WriteOptions
 from wal.requests.pchannels import LastEvent, Truncate
 from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.settings import Settings
@@ -41,14 +42,14 @@ async def opened(location: str = "memory:") -> AsyncIterator[LocalLog]:
 
 async def append(log: LocalLog, vchannel: str, payload: bytes) -> int:
     """Appends a message, and returns its tick."""
-    future = log.appends.append(Message(vchannel, payload), 0)
+    future: asyncio.Future[AppendResult] | None = log.appends.append(Message(vchannel, payload))
     assert future is not None
     return (await future).time_tick
 
 
 async def append_keyed(log: LocalLog, number: int) -> int:
     """Appends the message of this number once, by its key, and returns its tick."""
-    future = log.appends.append_with(Message(MOVED, b"%d" % number), 0, f"key-{number}")
+    future = log.appends.append(Message(MOVED, b"%d" % number), WriteOptions(key=f"key-{number}"))
     assert future is not None
     tick: int = (await future).time_tick
     return tick
@@ -92,7 +93,7 @@ async def test_pchannel_is_closed_and_opened_by_itself(location: str) -> None:
 async def test_accepted_appends_are_written_before_the_end() -> None:
     async with opened() as log:
         await append(log, MOVED, b"0")
-        futures = [log.appends.append(Message(MOVED, b"%d" % number), 0) for number in range(1, 100)]
+        futures = [log.appends.append(Message(MOVED, b"%d" % number)) for number in range(1, 100)]
         closing = asyncio.ensure_future(log.node.hosting.close_one("p0", term(log)))
         outcomes = await asyncio.gather(*(future for future in futures if future), return_exceptions=True)
         await closing

@@ -13,10 +13,10 @@ from msgspec import structs
 from tests.serve.columns import columns_of, request_of
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageID, MessageType
-from wal.requests.appends import UNCHECKED, Append
+from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Append, WriteOptions
 from wal.rpc.api import append_pb2
 from wal.rpc.api.append_pb2 import MessageColumns
-from wal.rpc.appends import append_to_proto, appends_from_proto, key_of
+from wal.rpc.appends import append_to_proto, appends_from_proto, key_from_bytes
 from wal.write.idempotency.keys import ProducerKey, key_ext
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -48,11 +48,13 @@ def arrived(request: append_pb2.Append) -> list[Any]:
 
 @given(st.lists(appends, min_size=1, max_size=8))
 def test_appends_arrive_as_they_were_sent(sent: list[Any]) -> None:
-    options = {"barriers": [one[1] for one in sent], "keys": [one[2] for one in sent], "expected": [one[3] for one in sent]}
-    append = structs.replace(Append.of([one[0] for one in sent]), **options)
+    options = [
+        WriteOptions(barrier, key, NOT_EXPECTED if last is UNCHECKED else {message.vchannel: last}) for message, barrier, key, last in sent
+    ]
+    append = structs.replace(Append.of([one[0] for one in sent]), options=options)
     ((rows, refusals),) = appends_from_proto(append_pb2.Append.FromString(append_to_proto(append).SerializeToString()))
     assert not refusals
-    assert (list(rows.barriers), list(rows.keys), list(rows.expected)) == tuple(options.values())
+    assert [rows.options_of(row) for row in range(len(rows))] == options
     assert all(alike(message, rows.message(row)) for row, (message, *_) in enumerate(sent))
 
 
@@ -118,10 +120,10 @@ def test_expectation_that_is_no_id_is_an_error_of_its_message() -> None:
 @given(st.binary(max_size=24))
 def test_bytes_are_a_key_or_are_refused(stored: bytes) -> None:
     try:
-        key = key_of(stored)
+        key = key_from_bytes(stored)
     except InvalidArgumentError:
         return
-    assert (b"" if key is None else key_ext(key)) == stored
+    assert key_ext(key) == stored
 
 
 @given(st.binary(max_size=200))

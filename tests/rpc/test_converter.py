@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import NoneType, UnionType
@@ -17,20 +18,36 @@ from tests.rpc.test_contract import SCALARS
 from tests.rpc.test_converters import events, frames, ids, names, resource_keys, snapshots, texts, times, u64
 from wal.coordinator import submit
 from wal.errors import InvalidArgumentError, UnknownError
-from wal.message import FORM_PULSAR, AppendResult, Message, MessageType, type_properties
+from wal.message import FORM_PULSAR, AppendResult, Message, MessageType, TxnContext, type_properties
 from wal.node.submit import _HANDLERS
 from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.requests.appends import WriteOptions
 from wal.requests.cluster import DrainNode, GetClusterStatus, PauseBalancer
 from wal.requests.cursors import HOLDER_BYTES_MAX, LEASE_MS, DeleteCursors
 from wal.requests.pchannels import LatestTick, ListProducers, PChannelRetention, Truncate
 from wal.requests.request import Request, Where
+from wal.requests.txns import AppendTxn
 from wal.requests.work import CONCURRENCY_MAX, UNIT_MAX, WAIT_MS_MAX, SettleWork
 from wal.rpc.api import requests_pb2 as proto
+from wal.rpc.api.append_pb2 import AppendTxn as ProtoAppendTxn
+from wal.rpc.api.append_pb2 import ProducerRequest
+from wal.rpc.api.append_pb2 import WriteOptions as ProtoWriteOptions
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.converter import REQUESTS, answer_from_proto, answer_to_proto, request_from_proto, request_to_proto
+from wal.rpc.converter import (
+    REQUESTS,
+    STREAMED,
+    answer_from_proto,
+    answer_to_proto,
+    request_from_proto,
+    request_to_proto,
+    streamed_to_proto,
+    struct_from_proto,
+    struct_to_proto,
+)
 from wal.serve import copies_service
 from wal.serve.submit import _encoded
 from wal.timestamp.timestamp import MILLISECONDS_MAX
+from wal.write.idempotency.keys import ProducerKey
 
 valid_names = st.text("abcäöü-", min_size=1, max_size=8)
 name_sets = st.lists(valid_names, min_size=1, max_size=3).map(lambda several: tuple(sorted(set(several))))
@@ -46,7 +63,10 @@ def cursors(draw: st.DrawFn) -> Cursor:
 
 
 outputs = st.builds(Message, valid_names, st.binary(max_size=4), properties=st.dictionaries(valid_names, valid_names, max_size=1))
-TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: cursors(), Message: outputs}
+keys = st.none() | valid_names | st.builds(ProducerKey, valid_names, st.integers(0, 2**63 - 1))
+last_events = st.dictionaries(valid_names, st.none() | ids, max_size=2)
+options = st.builds(WriteOptions, u64, keys, last_events)
+TYPES: dict[Any, st.SearchStrategy[Any]] = {CursorKey: cursor_keys, Cursor: cursors(), Message: outputs, WriteOptions: options}
 """The types that have checks of their own."""
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "vchannel": valid_names,
@@ -65,6 +85,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 KINDS = st.sampled_from(REQUESTS)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
 POSITIONS: dict[str, st.SearchStrategy[Any]] = {
+    "wal.message.TxnContext": st.builds(TxnContext, st.integers(0, 2**63 - 1), st.integers(0, 2**40).map(float) | st.just(math.inf)),
+    "wal.rpc.MessageColumns": st.lists(st.binary(max_size=8), max_size=3),
     "wal.rpc.Position": frames,
     "wal.rpc.EventPosition": events,
     "wal.rpc.AppendedRange": st.builds(AppendResult, ids, u64, ids, duplicate=st.booleans()),
@@ -81,6 +103,8 @@ def values(hint: Any, field: Any) -> st.SearchStrategy[Any]:
     if origin in (Mapping, dict):
         entry = field.message_type.fields_by_name
         return st.dictionaries(values(arguments[0], entry["key"]), values(arguments[1], entry["value"]), max_size=2)
+    if field.message_type is not None and not field.is_repeated and field.message_type.full_name in POSITIONS:
+        return POSITIONS[field.message_type.full_name]
     if (origin is tuple and arguments[1:] == (...,)) or origin in (frozenset, Sequence):
         item = field if field.is_repeated else field.message_type.fields[0]
         return st.lists(single(arguments[0], item), max_size=3).map(tuple if origin is Sequence else origin)
@@ -129,12 +153,14 @@ def structs(kind: Any, message: Any) -> st.SearchStrategy[Any]:
 def message_of(envelope: Any, kind: type[Request[Any]]) -> Any:
     """Returns the type of the message of a request, or of its answer, in an envelope."""
     fields = envelope.DESCRIPTOR.fields
-    return next(field.message_type for field in fields if field.message_type.name.removesuffix("Answer") == kind.__name__)
+    return next(
+        field.message_type for field in fields if field.message_type and field.message_type.name.removesuffix("Answer") == kind.__name__
+    )
 
 
 def drawn(data: st.DataObject, kind: type[Request[Any]]) -> Any:
     """Returns a request of this type whose checks hold."""
-    hints, message = get_type_hints(kind), message_of(proto.SubmitRequest, kind)
+    hints, message = get_type_hints(kind), message_of(ProducerRequest if kind in STREAMED.values() else proto.SubmitRequest, kind)
     strategies = {name: values(hints[name], message.fields_by_name[name]) for name in kind.__struct_fields__}
     strategies |= {name: strategy for name, strategy in FIELDS.items() if name in strategies}
     if kind is DeleteCursors:
@@ -157,6 +183,42 @@ def test_every_request_arrives_as_it_was_sent(data: st.DataObject, kind: type[Re
     assert request_from_proto(envelope) == request
     assert (envelope.pchannel.name, envelope.pchannel.term) == ("p0", 3)
     assert not request_to_proto(request, None).HasField("pchannel")
+
+
+@given(st.data(), st.sampled_from([*STREAMED]), st.integers(1, 2**63 - 1), u64)
+def test_streamed_request_arrives_as_it_was_sent(data: st.DataObject, name: str, number: int, tick: int) -> None:
+    request = drawn(data, STREAMED[name])
+    message = ProducerRequest.FromString(streamed_to_proto(request, number, tick).SerializeToString())
+    assert (message.request_id, message.seen_time_tick, message.WhichOneof("request")) == (number, tick, name)
+    assert struct_from_proto(STREAMED[name], getattr(message, name), strict=True) == request
+
+
+@given(options)
+def test_options_arrive_as_they_were_sent(sent: WriteOptions) -> None:
+    message = ProtoWriteOptions.FromString(struct_to_proto(sent, ProtoWriteOptions).SerializeToString())
+    assert struct_from_proto(WriteOptions, message, strict=True) == sent
+
+
+@given(messages=st.lists(st.builds(Message, valid_names, st.binary(max_size=8)), min_size=1, max_size=3))
+def test_bodies_arrive_as_they_were_sent(messages: list[Message]) -> None:
+    request = AppendTxn(tuple({message.vchannel for message in messages}), bodies=messages)
+    message = ProducerRequest.FromString(streamed_to_proto(request, 1, 0).SerializeToString())
+    received = struct_from_proto(AppendTxn, message.append_txn, strict=True).bodies
+    assert [(one.vchannel, one.payload) for one in received if isinstance(one, Message)] == [
+        (one.vchannel, one.payload) for one in messages
+    ]
+
+
+def test_unknown_field_of_a_streamed_request_is_refused(subtests: pytest.Subtests) -> None:
+    """Also one in the options, in an expectation, and in the columns of bodies."""
+    unknown = b"\xf8\x7f\x01"
+    places = (b"", b"\x12%c", b"\x1a%c", b"\x1a%c\x1a%c\x0a\x00\x12%c")
+    for place in places:
+        later = unknown
+        for tag in reversed(place.split(b"%c")[:-1]):
+            later = tag + bytes([len(later)]) + later
+        with subtests.test(repr(place)), pytest.raises(InvalidArgumentError, match="is unknown here, and nothing was done"):
+            struct_from_proto(AppendTxn, ProtoAppendTxn.FromString(b"\x0a\x00" + later), strict=True)
 
 
 @given(st.data(), KINDS)
@@ -184,7 +246,7 @@ def test_every_request_has_its_message_and_its_handler() -> None:
 
 
 def test_every_request_says_what_it_does_in_errors() -> None:
-    assert [kind.__name__ for kind in REQUESTS if kind.doing is Request.doing and not kind.saying] == []
+    assert [kind.__name__ for kind in (*REQUESTS, *STREAMED.values()) if kind.doing is Request.doing and not kind.saying] == []
 
 
 def test_unknown_request_is_refused() -> None:

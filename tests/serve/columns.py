@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from wal.message import Message
-from wal.requests.appends import Append
+from wal.requests.appends import Append, WriteOptions
 from wal.rpc.api import append_pb2
 from wal.rpc.appends import append_to_proto, rows_to_proto
 from wal.write.idempotency.keys import Key
@@ -18,7 +18,7 @@ def request_of(first: int, appends: Sequence[tuple[Message, int, Key | None]], *
     """Returns the request for messages with their barriers and keys; they are numbered from `first` on."""
     rows = Append.of([message for message, _, _ in appends])
     if any(barrier or key is not None for _, barrier, key in appends):
-        rows = structs.replace(rows, barriers=[barrier for _, barrier, _ in appends], keys=[key for _, _, key in appends])
+        rows = structs.replace(rows, options=[WriteOptions(barrier, key) for _, barrier, key in appends])
     return request(first, append=append_to_proto(rows), seen_time_tick=seen_time_tick)
 
 

@@ -40,7 +40,7 @@ async def test_many_messages_in_order(served: Serving, connection: Connection, m
 
     monkeypatch.setattr(LocalAppends, "send_run", counted)
     await served.log.submit(CreateVChannel("orders"))
-    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    await served.log.appends.append_waiting(Message("orders", b"first"))
     stream = await opened(connection)
     await stream.write(append(1, *[Message("orders", b"%d" % number) for number in range(count)]))
     await stream.write(append(count + 1, Message("orders", b"last", properties={"who": "me"})))
@@ -97,7 +97,7 @@ async def test_more_than_has_room_waits_for_it() -> None:
 
 async def test_each_message_for_a_dropped_vchannel_is_an_error(served: Serving, connection: Connection) -> None:
     await served.log.submit(CreateVChannel("orders"))
-    await served.log.appends.append_waiting(Message("orders", b"first"), 0)
+    await served.log.appends.append_waiting(Message("orders", b"first"))
     vchannel = served.log.node.routes.actors["orders"]
     stream = await opened(connection)
     vchannel.closed = lambda: ChannelNotExistError("vchannel 'orders' was dropped")

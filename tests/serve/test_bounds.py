@@ -226,7 +226,7 @@ async def test_reader_waits_for_a_busy_server() -> None:
             while True:
                 streams.append(await opened(other))
         refused = bounds_of(served).calls.refused
-        await served.log.appends.append_waiting(Message("orders", b"2"), 0)
+        await served.log.appends.append_waiting(Message("orders", b"2"))
         reading = asyncio.ensure_future(anext(messages))
         await settled(lambda: bounds_of(served).calls.refused > refused + 3)  # it asks again, with pauses
         assert not reading.done()

@@ -24,7 +24,7 @@ TIME_TICK = "1"
 
 
 async def put(served: Serving, *messages: Message) -> list[AppendResult]:
-    return [await served.log.appends.append_waiting(message, 0) for message in messages]
+    return [await served.log.appends.append_waiting(message) for message in messages]
 
 
 class Reader:
@@ -118,7 +118,7 @@ async def test_without_a_vchannel_the_whole_pchannel_is_delivered(served: Servin
 async def test_transaction_is_sent_in_parts_that_follow_each_other(served: Serving, foreign: Foreign) -> None:
     whole, one = await reader(foreign), await reader(foreign, "b")
     bodies = [Message("a", b"1"), Message("b", b"2"), Message("a", b"3")]
-    result = await served.log.appends.append_txn(AppendTxn(("a", "b"), bodies))
+    result = await served.log.appends.append_txn(AppendTxn(("a", "b"), bodies=bodies))
     for source, expected in ((whole, [b"1", b"3", b"2"]), (one, [b"2"])):
         parts = [await source.next() for _ in range(len(expected) + 2)]
         assert [part.message.properties["_t"] for part in parts] == ["900", *["2"] * len(expected), "901"]
@@ -147,7 +147,7 @@ async def test_close_handshake(foreign: Foreign) -> None:
 
 async def test_slow_consumer_holds_up_nobody(served: Serving, foreign: Foreign) -> None:
     slow, quick = await reader(foreign, "orders"), await reader(foreign, "orders")
-    await asyncio.gather(*[served.log.appends.append_waiting(Message("orders", bytes(10_000)), 0) for _ in range(2000)])
+    await asyncio.gather(*[served.log.appends.append_waiting(Message("orders", bytes(10_000))) for _ in range(2000)])
     assert len(await quick.payloads(2000)) == 2000
     assert len(await slow.payloads(2000)) == 2000
 

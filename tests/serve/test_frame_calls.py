@@ -43,7 +43,7 @@ async def filled(request: pytest.FixtureRequest, data_dir: Any) -> AsyncIterator
         for number in range(ROUNDS):
             size = (10, 3_000, 90_000)[number % 3]
             together = [Message(NAMES[(number + k) % 3], bytes([number]) * size) for k in range(number % 4 + 1)]
-            results += await asyncio.gather(*(served.log.appends.append_waiting(one, 0) for one in together))
+            results += await asyncio.gather(*(served.log.appends.append_waiting(one) for one in together))
         yield served, results
 
 

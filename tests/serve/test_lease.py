@@ -55,7 +55,7 @@ async def leased() -> AsyncIterator[tuple[LocalLog, Switch]]:
 
 
 async def appended(log: LocalLog, payload: bytes) -> object:
-    future = log.appends.append(Message("orders", payload), 0)
+    future = log.appends.append(Message("orders", payload))
     assert future is not None
     return await future
 
@@ -63,7 +63,7 @@ async def appended(log: LocalLog, payload: bytes) -> object:
 async def test_append_in_flight_has_an_unknown_outcome() -> None:
     async with leased() as (log, lease):
         await appended(log, b"kept")
-        future = log.appends.append(Message("orders", b"in flight"), 0)
+        future = log.appends.append(Message("orders", b"in flight"))
         assert future is not None
         lease.alive = False
         with pytest.raises(SessionLostError) as raised:

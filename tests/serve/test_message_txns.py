@@ -254,7 +254,7 @@ async def test_transaction_of_the_contract_and_one_of_ours_are_read_alike(served
     txn = await producer.begin("a")
     await producer.send("a", b"1", _tx=txn)
     await producer.send("a", _t="901", _tx=txn)
-    await served.log.appends.append_txn(AppendTxn(("a",), [Message("a", b"1")]))
+    await served.log.appends.append_txn(AppendTxn(("a",), bodies=[Message("a", b"1")]))
     shapes: list[tuple[bytes, list[str], str]] = []
     kind = foreign.kind
     whole = foreign.consume(

@@ -12,6 +12,7 @@ from wal.channels.vchannels import place
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnmatchedChannelTermError
 from wal.message import AppendResult, Message, MessageID
 from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.requests.appends import WriteOptions
 from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, SaveCursor
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Statistics, Truncate
 from wal.requests.reads import GetMoment
@@ -25,7 +26,7 @@ KEY = CursorKey("reader", ("a",))
 
 
 async def append(served: Serving, name: str = "a", payload: bytes = b"x" * 1_000) -> AppendResult:
-    result: AppendResult = await served.log.appends.append_waiting(Message(name, payload), 0)
+    result: AppendResult = await served.log.appends.append_waiting(Message(name, payload))
     return result
 
 
@@ -110,7 +111,7 @@ async def test_pchannel_reports_what_it_did() -> None:
 async def test_producers_are_listed_and_forgotten(served: Serving, connection: Connection) -> None:
     channel = only(served).channel
     for sequence in range(3):
-        await served.log.appends.append_waiting(Message("a", b"x"), 0, ProducerKey("loader", sequence))
+        await served.log.appends.append_waiting(Message("a", b"x"), WriteOptions(key=ProducerKey("loader", sequence)))
     assert await connection.submit(ListProducers(), channel) == (ProducerInfo("loader", ("a",), 2),)
     await connection.submit(ForgetProducer("loader"), channel)
     assert await served.log.submit(ListProducers()) == ()
@@ -123,7 +124,7 @@ async def test_producer_is_forgotten_on_the_pchannel_that_is_named() -> None:
         one, other = served.log.node.pchannels
         for name, pchannel in (("a", one), ("b", other)):
             await served.log.submit(CreateVChannel(name, pchannel))
-            await served.log.appends.append_waiting(Message(name, b"x"), 0, ProducerKey("loader", 0))
+            await served.log.appends.append_waiting(Message(name, b"x"), WriteOptions(key=ProducerKey("loader", 0)))
         await connection.submit(ForgetProducer("loader"), one)
         assert [info.vchannels for info in await served.log.submit(ListProducers())] == [("b",)]
 

@@ -153,7 +153,7 @@ async def test_barrier_that_no_clock_is_near_is_refused(served: Serving, connect
     stream = await opened(connection)
     message, far = Message("orders", b"x"), (await served.log.submit(AllocateTimeTicks())).first + (3600_000 << 18)
     await stream.write(request_of(1, [(message, far, None), (message, 0, None)]))
-    txn = append_pb2.AppendTxn(vchannels=["orders"], bodies=columns_of([message]), barrier_time_tick=far)
+    txn = append_pb2.AppendTxn(vchannels=["orders"], bodies=columns_of([message]), options=append_pb2.WriteOptions(barrier_time_tick=far))
     await stream.write(append_pb2.ProducerRequest(request_id=3, append_txn=txn))
     found = await outcomes(stream, 3)
     for number in (1, 3):

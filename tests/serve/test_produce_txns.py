@@ -14,10 +14,13 @@ from tests.serve.servers import Serving, connected, serving
 from tests.serve.test_produce import append, opened, outcomes, stored
 from wal import errors
 from wal.message import AppendResult, Message, MessageType
+from wal.requests.appends import PLAIN, WriteOptions
+from wal.requests.txns import BegunTxn, CommitTxn
 from wal.requests.vchannels import CreateVChannel, DropVChannel, ListVChannels
 from wal.rpc.api import append_pb2
 from wal.rpc.codes import error_from_proto
 from wal.rpc.connection import Connection
+from wal.rpc.converter import struct_from_proto
 from wal.serve.access import Access
 from wal.serve.produce_txns import ProduceTxns
 from wal.settings import ServerBounds
@@ -44,7 +47,7 @@ class Client:
     async def begin(self, *names: str, **more: Any) -> append_pb2.BegunTxn:
         (begun,) = (await self.ask(begin_txn=append_pb2.BeginTxn(vchannels=names, **more))).begun
         assert begun.request_id == self.number
-        return begun
+        return begun.txn
 
     async def keep(self, txn: append_pb2.BegunTxn, *, bodies: int, size: int) -> None:
         request = append_pb2.KeepTxn(txn_id=txn.context.txn_id, bodies=bodies, bytes=size)
@@ -54,8 +57,9 @@ class Client:
         request = append_pb2.RollbackTxn(txn_id=txn.context.txn_id)
         assert list((await self.ask(rollback_txn=request)).done) == [self.number]
 
-    async def commit(self, txn: append_pb2.BegunTxn, names: list[str], *bodies: Message, **more: Any) -> AppendResult:
-        request = append_pb2.CommitTxn(txn=txn, vchannels=names, bodies=columns_of(bodies), **more)
+    async def commit(self, txn: append_pb2.BegunTxn, names: list[str], *bodies: Message, **options: Any) -> AppendResult:
+        written = append_pb2.WriteOptions(**options)
+        request = append_pb2.CommitTxn(txn=txn, vchannels=names, bodies=columns_of(bodies), options=written)
         self.number += 1
         await self.stream.write(append_pb2.ProducerRequest(request_id=self.number, commit_txn=request))
         outcome = (await outcomes(self.stream, 1))[self.number]
@@ -174,7 +178,7 @@ async def test_key_is_judged_at_the_commit(served: Serving, client: Client) -> N
     key = key_ext("once")
     results = []
     for _ in range(2):
-        txn = await client.begin("a", key_bytes=len(key))
+        txn = await client.begin("a", options=append_pb2.WriteOptions(key=key))
         results.append(await client.commit(txn, ["a"], Message("a", b"1"), key=key))
     assert [result.duplicate for result in results] == [False, True]
     assert await stored(served, "a") == [b"1"]
@@ -184,7 +188,7 @@ async def test_commit_with_a_key_may_be_sent_again(tmp_path: Path) -> None:
     key = key_ext("once")
     async with serving(tmp_path) as served, connected(served.address) as connection:
         client = Client(await opened(connection))
-        txn = await client.begin("a", key_bytes=len(key))
+        txn = await client.begin("a", options=append_pb2.WriteOptions(key=key))
         first = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         again = await client.commit(txn, ["a"], Message("a", b"1"), key=key)
         assert (again.duplicate, again.message_id) == (True, first.message_id)
@@ -204,10 +208,10 @@ async def test_commit_that_is_sent_twice_in_one_turn_is_written_once(served: Ser
     owner = TxnOwner(b"", ServerBounds().client_open_txns_max, ServerBounds().client_open_txn_bytes_max)
     (pchannel,) = served.log.node.pchannels.values()
     txns, futures = ProduceTxns(served.log.node, pchannel, owner, keepalive_s_max=60.0), list[asyncio.Future[Any]]()
-    bodies = columns_of([Message("a", b"1"), Message("a", b"2")])
-    for key in (key_ext("once"), b""):
-        begun = await client.begin("a", key_bytes=len(key))
-        request = append_pb2.CommitTxn(txn=begun, vchannels=["a"], bodies=bodies, key=key)
+    bodies = [Message("a", b"1"), Message("a", b"2")]
+    for options in (WriteOptions(key="once"), PLAIN):
+        begun = struct_from_proto(BegunTxn, await client.begin("a"))
+        request = CommitTxn(("a",), options, bodies=bodies, txn=begun)
         committing = [txns.commit(request) for _ in range(2)]
         for commit in committing:  # none of them waits, so that no actor has a turn in between
             with pytest.raises(StopIteration) as ended:

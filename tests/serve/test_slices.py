@@ -135,7 +135,7 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
         assert isinstance(refused, InvalidArgumentError)
         assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
     with pytest.raises(InvalidArgumentError, match="which bounds its vchannels"):
-        await served.log.appends.begin_txn(BeginTxn(tuple(many), 10.0))
+        await served.log.appends.begin_txn(BeginTxn(tuple(many), keepalive_s=10.0))
     assert not served.log.coordinator.vchannels.records
 
 
@@ -157,8 +157,8 @@ async def test_transaction_over_pchannels_creates_nothing() -> None:
     async with serving(pchannels=2) as served:
         names = tuple(f"v{number}" for number in range(16))
         for call in (
-            lambda: served.log.appends.begin_txn(BeginTxn(names, 10.0)),
-            lambda: served.log.appends.send_txn(AppendTxn(names, [Message("v0", b"")])),
+            lambda: served.log.appends.begin_txn(BeginTxn(names, keepalive_s=10.0)),
+            lambda: served.log.appends.send_txn(AppendTxn(names, bodies=[Message("v0", b"")])),
         ):
             with pytest.raises(InvalidArgumentError, match="and 6 others"):
                 await call()
@@ -236,7 +236,7 @@ async def test_waiting_appends_are_taken_in_turns(turns: Turns, monkeypatch: pyt
         group = next(iter(log.node.pchannels.values())).actor_group
         group.pause()
         count = 2 * RUNS_A_TURN + 1
-        futures = [log.appends.append(Message(f"v{number % 2}", b""), 0) for number in range(count)]
+        futures = [log.appends.append(Message(f"v{number % 2}", b"")) for number in range(count)]
         with turns.counted(monkeypatch, VChannel, "receive"):
             group.resume()
             results = await asyncio.gather(*[future for future in futures if future is not None])

@@ -56,7 +56,7 @@ async def test_request_needs_its_right(caplog: pytest.LogCaptureFixture) -> None
 
 async def test_late_change_is_refused_but_no_late_read(served: Serving) -> None:
     (channel,) = served.log.node.pchannels
-    at = await served.log.appends.append_waiting(Message("a", b"x"), 0)
+    at = await served.log.appends.append_waiting(Message("a", b"x"))
     info = PChannelInfo(name=channel)
     truncate, tick = (request_to_proto(request, info) for request in (Truncate(at.message_id), LatestTick("a")))
     await submitted(served, tick, session_header("s", 1))

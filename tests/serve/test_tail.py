@@ -43,7 +43,7 @@ class Feed:
 
 async def put(served: Serving, *messages: Message) -> None:
     for message in messages:
-        await served.log.appends.append_waiting(message, 0)
+        await served.log.appends.append_waiting(message)
 
 
 async def test_tail_follows_the_log(served: Serving, connection: Connection) -> None:

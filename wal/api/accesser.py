@@ -18,17 +18,18 @@ from wal.api.append_options import (
     AppendOption,
     AppendResponses,
     ExpectedLast,
+    TxnOptions,
     append_groups,
-    check_expected_last,
-    expected_by_name,
     explained,
     message_of,
+    message_options,
     one_or_several,
+    options_of,
 )
 from wal.api.broadcast import LogBroadcast
 from wal.api.consuming import check_only
 from wal.api.lifecycle import Lifecycle
-from wal.api.txn import Txn, TxnOpening, TxnOptions, body_list, check_keepalive, txn_vchannels
+from wal.api.txn import Txn, TxnOpening, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_names
 from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, check_vchannels
 from wal.engine import LogStatistics
@@ -40,7 +41,7 @@ from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, ReadOptions, ReadPosition, Selection, named
 from wal.read.pchannel import ReadablePChannel
 from wal.read.scanner import AckingScanner, Handler, Scanner, check_handler
-from wal.requests.appends import UNCHECKED, Unchecked
+from wal.requests.appends import NO_BARRIER, PLAIN, UNCHECKED, Unchecked, WriteOptions
 from wal.requests.pchannels import ForgetProducer, LastEvent, LatestTick, ListProducers, Retention, Truncate
 from wal.requests.request import Answer, Request
 from wal.requests.rights import Right
@@ -54,8 +55,8 @@ from wal.requests.vchannels import (
     DropVChannel,
     ListVChannels,
 )
-from wal.timestamp.checks import check_tick, number_text
-from wal.write.idempotency.keys import ProducerInfo, ProducerKey, check_key
+from wal.timestamp.checks import number_text
+from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -251,18 +252,15 @@ class WALAccesser:
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
         appends = engine.appends
-        if expected_last is UNCHECKED and idempotency_key is None:
-            future = appends.append(message, barrier_time_tick)
-            result: AppendResult | ForgottenResult
-            result = await (future or appends.append_waiting(message, barrier_time_tick))
-            return result
-        if expected_last is not UNCHECKED:
-            check_expected_last(expected_last)
-        special = appends.append_with(message, barrier_time_tick, idempotency_key, expected_last)
+        options = PLAIN
+        if barrier_time_tick is not NO_BARRIER or idempotency_key is not None or expected_last is not UNCHECKED:
+            options = message_options(message, barrier_time_tick, idempotency_key, expected_last)
+        future = appends.append(message, options)
+        result: AppendResult | ForgottenResult
         try:
-            result = await (special or appends.append_waiting(message, barrier_time_tick, idempotency_key, expected_last))
+            result = await (future or appends.append_waiting(message, options))
         except ConflictError as error:
-            raise await explained(engine, error, {message.vchannel: check_expected_last(expected_last)}) from None
+            raise await explained(engine, error, options.expected_last) from None
         return result
 
     @overload
@@ -300,13 +298,10 @@ class WALAccesser:
         the id is that of a body.
         """
         appends = self._lifecycle.ready_nowait().appends
-        future: asyncio.Future[Any] | None
-        if expected_last is UNCHECKED and idempotency_key is None:
-            future = appends.append(message, barrier_time_tick)
-        else:
-            if expected_last is not UNCHECKED:
-                check_expected_last(expected_last)
-            future = appends.append_with(message, barrier_time_tick, idempotency_key, expected_last)
+        options = PLAIN
+        if barrier_time_tick is not NO_BARRIER or idempotency_key is not None or expected_last is not UNCHECKED:
+            options = message_options(message, barrier_time_tick, idempotency_key, expected_last)
+        future = appends.append(message, options)
         if future is None:
             raise appends.no_room(message)
         return future
@@ -317,8 +312,8 @@ class WALAccesser:
         Returns one response for each message, in input order: the result or the error of its vchannel. Vchannels are independent of each
         other. The barrier is that of `raw_append`, for each of the appends.
         """
-        barrier = check_tick("barrier_time_tick", barrier_time_tick)
-        return await append_groups((await self._lifecycle.ready()).appends, messages, barrier)
+        options = WriteOptions(barrier_time_tick) if barrier_time_tick is not NO_BARRIER else PLAIN
+        return await append_groups((await self._lifecycle.ready()).appends, messages, options)
 
     async def append_messages_with_option(self, option: AppendOption, *messages: Message) -> AppendResponses:
         """Appends messages as `append_messages` does, with the barrier of the option: the form of Milvus' protocol."""
@@ -791,13 +786,13 @@ class WALAccesser:
         engine = lifecycle.engine
         if engine is None or get_ident() != lifecycle.thread or not lifecycle.is_running():
             engine = await lifecycle.ready()
-        if expected_last is UNCHECKED:
-            return await engine.appends.append_txn(AppendTxn(names, bodies, barrier_time_tick, idempotency_key))
-        expected = expected_by_name(names, expected_last)
+        options = PLAIN
+        if barrier_time_tick is not NO_BARRIER or idempotency_key is not None or expected_last is not UNCHECKED:
+            options = options_of(names, barrier_time_tick, idempotency_key, expected_last)
         try:
-            return await engine.appends.append_txn(AppendTxn(names, bodies, barrier_time_tick, idempotency_key, expected))
+            return await engine.appends.append_txn(AppendTxn(names, options, bodies=bodies))
         except ConflictError as error:
-            raise await explained(engine, error, expected) from None
+            raise await explained(engine, error, options.expected_last) from None
 
     @overload
     def txn(
@@ -826,16 +821,14 @@ class WALAccesser:
         `append_txn`: after a ConflictError nothing is written, and the transaction is over.
         """
         self._lifecycle.check_writable()
-        if idempotency_key is not None:
-            check_key(idempotency_key)
         names = txn_vchannels(vchannel, vchannels)
         check_keepalive(keepalive)
-        expected = expected_by_name(names, expected_last)
+        options = options_of(names, NO_BARRIER, idempotency_key, expected_last)
 
         async def begin() -> Txn[AppendResult | ForgottenResult]:
             appends = (await self._lifecycle.ready()).appends
-            served = await appends.begin_txn(BeginTxn(names, float(keepalive), idempotency_key, expected))
-            return Txn(self._lifecycle, served, names, expected)
+            served = await appends.begin_txn(BeginTxn(names, options, keepalive_s=float(keepalive)))
+            return Txn(self._lifecycle, served, names, options.expected_last)
 
         return TxnOpening(begin)
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypedDict, TypeVar, overload
 
 import msgspec
 
 from wal.channels.vchannels import check_vchannel
 from wal.errors import ConflictError, InvalidArgumentError, WALError
 from wal.message import AppendResult, Message, MessageID
-from wal.requests.appends import NOT_EXPECTED, UNCHECKED, Unchecked
+from wal.requests.appends import UNCHECKED, Unchecked, WriteOptions
 from wal.requests.txns import AppendTxn
-from wal.write.checks import check_message
+from wal.write.checks import check_is_message, check_message
+from wal.write.idempotency.keys import Key
 
 if TYPE_CHECKING:
     from wal.engine import Appends, ReadableEngine
@@ -27,34 +28,46 @@ ExpectedLast = MessageID | None | Mapping[str, MessageID | None] | Unchecked
 """The last event of the only vchannel of a transaction (None: it never had one), or those of some of its vchannels by name."""
 
 
-def check_expected_last(expected: object) -> MessageID | None:
-    """Returns the event that is expected as the last one. Raises TypeError for anything but a MessageID or None."""
-    if expected is None or isinstance(expected, MessageID):
-        return expected
-    raise TypeError(f"expected_last must be a MessageID, or None for a vchannel that never had an event, not {expected!r}")
+class TxnOptions(TypedDict, total=False):
+    """The keywords of `log.txn(…)` that do not change the type of its result."""
+
+    vchannels: Sequence[str] | None
+    keepalive: float
+    expected_last: ExpectedLast
 
 
-def expected_by_name(names: tuple[str, ...], expected: ExpectedLast) -> Mapping[str, MessageID | None]:
-    """Returns the expected last events of a transaction over these vchannels, by name.
+def options_of(names: tuple[str, ...], barrier_time_tick: int, key: Key | None, expected: ExpectedLast) -> WriteOptions:
+    """Returns the options of an append to this vchannel, or of a transaction over these.
 
-    Raises TypeError for a wrong type; InvalidArgumentError for a name that is not one of them, and for one id if they are several.
+    Raises TypeError for a wrong type; InvalidArgumentError for an expected event of a vchannel that is not one of them, and for one id if
+    they are several.
     """
     if expected is UNCHECKED:
-        return NOT_EXPECTED
+        return WriteOptions(barrier_time_tick, key)
     if not isinstance(expected, Mapping):
-        last = check_expected_last(expected)
         if len(names) > 1:
             raise InvalidArgumentError(
-                f"expected_last={expected} does not say which of the vchannels {', '.join(map(repr, names))} it is about: pass a "
+                f"expected_last={_checked(expected)} does not say which of the vchannels {', '.join(map(repr, names))} it is about: pass a "
                 "mapping from the names to the ids"
             )
-        return {names[0]: last}
-    for name in expected:
-        if name not in names:
-            raise InvalidArgumentError(
-                f"expected_last names the vchannel {name!r}, which is not in the transaction: it is over {', '.join(map(repr, names))}"
-            )
-    return {name: check_expected_last(last) for name, last in expected.items()}
+        expected = {names[0]: expected}
+    options = WriteOptions(barrier_time_tick, key, {name: _checked(event) for name, event in expected.items()})
+    options.check_expected(names)
+    return options
+
+
+def message_options(message: Message, barrier_time_tick: int, key: Key | None, expected: ExpectedLast) -> WriteOptions:
+    """Returns the options of an append of this message; raises what `options_of` raises."""
+    if expected is UNCHECKED:
+        return WriteOptions(barrier_time_tick, key)
+    check_is_message(message)
+    return options_of((message.vchannel,), barrier_time_tick, key, expected)
+
+
+def _checked(event: object) -> MessageID | None:
+    if event is None or isinstance(event, MessageID):
+        return event
+    raise TypeError(f"expected_last must be a MessageID, or None for a vchannel that never had an event, not {event!r}")
 
 
 async def explained(engine: ReadableEngine, conflict: ConflictError, expected: Mapping[str, MessageID | None]) -> WALError:
@@ -147,7 +160,7 @@ class AppendResponses(Sequence[AppendResult | WALError]):
         return f"AppendResponses({list(self._responses)!r})"
 
 
-async def append_groups(appends: Appends, messages: Sequence[Message], barrier_time_tick: int) -> AppendResponses:
+async def append_groups(appends: Appends, messages: Sequence[Message], options: WriteOptions) -> AppendResponses:
     """Appends each vchannel's messages, as one transaction if there are two or more; vchannels are independent of each other.
 
     A message that no engine accepts raises before anything is sent; a later failure is the response of its vchannel.
@@ -158,17 +171,17 @@ async def append_groups(appends: Appends, messages: Sequence[Message], barrier_t
         if message.vchannel not in groups:
             groups[check_vchannel(message.vchannel)] = []
         groups[message.vchannel].append(message)
-    calls = [_append_group(appends, group, barrier_time_tick) for group in groups.values()]
+    calls = [_append_group(appends, group, options) for group in groups.values()]
     outcomes = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
     by_vchannel = dict(zip(groups, outcomes, strict=True))
     return AppendResponses([by_vchannel[message.vchannel] for message in messages])
 
 
-async def _append_group(appends: Appends, group: list[Message], barrier_time_tick: int) -> AppendResult | WALError:
+async def _append_group(appends: Appends, group: list[Message], options: WriteOptions) -> AppendResult | WALError:
     try:
         if len(group) > 1:
-            return await appends.append_txn(AppendTxn((group[0].vchannel,), group, barrier_time_tick))  # type: ignore[return-value]
-        future = appends.append(group[0], barrier_time_tick)
-        return await (future or appends.append_waiting(group[0], barrier_time_tick))
+            return await appends.append_txn(AppendTxn((group[0].vchannel,), options, bodies=group))  # type: ignore[return-value]
+        result: AppendResult = await (appends.append(group[0], options) or appends.append_waiting(group[0], options))
+        return result
     except WALError as error:
         return error

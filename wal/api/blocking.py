@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from broadcaster.message import BroadcastAppendResult, BroadcasterStatistics, BroadcastMessage, BroadcastTask
     from wal.api.accesser import WALAccesser
-    from wal.api.append_options import AppendOption, AppendResponses, ExpectedLast
+    from wal.api.append_options import AppendOption, AppendResponses, ExpectedLast, TxnOptions
     from wal.api.blocking_scanner import BlockingHandler
     from wal.api.broadcast import LogBroadcast
     from wal.api.scheduled import Schedule
-    from wal.api.txn import Txn, TxnOpening, TxnOptions
+    from wal.api.txn import Txn, TxnOpening
     from wal.channels.channels import ChannelDescription
     from wal.channels.vchannels import OwnerDescription, VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerInfo

@@ -22,6 +22,7 @@ from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.merged import AttachMatching
 from wal.read.options import NAMES_MAX, DeliverPolicy, ReadOptions, ReadPosition, StartAt, StartFrom, named
 from wal.read.scanner import Scanner
+from wal.requests.appends import WriteOptions
 from wal.requests.vchannels import ListVChannels
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
             return
         appends = (await lifecycle.ready()).appends
         special = Message(message.vchannel, message.payload, message_type=MessageType[kind], properties=message.properties)
-        await appends.append_waiting(special, 0, f"redrive:{delivery.message.message_id}")
+        await appends.append_waiting(special, WriteOptions(key=f"redrive:{delivery.message.message_id}"))
 
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
     consumer = consume(lifecycle, options, follow=False)

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from wal.requests.appends import WriteOptions
+
 _APPEND: Final = "append(vchannel, payload), append_nowait, append_bulk or append_txn"
 _READ: Final = "read(vchannel), with `async for`, and cursor=… for a position that the log saves"
 _GUESSES: Final = {
@@ -49,12 +51,12 @@ _KEYWORDS: Final = {
         **dict.fromkeys(("start", "deliver_policy", "offset", "start_from"), "log.seek(cursor, to=…) before it starts"),
     },
     "append": {
-        **dict.fromkeys(("key", "id", "message_id", "dedup_key", "dedupe", "idempotency"), "idempotency_key="),
         **dict.fromkeys(("delay", "delay_s", "delay_ms", "eta", "at", "schedule_at"), "deliver_at=, a datetime with a time zone"),
         **dict.fromkeys(("headers", "attributes", "metadata", "tags"), "properties="),
         **dict.fromkeys(("topic", "channel", "stream", "queue", "subject"), "vchannel="),
         **dict.fromkeys(("data", "value", "body", "message"), "payload="),
-        **dict.fromkeys(("expected_last", "barrier_time_tick", "message_type", "type"), "raw_append(Message(…), …), which takes it"),
+        **dict.fromkeys((*WriteOptions.__struct_fields__, "message_type", "type"), "raw_append(Message(…), …), which takes it"),
+        **dict.fromkeys(("key", "id", "message_id", "dedup_key", "dedupe", "idempotency"), "idempotency_key="),
     },
     "read": {
         **_CURSOR,

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Generic
 
-from wal.api.append_options import ExpectedLast, explained
+from wal.api.append_options import explained
 from wal.api.lifecycle import Lifecycle
 from wal.channels.vchannels import check_vchannel, check_vchannels
 from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
@@ -47,14 +47,6 @@ KEEPALIVE_MIN: Final = 0.001
 
 BODIES_A_TURN: Final = 256
 """After this many bodies, about half a millisecond, a transaction yields to the event loop."""
-
-
-class TxnOptions(TypedDict, total=False):
-    """The keywords of `log.txn(…)` that do not change the type of its result."""
-
-    vchannels: Sequence[str] | None
-    keepalive: float
-    expected_last: ExpectedLast
 
 
 class Txn(Generic[R_co]):

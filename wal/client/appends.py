@@ -15,24 +15,23 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
+from msgspec import structs
+
 from wal.channels.vchannels import VChannelInfo, check_vchannel, place
 from wal.client.directory import ShownVChannels
-from wal.client.outbox import Hold, Sending, Withdrawable, requested
+from wal.client.outbox import Hold, Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.client.txn import RemoteTxn
 from wal.errors import ChannelNotExistError, InvalidArgumentError, WALError, defect
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, type_properties
-from wal.requests.appends import UNCHECKED, Append, Unchecked
+from wal.message import AppendResult, ForgottenResult, Message, MessageType, type_properties
+from wal.requests.appends import PLAIN, WriteOptions
+from wal.requests.cursors import CursorSave
 from wal.requests.txns import AppendTxn, BeginTxn
-from wal.rpc.api import pchannel_calls_pb2
-from wal.rpc.appends import expected_to_proto, rows_to_proto
 from wal.runtime.tasks import keep_task
 from wal.settings import Settings
-from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import (
     LETTER_BYTES,
-    as_messages,
     bodies_of,
     check_client_type,
     check_is_message,
@@ -40,6 +39,7 @@ from wal.write.checks import (
     check_size,
     kept_key_ext,
     spans_pchannels,
+    uniform,
 )
 from wal.write.idempotency.keys import Key
 from wal.write.in_flight import InFlight
@@ -61,7 +61,7 @@ class RemoteAppends:
         limits: TxnLimits,
         *,
         locate: Locate,
-        save_of: Callable[..., pchannel_calls_pb2.CursorSave],
+        save_of: Callable[..., CursorSave],
     ) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -81,10 +81,10 @@ class RemoteAppends:
 
     # -- one message
 
-    def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
+    def append(self, message: Message, options: WriteOptions = PLAIN, *, taken: bool = False) -> asyncio.Future[Any] | None:
         """Sends a message; returns None if there is no room for it (`taken`: the caller has taken it). The hot path of a client."""
-        if message.__class__ is not Message or message.message_type is not _INSERT or barrier_time_tick is not _NO_BARRIER:
-            return self.append_with(message, barrier_time_tick, None, taken=taken)
+        if message.__class__ is not Message or message.message_type is not _INSERT or options is not PLAIN:
+            return self._append_special(message, options, taken=taken)
         size = len(message.payload) if not message.properties else message.estimate_size()
         if size > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
@@ -99,26 +99,17 @@ class RemoteAppends:
             in_flight.size += size
         return future
 
-    def append_with(
-        self,
-        message: Message,
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: MessageID | Unchecked | None = UNCHECKED,
-        *,
-        taken: bool = False,
-    ) -> asyncio.Future[Any] | None:
-        """Sends a message with any options; returns None as `append` does."""
-        size = self._size(message, key)
+    def _append_special(self, message: Message, options: WriteOptions, *, taken: bool) -> asyncio.Future[Any] | None:
+        """Sends a message of any type with any options; returns None as `append` does."""
+        size = self._size(message, options.key)
         if message.message_type is not _INSERT:
             check_client_type(message.message_type)
-        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         in_flight = self._in_flight
         if not taken and not in_flight.has_room(size):
             return None
         future: asyncio.Future[Any]
-        future = self._create_future() if key is None and not barrier else Withdrawable(loop=self._loop)
-        sending = Sending(future, size, message, barrier, key, expected_last, repeatable=key is not None)
+        future = Withdrawable(loop=self._loop) if options.may_wait else self._create_future()
+        sending = Sending(future, size, message, options, repeatable=options.key is not None)
         self._route(message.vchannel, sending).add(sending)
         if not taken:
             in_flight.size += size
@@ -135,40 +126,27 @@ class RemoteAppends:
         """Returns why a message has no room in flight."""
         return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
 
-    async def append_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
-    ) -> Any:
+    async def append_waiting(self, message: Message, options: WriteOptions = PLAIN) -> Any:
         """Appends a message when there is room for it."""
-        size = self._size(message, key)
-        future: asyncio.Future[Any] = await self._in_flight.sent(
-            size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True)
-        )
+        size = self._size(message, options.key)
+        future: asyncio.Future[Any] = await self._in_flight.sent(size, lambda: self.append(message, options, taken=True))
         return await future
 
     # -- many messages
 
     async def append_txn(self, request: AppendTxn) -> AppendResult | ForgottenResult:
         """Appends a whole transaction, in one request."""
-        names, key, barrier = request.vchannels, request.key, request.barrier_time_tick
+        names, key = request.vchannels, request.options.key
         bodies = bodies_of(request.bodies, names, bytes_max=self.message_bytes_max)
-        stored_key = b"" if key is None else kept_key_ext(key, self._settings)
-        size = bodies.stored + names_size(names, key_bytes=len(stored_key))
+        key_bytes = 0 if key is None else len(kept_key_ext(key, self._settings))
+        size = bodies.stored + names_size(names, key_bytes=key_bytes)
         check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-        columns = rows_to_proto(Append.of(as_messages(request.bodies, names)))
-
-        make = requested(
-            "append_txn",
-            vchannels=names,
-            bodies=columns,
-            key=stored_key,
-            barrier_time_tick=barrier,
-            expected_last=expected_to_proto(request.expected_last),
-        )
+        request = structs.replace(request, bodies=uniform(request.bodies, names))
         if len(names) > 1:
             await self._one_producer(names)
         await self._in_flight.take(size)
         future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
-        sending = Sending(future, size, make=make, barrier=barrier, repeatable=key is not None)
+        sending = Sending(future, size, options=request.options, request=request, repeatable=request.is_repeatable)
         try:
             self._route(names[0], sending).add(sending)
         except BaseException:
@@ -186,7 +164,7 @@ class RemoteAppends:
 
         def send(message: Message) -> asyncio.Future[Any] | None:
             self._check_same(message.vchannel, used)  # after the wait for room, during which it may have been dropped
-            return self.append(message, 0, taken=True)
+            return self.append(message, taken=True)
 
         async def sent() -> AsyncGenerator[Piece, None]:
             for message in listed:
@@ -196,23 +174,23 @@ class RemoteAppends:
 
     async def begin_txn(self, request: BeginTxn) -> RemoteTxn:
         """Opens a transaction."""
-        key_bytes = 0 if request.key is None else len(kept_key_ext(request.key, self._settings))
+        if (key := request.options.key) is not None:
+            kept_key_ext(key, self._settings)
         producer = await self._one_producer(request.vchannels)
-        fields = {"vchannels": request.vchannels, "keepalive_s": request.keepalive_s, "key_bytes": key_bytes}
-        begun = await producer.ask(requested("begin_txn", **fields))
+        begun = await producer.ask(request)
         bytes_max = self.message_bytes_max
         txn = RemoteTxn(producer, self._in_flight, self._known, begun, request, self._limits, self._save_of, bytes_max=bytes_max)
         self._txns.add(txn)
         return txn
 
-    def commit_with(self, messages: Sequence[Message], save: pchannel_calls_pb2.CursorSave, home: str) -> asyncio.Future[Any]:
+    def commit_with(self, messages: Sequence[Message], save: CursorSave, home: str) -> asyncio.Future[Any]:
         """Sends a whole transaction that saves a cursor, or the save alone; its vchannels must be on this pchannel.
 
         It takes room without asking. It may be sent again, since its number is recognised.
         """
         names = tuple(dict.fromkeys([message.vchannel for message in messages]))
         bodies = bodies_of(messages, names, bytes_max=self.message_bytes_max + LETTER_BYTES) if names else None
-        columns, size = None, save.ByteSize()
+        size = names_size(save.key.vchannels, key_bytes=len(save.state))
         if bodies is not None:
             for name in names:
                 if (info := self._known.records.get(check_vchannel(name))) is not None and info.pchannel != home:
@@ -222,11 +200,9 @@ class RemoteAppends:
                     )
             size += bodies.stored + names_size(names, key_bytes=0)
             check_txn_size(len(bodies.records), bodies.counted, size, self._limits)
-            columns = rows_to_proto(Append.of(messages))
-
-        make = requested("append_txn", vchannels=names, bodies=columns, save=save)
+        request = AppendTxn(names, bodies=messages, save=save)
         future: asyncio.Future[Any] = self._create_future()
-        sending = Sending(future, size, make=make, repeatable=True)
+        sending = Sending(future, size, request=request, repeatable=request.is_repeatable)
         producer = self._route(names[0], sending) if names else self._producers[home]
         if producer is not self._producers[home]:
             raise InvalidArgumentError(
@@ -358,5 +334,3 @@ def _not_located(name: str, error: BaseException) -> WALError:
 
 
 _INSERT: Final = MessageType.INSERT
-_NO_BARRIER: Final = 0
-"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""

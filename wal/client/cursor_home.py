@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
+from msgspec import structs
+
 from wal.client.appends import RemoteAppends
 from wal.client.calls import Supervision
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, WALError
 from wal.message import Message
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
-from wal.requests.cursors import ClaimCursor, CursorClaim, KeepCursor
+from wal.requests.cursors import ClaimCursor, CursorClaim, CursorSave, KeepCursor
 from wal.requests.request import Request
-from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.converter import struct_to_proto
 from wal.runtime.tasks import end_tasks
 
 LEASE_MS: Final = 10_000
@@ -45,7 +45,7 @@ class RemoteCursorHome:
         submit: Callable[[Request[Any]], Awaitable[Any]],
         appends: RemoteAppends,
         supervision: Supervision,
-        save_of: Callable[[Cursor], proto.CursorSave],
+        save_of: Callable[[Cursor], CursorSave],
     ) -> None:
         self.pchannel: str = pchannel
         self._key = key
@@ -94,8 +94,8 @@ class RemoteCursorHome:
                 SessionLostError(f"the consumer with number {fence} has released or lost {self._key}: nothing of the commit was written")
             )
             return lost
-        save = proto.CursorSave(key=struct_to_proto(self._key, proto.CursorKey)) if position is None else self._save_of(position)
-        save.fence, save.number, save.state = fence, self._commits + 1, state
+        save = CursorSave(self._key) if position is None else self._save_of(position)
+        save = structs.replace(save, fence=fence, number=self._commits + 1, state=state)
         sent = self._appends.commit_with(bodies, save, self.pchannel)
         self._commits += 1
         outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()

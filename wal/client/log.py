@@ -34,13 +34,10 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection, unmatched
 from wal.read.pchannel import ReadablePChannel
-from wal.requests.cursors import DeleteCursors, ListCursors, LoadCursor, NameCursorHome, SaveCursor
+from wal.requests.cursors import CursorSave, DeleteCursors, ListCursors, LoadCursor, NameCursorHome, SaveCursor
 from wal.requests.log import DescribeLog, LogDescription, LogSettings
 from wal.requests.request import Answer, Request
-from wal.rpc.api import pchannel_calls_pb2
 from wal.rpc.connection import UNREACHABLE_S, Connection
-from wal.rpc.converter import struct_to_proto
-from wal.rpc.converters import event_to_proto
 from wal.runtime.async_only import import_late
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
@@ -338,13 +335,9 @@ class RemoteCursors:
         self._pchannels = pchannels
         self._submit = submit
 
-    def save_of(self, cursor: Cursor, after: LogPosition | None = None) -> pchannel_calls_pb2.CursorSave:
+    def save_of(self, cursor: Cursor, after: LogPosition | None = None) -> CursorSave:
         """Returns the save of a cursor by a transaction."""
-        return pchannel_calls_pb2.CursorSave(
-            key=struct_to_proto(cursor.key, pchannel_calls_pb2.CursorKey),
-            cursor=struct_to_proto(self._below_end(cursor), pchannel_calls_pb2.Cursor),
-            after=event_to_proto(after),
-        )
+        return CursorSave(cursor.key, self._below_end(cursor), after=after)
 
     def _below_end(self, cursor: Cursor) -> Cursor:
         """Returns the cursor as the server takes it, as of now."""

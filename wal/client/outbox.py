@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from wal.errors import WALError
-from wal.message import Message, MessageID
-from wal.requests.appends import UNCHECKED, Unchecked
-from wal.rpc.api import append_pb2 as proto
-from wal.write.idempotency.keys import Key
+from wal.message import Message
+from wal.requests.appends import PLAIN, WriteOptions
+from wal.requests.request import Request
+from wal.requests.txns import Withdraw
 
 REQUEST_BYTES: Final = 1024 * 1024
 """A request has about this many bytes at most, unless one message or transaction is larger (wal/rpc/api/append.proto)."""
@@ -30,18 +30,6 @@ server work at the same time, each on one half. A request of fewer messages woul
 
 GROW_MESSAGES: Final = 32
 """A request of fewer messages may wait for an answer: a request costs the client, the server and the log as much as about 20 messages."""
-
-Make = Callable[[int, int], proto.ProducerRequest]
-"""Returns a request, from its number and the largest tick that the client has seen."""
-
-
-def requested(name: str, **fields: Any) -> Make:
-    """Returns what makes a request of this kind with these fields."""
-
-    def make(number: int, seen: int) -> proto.ProducerRequest:
-        return proto.ProducerRequest(request_id=number, seen_time_tick=seen, **{name: fields})
-
-    return make
 
 
 class Hold:
@@ -58,18 +46,16 @@ class Hold:
 class Sending(msgspec.Struct, eq=False):
     """A request, or one message of a request. `future` gets the outcome; `size` is the room that it takes in flight.
 
-    One that writes nothing has size 0. A message has `message` and its options, and shares its request with its neighbours; any other
-    request has `make`. It is `repeatable` if executing it twice does no harm. It was `tried` if it was sent before on a stream that was
-    lost, so that it may have been executed.
+    One that writes nothing has size 0. A message has its options, and shares its request with its neighbours; anything else is a `request`
+    of its own. It is `repeatable` if executing it twice does no harm. It was `tried` if it was sent before on a stream that was lost, so
+    that it may have been executed.
     """
 
     future: Any
     size: int
     message: Message | None = None
-    barrier: int = 0
-    key: Key | None = None
-    expected: MessageID | Unchecked | None = UNCHECKED
-    make: Make | None = None
+    options: WriteOptions = PLAIN
+    request: Request[Any] | None = None
     repeatable: bool = False
     hold: Hold | None = None
     tried: bool = False
@@ -77,7 +63,7 @@ class Sending(msgspec.Struct, eq=False):
     @property
     def may_wait(self) -> bool:
         """Whether it may wait at the server for longer than the log takes to write: for its barrier, or for an append with the same key."""
-        return self.size > 0 and (self.barrier > 0 or self.repeatable)
+        return self.size > 0 and (self.options.barrier_time_tick > 0 or self.repeatable)
 
 
 class Outbox:
@@ -109,7 +95,7 @@ class Outbox:
         """
         waiting = self.waiting
         under_way = len(self.sent) - len(self._at_barriers)
-        return 0 < len(waiting) < min(under_way, GROW_MESSAGES) and waiting[0].make is None and waiting[-1].make is None
+        return 0 < len(waiting) < min(under_way, GROW_MESSAGES) and waiting[0].request is None and waiting[-1].request is None
 
     def take(self, *, bytes_max: int = REQUEST_BYTES) -> tuple[int, list[Sending]] | None:
         """Takes what is sent next: one request, or the messages of one. Returns it with its first number; None if nothing may be sent now.
@@ -127,13 +113,13 @@ class Outbox:
             sending = waiting[0]
             if sending.hold is not None and sending.hold.pending:
                 break
-            if taken and (sending.make is not None or size + sending.size > bytes_max):
+            if taken and (sending.request is not None or size + sending.size > bytes_max):
                 break
             taken.append(waiting.popleft())
             size += sending.size
-            if sending.barrier:
+            if sending.options is not PLAIN and sending.options.barrier_time_tick:
                 self._at_barriers.add(self._next + len(taken) - 1)
-            if sending.make is not None:
+            if sending.request is not None:
                 break
         if not taken:
             return None
@@ -253,7 +239,7 @@ class Withdrawals:
 
     def restarted(self) -> None:
         """Replaces the withdrawals on another stream: requests that are sent again have other numbers there."""
-        self._outbox.take_back(lambda sending: sending.make == self._request)
+        self._outbox.take_back(lambda sending: isinstance(sending.request, Withdraw))
         waiting = self._outbox.waiting
         if waiting and (self.closing or any(sending.may_wait and sending.future.cancelled() for sending in waiting)):
             self._add()
@@ -276,8 +262,11 @@ class Withdrawals:
     def _add(self) -> None:
         future = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
-        self._outbox.add(Sending(future, 0, make=self._request, repeatable=True))
+        self._outbox.add(Sending(future, 0, request=Withdraw(()), repeatable=True))
 
-    def _request(self, number: int, seen: int) -> proto.ProducerRequest:
-        ids = [sent for sent, sending in self._outbox.sent.items() if sending.may_wait and (self.closing or sending.future.cancelled())]
-        return requested("withdraw", withdrawn_ids=ids)(number, seen)
+    def numbered(self, request: Request[Any]) -> Request[Any]:
+        """Returns a request as it is sent now: a withdrawal gets its numbers, which are known only once all before it are sent."""
+        if not isinstance(request, Withdraw):
+            return request
+        sent = self._outbox.sent.items()
+        return Withdraw(tuple([number for number, one in sent if one.may_wait and (self.closing or one.future.cancelled())]))

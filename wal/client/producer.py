@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 from msgspec import structs
 
 from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
-from wal.client.outbox import Hold, Make, Outbox, Sending, Withdrawals, requested
+from wal.client.outbox import Hold, Outbox, Sending, Withdrawals
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import (
     ChannelFencedError,
@@ -52,11 +52,14 @@ from wal.errors import (
     closed_log,
 )
 from wal.message import AppendResult, MessageID
-from wal.requests.appends import UNCHECKED, Append
+from wal.requests.appends import PLAIN, Append
+from wal.requests.request import Request
+from wal.requests.txns import BegunTxn, RollbackTxn
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.appends import append_to_proto, outcomes_from_proto
 from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
+from wal.rpc.converter import streamed_to_proto, struct_from_proto
 from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.write.in_flight import InFlight
@@ -98,17 +101,11 @@ async def open_stream(
     return stream, response.opened.log.pchannel.term
 
 
-def request_for(first: int, taken: list[Sending], *, seen_time_tick: int) -> proto.ProducerRequest:
-    """Returns the request for what an `Outbox` has taken: one request, or messages, of which the first has this number."""
-    make = taken[0].make
-    if make is not None:
-        return make(first, seen_time_tick)
+def append_for(taken: list[Sending]) -> Append:
+    """Returns the append of messages that an `Outbox` has taken."""
     append = Append.of([sending.message for sending in taken])  # type: ignore[misc]
-    keys, barriers = [sending.key for sending in taken], [sending.barrier for sending in taken]
-    expected, count = [sending.expected for sending in taken], len(taken)
-    if keys.count(None) < count or barriers.count(0) < count or expected.count(UNCHECKED) < count:
-        append = structs.replace(append, keys=keys, barriers=barriers, expected=expected)
-    return proto.ProducerRequest(request_id=first, seen_time_tick=seen_time_tick, append=append_to_proto(append))
+    options = [sending.options for sending in taken]
+    return append if options.count(PLAIN) == len(taken) else structs.replace(append, options=options)
 
 
 UNKNOWN_S: Final = 5.0
@@ -207,21 +204,21 @@ class Producer:
         if self._running is None:
             self._running = self._supervision.start(self._run, f"produce {self.pchannel}")
         self.outbox.add(sending)
-        if (sending.repeatable or sending.barrier) and sending.may_wait:
+        if (sending.repeatable or sending.options is not PLAIN) and sending.may_wait:
             self._withdrawals.watch(sending)
         self._changed.set()
 
-    def ask(self, make: Make) -> asyncio.Future[Any]:
+    def ask(self, request: Request[Any]) -> asyncio.Future[Any]:
         """Sends a request that takes no room in flight and is repeated until it is answered; returns the future of its outcome."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.add(Sending(future, 0, make=make, repeatable=True))
+        self.add(Sending(future, 0, request=request, repeatable=request.is_repeatable))
         return future
 
     def all_taken(self) -> asyncio.Future[None] | None:
         """Returns a future that is done once the server has taken everything that was added before, or None if it has."""
         if not self.outbox and not self._unknown:
             return None
-        return self.ask(requested("rollback_txn"))  # of no transaction
+        return self.ask(RollbackTxn())  # of no transaction
 
     def wake(self) -> None:
         """Continues after a hold has ended."""
@@ -339,7 +336,7 @@ class Producer:
                 self._growing_until_s = None
                 taken = self.outbox.take()
                 if taken is not None:
-                    await stream.write(request_for(*taken, seen_time_tick=self._seen.value))
+                    await stream.write(self._message(*taken))
                 elif self.outbox.refusing is not None and not self.outbox.sent:
                     break
                 elif self._withdrawals.closing and not self.outbox:
@@ -356,6 +353,12 @@ class Producer:
                 stream.cancel()
             await asyncio.wait([reading])
         return reading.result()
+
+    def _message(self, first: int, taken: list[Sending]) -> proto.ProducerRequest:
+        """Returns the message for what was taken: one request, or messages, of which the first has this number."""
+        if (request := taken[0].request) is not None:
+            return streamed_to_proto(self._withdrawals.numbered(request), first, self._seen.value)
+        return proto.ProducerRequest(request_id=first, seen_time_tick=self._seen.value, append=append_to_proto(append_for(taken)))
 
     def _waits_to_grow(self) -> bool:
         """Returns whether the next request waits for an answer, which happens for `GROW_S` at most."""
@@ -409,7 +412,7 @@ class Producer:
         for begun in outcomes.begun:
             if (sending := outbox.answered(begun.request_id)) is not None:
                 released += sending.size
-                self._settle(sending, begun)
+                self._settle(sending, struct_from_proto(BegunTxn, begun.txn))
         for number in outcomes.done:
             if (sending := outbox.answered(number)) is not None:
                 released += sending.size

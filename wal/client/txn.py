@@ -10,17 +10,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from msgspec import structs
+
 from wal.client.directory import ShownVChannels
-from wal.client.outbox import Sending, Withdrawable, requested
+from wal.client.outbox import Sending, Withdrawable
 from wal.client.producer import Producer
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, WALError, WouldBlockError
 from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageType, TxnContext
-from wal.message.wire_fields import txn_from_proto
 from wal.read.cursors.cursor import Cursor
-from wal.requests.appends import Append
-from wal.requests.txns import BeginTxn
-from wal.rpc.api import append_pb2, pchannel_calls_pb2
-from wal.rpc.appends import expected_to_proto, rows_to_proto
+from wal.requests.appends import WriteOptions
+from wal.requests.cursors import CursorSave
+from wal.requests.txns import BeginTxn, BegunTxn, CommitTxn, KeepTxn, RollbackTxn
 from wal.runtime.tasks import retrieve
 from wal.timestamp.checks import check_tick
 from wal.write.checks import as_messages, bodies_of
@@ -40,14 +40,14 @@ class RemoteTxn:
         producer: Producer,
         in_flight: InFlight,
         known: ShownVChannels,
-        begun: append_pb2.BegunTxn,
+        begun: BegunTxn,
         request: BeginTxn,
         limits: TxnLimits,
-        save_of: Callable[..., pchannel_calls_pb2.CursorSave],
+        save_of: Callable[..., CursorSave],
         *,
         bytes_max: int,
     ) -> None:
-        self.context: TxnContext = txn_from_proto(begun.context)
+        self.context: TxnContext = begun.context
         self._producer = producer
         self._open_txns = producer.open_txns
         self._open_txns.count += 1
@@ -55,18 +55,17 @@ class RemoteTxn:
         self._known = known
         self._begun = begun
         self._names = names = request.vchannels
-        self._key = key = request.key
-        self._expected = expected_to_proto(request.expected_last)
+        self._options: WriteOptions = request.options
+        """Those of the commit, with the barriers of the bodies."""
         self._limits = limits
         self._save_of = save_of
-        self._save: pchannel_calls_pb2.CursorSave | None = None
+        self._save: CursorSave | None = None
         self._bytes_max = bytes_max
         self._incarnations = {name: info.incarnation for name in names if (info := known.records.get(name)) is not None}
         self._loop = asyncio.get_running_loop()
         self._bodies: list[Message] = []
         self._counted = 0
-        self._stored = names_size(names, key_bytes=0 if key is None else len(key_ext(key)))
-        self._barrier = 0
+        self._stored = names_size(names, key_bytes=0 if (key := request.options.key) is None else len(key_ext(key)))
         self._renewed_at = self._loop.time()
         self._renewal: asyncio.TimerHandle | None = None
         """Set from the plan of a renewal until its answer."""
@@ -96,7 +95,8 @@ class RemoteTxn:
         held.bytes += bodies.counted
         self._bodies += as_messages(messages, self._names)
         self._stored, self._counted = stored, counted
-        self._barrier = max(self._barrier, barrier)
+        if barrier > self._options.barrier_time_tick:
+            self._options = structs.replace(self._options, barrier_time_tick=barrier)
         return len(self._bodies)
 
     def save(self, cursor: Cursor, after: LogPosition | None = None) -> None:
@@ -114,17 +114,9 @@ class RemoteTxn:
         try:
             self._check_open()
             future: asyncio.Future[AppendResult | ForgottenResult] = Withdrawable(loop=self._loop)
-            make = requested(
-                "commit_txn",
-                txn=self._begun,
-                vchannels=self._names,
-                bodies=rows_to_proto(Append.of(self._bodies)),
-                key=b"" if self._key is None else key_ext(self._key),
-                barrier_time_tick=self._barrier,
-                expected_last=self._expected,
-                save=self._save,
-            )
-            self._producer.add(Sending(future, self._stored, make=make, barrier=self._barrier, repeatable=self._key is not None))
+            request = CommitTxn(self._names, self._options, bodies=self._bodies, save=self._save, txn=self._begun)
+            repeatable = request.is_repeatable
+            self._producer.add(Sending(future, self._stored, options=self._options, request=request, repeatable=repeatable))
             self._in_flight.force(self._stored)
             result = await future
         except WouldBlockError:
@@ -169,7 +161,7 @@ class RemoteTxn:
             pass  # the log is closed, and the transaction ends with its keepalive
 
     def _ask_rollback(self) -> asyncio.Future[Any]:
-        return self._producer.ask(requested("rollback_txn", txn_id=self.context.txn_id))
+        return self._producer.ask(RollbackTxn(self.context.txn_id))
 
     def _end(self) -> None:
         """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
@@ -193,9 +185,8 @@ class RemoteTxn:
             self._renewal = None
             return
         self._renewed_at, self._added = self._loop.time(), False
-        fields = {"txn_id": self.context.txn_id, "bodies": len(self._bodies), "bytes": self._counted}
         try:
-            future = self._producer.ask(requested("keep_txn", **fields))
+            future = self._producer.ask(KeepTxn(self.context.txn_id, len(self._bodies), self._counted))
         except WALError:
             return  # the log is closed: the next call says so
         future.add_done_callback(self._renewed)

@@ -23,6 +23,7 @@ from wal.consumers.delivery import Delivery, Outputs, cut_reason
 from wal.consumers.plan import Dead
 from wal.errors import ChannelExistError, ChannelNotExistError, InvalidArgumentError, WouldBlockError
 from wal.message import ImmutableMessage, Message, MessageType, type_properties
+from wal.requests.appends import WriteOptions
 from wal.requests.schedule import ScheduleMessage
 from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.write.checks import LETTER_BYTES, check_size
@@ -158,11 +159,12 @@ class OutputRouter:
         if output.due_ms is not None:
             await self._engine.submit(ScheduleMessage(message.vchannel, message.payload, message.properties, output.due_ms, key, True))
             return
+        options = WriteOptions(key=key)
         try:
-            future = appends.append_with(message, 0, key)
+            future = appends.append(message, options)
         except WouldBlockError:
             future = None
-        await (future or appends.append_waiting(message, 0, key))
+        await (future or appends.append_waiting(message, options))
 
     # -- dead letters
 

@@ -18,14 +18,13 @@ from actors import ActorError
 from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError, WALError
 from wal.frame import Payloads, Record
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, MessageType, TxnContext, encode_properties, type_properties
+from wal.message import AppendResult, ForgottenResult, Message, MessageType, TxnContext, encode_properties, type_properties
 from wal.node.routes import Routes, refusal, tell
 from wal.node.txn import LocalTxn, SavesCursors
-from wal.requests.appends import PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Unchecked
+from wal.requests.appends import NOT_EXPECTED, PART_ROWS_MAX, PLAIN, ROWS_A_TURN, WriteOptions
 from wal.requests.appends import Append as Rows
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.settings import Settings
-from wal.timestamp.checks import check_tick
 from wal.write.bulk import Piece, bulk_results
 from wal.write.checks import (
     LETTER_BYTES,
@@ -39,7 +38,7 @@ from wal.write.checks import (
     spans_pchannels,
 )
 from wal.write.cursor_table import CursorChange
-from wal.write.idempotency.keys import Key, ProducerKey, check_key, key_ext
+from wal.write.idempotency.keys import Key, ProducerKey, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
     Atomic,
@@ -60,10 +59,6 @@ from wal.write.vchannel import VChannel
 
 SLICE: Final = 256
 """The most vchannels that a transaction creates before other tasks get their turn: about 10 ms."""
-
-
-_NO_BARRIER: Final = 0
-"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
 
 
 BULK_BYTES: Final = 1024 * 1024
@@ -89,11 +84,13 @@ class LocalAppends:
         """The cursors that transactions save, once they are open."""
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
-    def append(self, message: Message, barrier_time_tick: int, *, taken: bool = False) -> asyncio.Future[AppendResult] | None:
+    def append(self, message: Message, options: WriteOptions = PLAIN, *, taken: bool = False) -> asyncio.Future[Any] | None:
         """Tells the message's vchannel to append it; returns None if there is no room in flight (`taken`: the caller has taken it).
 
         The hot path of the whole product: no coroutine, no container, one future and one operation per message.
         """
+        if options is not PLAIN:
+            return self._append_special(message, options, taken)
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         payload = message.payload
@@ -108,10 +105,10 @@ class LocalAppends:
             if in_flight.queued or (total + size > in_flight.bytes_max and total):
                 return None
         future = self._create_future()
-        if message.message_type is _INSERT_TYPE and barrier_time_tick is _NO_BARRIER:
+        if message.message_type is _INSERT_TYPE:
             append = PlainAppend(payload, _INSERT, 0, properties, b"", future, size)
         else:
-            append = _special(message, barrier_time_tick, properties, future, size)
+            append = _typed(message, properties, future, size)
         # Last, since it may create the vchannel: a message that is refused changes nothing.
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
         try:
@@ -122,33 +119,23 @@ class LocalAppends:
             in_flight.size += size
         return future
 
-    def append_with(
-        self,
-        message: Message,
-        barrier_time_tick: int,
-        key: Key | None,
-        expected_last: MessageID | Unchecked | None = UNCHECKED,
-        *,
-        taken: bool = False,
-    ) -> asyncio.Future[Any] | None:
-        """Tells the message's vchannel to append it with an idempotency key, or if this is its last event; see `wal.engine.Appends`."""
+    def _append_special(self, message: Message, options: WriteOptions, taken: bool, /) -> asyncio.Future[Any] | None:
+        """Tells the message's vchannel to append it with any options; returns None as `append` does."""
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         payload = message.payload
         properties = encode_properties(message.properties) if message.properties else b""
         if (size := len(payload) + len(properties)) > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
-        kind, exclusive, barrier = _INSERT, False, _NO_BARRIER
+        kind, exclusive, key = _INSERT, False, options.key
         if message.message_type is not _INSERT_TYPE:
             check_client_type(message.message_type)
             kind = int(message.message_type)
             exclusive = type_properties(kind).exclusive
         ext = b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
         size += len(ext) + BODY_OVERHEAD
-        if barrier_time_tick is not _NO_BARRIER:
-            barrier = _barrier(barrier_time_tick)
-        if expected_last is not UNCHECKED:
-            self._vchannels.expect(message.vchannel, expected_last)
+        if options.expected_last is not NOT_EXPECTED:
+            self._vchannels.expect(options.expected_last)
         in_flight = self._in_flight
         if not taken:
             total = in_flight.size
@@ -156,7 +143,7 @@ class LocalAppends:
                 return None
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
         vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
-        append = _operation(payload, kind, properties, ext, future, size, barrier, exclusive, key, expected_last, vchannel)
+        append = _operation(payload, kind, properties, ext, future, size, exclusive, options, vchannel)
         try:
             vchannel.tell(vchannel, append)
         except ActorError as error:
@@ -169,21 +156,15 @@ class LocalAppends:
         """Returns why a message has no room in flight."""
         return self._in_flight.refusal(message.estimate_size() + BODY_OVERHEAD)
 
-    async def append_waiting(
-        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
-    ) -> Any:
+    async def append_waiting(self, message: Message, options: WriteOptions = PLAIN) -> Any:
         """Appends a message when there is room for it."""
-        return await (await self.send(message, barrier_time_tick, key, expected_last))
+        return await (await self.send(message, options))
 
-    async def send(
-        self, message: Message, barrier_time_tick: int, key: Key | None = None, expected_last: MessageID | Unchecked | None = UNCHECKED
-    ) -> asyncio.Future[Any]:
+    async def send(self, message: Message, options: WriteOptions = PLAIN) -> asyncio.Future[Any]:
         """Sends a message when there is room for it; returns the future of its result."""
         size = _record_size(record_of(message, bytes_max=self.message_bytes_max))
-        size += 0 if key is None else len(key_ext(check_key(key)))
-        if key is None and expected_last is UNCHECKED:
-            return await self._in_flight.sent(size, lambda: self.append(message, barrier_time_tick, taken=True))
-        return await self._in_flight.sent(size, lambda: self.append_with(message, barrier_time_tick, key, expected_last, taken=True))
+        size += 0 if options.key is None else len(key_ext(options.key))
+        return await self._in_flight.sent(size, lambda: self.append(message, options, taken=True))
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
         """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
@@ -231,12 +212,10 @@ class LocalAppends:
         future: asyncio.Future[Any] = self._create_future()
         payloads, types, properties = rows.payloads[row:end], rows.types[row:end], rows.properties[row:end]
         size = sum(map(len, payloads)) + sum(map(len, properties))
-        name, key, in_flight = rows.vchannel(row), rows.keys[row] if rows.keys else None, self._in_flight
-        ext = b"" if key is None else kept_key_ext(key, self._settings)
-        barrier = rows.barriers[row] if rows.barriers else 0
-        expected = rows.expected[row] if rows.expected else UNCHECKED
-        if expected is not UNCHECKED:
-            self._vchannels.expect(name, expected)
+        name, options, in_flight = rows.vchannel(row), rows.options_of(row), self._in_flight
+        ext = b"" if options.key is None else kept_key_ext(options.key, self._settings)
+        if options.expected_last is not NOT_EXPECTED:
+            self._vchannels.expect(options.expected_last)
         size += len(ext) + BODY_OVERHEAD * (end - row)
         if in_flight.has_room(size):
             in_flight.size += size
@@ -251,7 +230,7 @@ class LocalAppends:
             else:
                 kind = types[0] if types else _INSERT
                 stored, exclusive = properties[0] if properties else b"", type_properties(kind).exclusive
-                tell(vchannel, _operation(payloads[0], kind, stored, ext, future, size, barrier, exclusive, key, expected, vchannel))
+                tell(vchannel, _operation(payloads[0], kind, stored, ext, future, size, exclusive, options, vchannel))
         except BaseException:
             in_flight.release(size)
             raise
@@ -300,7 +279,7 @@ class LocalAppends:
 
         Returns the future of its result.
         """
-        await self._create_in_slices(request.vchannels, self._key_bytes(request.key))
+        await self._create_in_slices(request.vchannels, self._key_bytes(request.options.key))
         bytes_max = self.message_bytes_max + (0 if change is None else LETTER_BYTES)
         vchannel, operation, future = self._transaction(request, bytes_max=bytes_max)
         operation.change = change
@@ -309,15 +288,15 @@ class LocalAppends:
 
     async def begin_txn(self, request: BeginTxn, *, owner: TxnOwner | None = None) -> LocalTxn:
         """Opens a transaction. `owner` is the client that begins it, if that is over the network."""
-        names, key, expected = request.vchannels, request.key, request.expected_last
-        for name, last in expected.items():
-            self._vchannels.expect(name, last)
-        key_bytes = request.key_bytes or self._key_bytes(key)
+        names, options = request.vchannels, request.options
+        if options.expected_last is not NOT_EXPECTED:
+            self._vchannels.expect(options.expected_last)
+        key_bytes = self._key_bytes(options.key)
         await self._create_in_slices(names, key_bytes)
         future: asyncio.Future[TxnContext] = self._create_future()
         tell(self._on_one_pchannel(names)[0], Begin(names, request.keepalive_s, future, key_bytes, owner))
         context = await future
-        return LocalTxn(self._vchannels, self._loop, context, names, key, expected, self.cursors, bytes_max=self.message_bytes_max)
+        return LocalTxn(self._vchannels, self._loop, context, names, options, self.cursors, bytes_max=self.message_bytes_max)
 
     def commit_with(
         self, bodies: Sequence[Message], change: CursorChange, home: PChannel
@@ -334,7 +313,7 @@ class LocalAppends:
         plain: Sequence[Message | bytes] = bodies
         if len(names) == 1 and not any(body.properties or body.message_type is not _INSERT_TYPE for body in bodies):
             plain = [body.payload for body in bodies]
-        vchannel, operation, future = self._transaction(AppendTxn(names, plain), bytes_max=bytes_max)
+        vchannel, operation, future = self._transaction(AppendTxn(names, bodies=plain), bytes_max=bytes_max)
         operation.change = change
         tell(vchannel, operation)
         self._in_flight.force(operation.size)
@@ -353,9 +332,9 @@ class LocalAppends:
         self, request: AppendTxn, *, bytes_max: int = 0
     ) -> tuple[VChannel, Atomic, asyncio.Future[AppendResult | ForgottenResult]]:
         """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
-        names, messages, key, expected_last = request.vchannels, request.bodies, request.key, request.expected_last
+        names, messages, options = request.vchannels, request.bodies, request.options
         bytes_max = bytes_max or self.message_bytes_max
-        size = names_size(names, key_bytes=self._key_bytes(key))
+        size = names_size(names, key_bytes=self._key_bytes(options.key))
         bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=bytes_max)
         owners = None
         if isinstance(bodies, Payloads):
@@ -366,8 +345,8 @@ class LocalAppends:
             bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
             size += checked_bodies.stored
         check_txn_size(len(bodies), counted, size, self._txn_limits())
-        for name, last in expected_last.items():
-            self._vchannels.expect(name, last)
+        if expected_last := options.expected_last:
+            self._vchannels.expect(expected_last)
         vchannels = self._on_one_pchannel(names)
         expected: Expected = ()
         if expected_last:
@@ -377,7 +356,7 @@ class LocalAppends:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
             run_names = [by_name[name] for name in owners or ()]
         future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        return vchannels[0], Atomic(vchannels, bodies, run_names, size, request.barrier_time_tick, future, key, expected), future
+        return vchannels[0], Atomic(vchannels, bodies, run_names, size, options.barrier_time_tick, future, options.key, expected), future
 
     async def _append_waiting(
         self, vchannel: VChannel, operation: Atomic, future: asyncio.Future[AppendResult | ForgottenResult]
@@ -431,14 +410,13 @@ class LocalAppends:
                 await asyncio.sleep(0)
 
 
-def _special(message: Message, barrier: int, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> PlainAppend:
-    """Returns the operation for an append that is not a plain INSERT."""
-    _barrier(barrier)
+def _typed(message: Message, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> PlainAppend:
+    """Returns the operation for an append of another type than INSERT, without options."""
     check_client_type(message.message_type)
     kind = int(message.message_type)
-    if not (exclusive := type_properties(kind).exclusive) and not barrier:
+    if not (exclusive := type_properties(kind).exclusive):
         return PlainAppend(message.payload, kind, 0, properties, b"", future, size)
-    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, barrier, exclusive)
+    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, 0, exclusive)
 
 
 def _operation(
@@ -448,15 +426,14 @@ def _operation(
     ext: bytes,
     future: asyncio.Future[Any],
     size: int,
-    barrier: int,
     exclusive: bool,
-    key: Key | None,
-    expected_last: MessageID | Unchecked | None,
+    options: WriteOptions,
     vchannel: VChannel,
 ) -> PlainAppend:
     """Returns the operation for an append with any options."""
-    if expected_last is not UNCHECKED:
-        expected = ((vchannel, expected_last),)
+    barrier, key, expected_last = options.barrier_time_tick, options.key, options.expected_last
+    if expected_last is not NOT_EXPECTED and expected_last:
+        expected = ((vchannel, expected_last[vchannel.channel]),)
         if key is None:
             return ConditionalAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, expected)
         return ConditionalKeyedAppend(payload, kind, 0, properties, ext, future, size, barrier, exclusive, key, None, expected)
@@ -485,10 +462,6 @@ def _run_end(rows: Rows, row: int, lengths: list[int], refusals: Mapping[int, WA
 
 def _record_size(record: Record) -> int:
     return len(record.payload) + len(record.properties) + BODY_OVERHEAD
-
-
-def _barrier(barrier: object) -> int:
-    return check_tick("barrier_time_tick", barrier)
 
 
 _INSERT_TYPE: Final = MessageType.INSERT

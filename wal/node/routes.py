@@ -163,14 +163,15 @@ class Routes:
             vchannel = self.route(name)
         return vchannel
 
-    def expect(self, name: str, expected: MessageID | None) -> None:
-        """Raises InvalidArgumentError if an id cannot be the last one of this vchannel, because it is of another log.
+    def expect(self, events: Mapping[str, MessageID | None]) -> None:
+        """Raises InvalidArgumentError if one of these ids cannot be the last one of its vchannel, because it is of another log.
 
         Raises LogWentBackError if it is of an event that a restore has lost.
         """
-        if expected is not None:
-            pchannel = self.here(self.known.pchannel_of(name), name)
-            check_expected(name, pchannel.current(expected), pchannel.log_id)
+        for name, event in events.items():
+            if event is not None:
+                pchannel = self.here(self.known.pchannel_of(name), name)
+                check_expected(name, pchannel.current(event), pchannel.log_id)
 
     def here(self, pchannel: str, vchannel: str) -> PChannel:
         """Returns the pchannel on which this vchannel is; raises ChannelNotExistError if it is not on this node."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WALError
 from wal.frame import Record
-from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageID, MessageType, TxnContext, encode_properties
+from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageType, TxnContext, encode_properties
 from wal.node.routes import Routes, tell
 from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.requests.appends import NO_BARRIER, PLAIN, WriteOptions
 from wal.timestamp.checks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.cursor_table import CursorChange
-from wal.write.idempotency.keys import Key
 from wal.write.operations import Commit, Expected, KeyedCommit, Rollback
 from wal.write.txn_table import BODY_OVERHEAD
 
@@ -32,7 +32,7 @@ class SavesCursors(Protocol):
 class LocalTxn:
     """See `wal.engine.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_change", "_cursors", "_expected", "_key", "_loop", "_vchannel", "_vchannels", "context", "names")
+    __slots__ = ("_bytes_max", "_change", "_cursors", "_loop", "_options", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -40,8 +40,7 @@ class LocalTxn:
         loop: asyncio.AbstractEventLoop,
         context: TxnContext,
         names: tuple[str, ...],
-        key: Key | None,
-        expected_last: Mapping[str, MessageID | None],
+        options: WriteOptions = PLAIN,
         cursors: SavesCursors | None = None,
         *,
         bytes_max: int,
@@ -51,8 +50,7 @@ class LocalTxn:
         self._loop = loop
         self.names: tuple[str, ...] = names
         self._vchannel = names[0]
-        self._key = key
-        self._expected = expected_last
+        self._options = options
         self._cursors = cursors
         self._change: CursorChange | None = None
         self._bytes_max = bytes_max
@@ -67,7 +65,7 @@ class LocalTxn:
             kind = int(message.message_type)
             check_body_type(message)
         properties = encode_properties(message.properties) if message.properties else b""
-        barrier = 0 if barrier_time_tick is _NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
+        barrier = 0 if barrier_time_tick is NO_BARRIER else check_tick("barrier_time_tick", barrier_time_tick)
         vchannel = self._vchannels.actors.get(message.vchannel) or self._vchannels.existing(message.vchannel)
         stored = len(message.payload) + len(properties) + BODY_OVERHEAD
         return vchannel.add_bodies(
@@ -118,10 +116,10 @@ class LocalTxn:
         """Has the vchannel's actor commit, with the save of a cursor if there is a `change`; returns the future of the result."""
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
-        txn_id, key = self.context.txn_id, self._key
+        txn_id, key = self.context.txn_id, self._options.key
         expected: Expected = ()
-        if self._expected:
-            expected = tuple([(self._vchannels.existing(name), last) for name, last in self._expected.items()])
+        if last_events := self._options.expected_last:
+            expected = tuple([(self._vchannels.existing(name), last) for name, last in last_events.items()])
         if key is None:
             tell(vchannel, Commit(txn_id, future, expected, change))
         else:
@@ -159,7 +157,5 @@ class LocalTxn:
             pass  # the vchannel or the log is gone, and the transaction with it
 
 
-_NO_BARRIER: Final = 0
-"""The default, compared by identity: every other value, also `False` and 0.0, is checked."""
 _INSERT_TYPE: Final = MessageType.INSERT
 _INSERT: Final = int(_INSERT_TYPE)

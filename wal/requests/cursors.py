@@ -9,6 +9,7 @@ import msgspec
 
 from wal.channels.vchannels import NAMES_MAX, check_vchannel
 from wal.errors import InvalidArgumentError
+from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, check_cursor
 from wal.requests.request import Answer, Request, Where
 from wal.requests.rights import Right
@@ -98,6 +99,21 @@ def check_saved(cursor: Cursor) -> None:
         raise InvalidArgumentError(
             f"{cursor.key} has {len(cursor.incarnations)} incarnations: one for each of its {len(vchannels)} vchannels is needed"
         )
+
+
+class CursorSave(msgspec.Struct, frozen=True):
+    """The save of a cursor by a transaction. Without a `cursor` the position stays.
+
+    A consumer's has its `fence`, the `number` of its commit and its state; one without a consumer is refused unless the saved cursor has
+    passed the event `after`. Its checks are those of the node.
+    """
+
+    key: CursorKey
+    cursor: Cursor | None = None
+    fence: int = 0
+    number: int = 0
+    state: bytes = b""
+    after: LogPosition | None = None
 
 
 class ListCursors(Request[tuple[CursorInfo, ...]], frozen=True):

@@ -95,6 +95,11 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
         return self.saying.format(self)
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether this one is sent until it is answered."""
+        return self.repeatable
+
+    @property
     def local_only(self) -> bool:
         """Whether a client must not ask another process for the answer."""
         return False

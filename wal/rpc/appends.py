@@ -12,6 +12,8 @@ from io import BytesIO
 from itertools import chain, islice, repeat
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from wal.errors import CorruptionError, InvalidArgumentError, WALError
 from wal.frame import decode_key
 from wal.message import (
@@ -25,7 +27,7 @@ from wal.message import (
     properties_count,
 )
 from wal.message.properties import PROPERTIES_MAX, check_properties
-from wal.requests.appends import PART_ROWS_MAX, ROWS_A_TURN, UNCHECKED, Append, Unchecked
+from wal.requests.appends import NO_BARRIER, NOT_EXPECTED, PART_ROWS_MAX, PLAIN, ROWS_A_TURN, Append, WriteOptions
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.rpc.converters import Numbered, id_from_bytes, id_to_bytes, range_of, ranges_of, results_of
@@ -40,14 +42,16 @@ def append_to_proto(append: Append) -> proto.Append:
     """Encodes messages to append."""
     count = len(append.payloads)
     message = proto.Append(messages=rows_to_proto(append))
-    if append.keys:
-        keys = [b"" if key is None else key_ext(key) for key in append.keys]
-        message.key_lengths, message.keys = _lengths(keys), b"".join(keys)
-    if append.barriers:
-        message.barrier_time_ticks = struct.pack(f"<{count}Q", *append.barriers)
-    if append.expected:
-        expected = [_expected_to_bytes(last) for last in append.expected]
-        message.expected_lengths, message.expected = _lengths(expected), b"".join(expected)
+    if append.options:
+        keys = [b"" if one.key is None else key_ext(one.key) for one in append.options]
+        if any(keys):
+            message.key_lengths, message.keys = _lengths(keys), b"".join(keys)
+        barriers = [one.barrier_time_tick for one in append.options]
+        if any(barriers):
+            message.barrier_time_ticks = struct.pack(f"<{count}Q", *barriers)
+        expected = [_expected_to_bytes(one.expected_last, append, row) for row, one in enumerate(append.options)]
+        if any(expected):
+            message.expected_lengths, message.expected = _lengths(expected), b"".join(expected)
     return message
 
 
@@ -70,21 +74,20 @@ def appends_from_proto(message: proto.Append) -> Iterator[tuple[Append, Refusals
 
     def part(size: int) -> tuple[Append, Refusals]:
         append, refusals = columns.take(size)
-        return (
-            Append(
-                append.vchannels,
-                append.payloads,
-                append.numbers,
-                append.types,
-                append.properties,
-                () if keys is None else [_or_refused(key_of, stored, row, refusals) for row, stored in enumerate(islice(keys, size))],
-                () if barriers is None else list(islice(barriers, size)),
-                ()
-                if expected is None
-                else [_or_refused(_expected_from_bytes, stored, row, refusals) for row, stored in enumerate(islice(expected, size))],
-            ),
-            refusals,
-        )
+        options: list[WriteOptions] = []
+        for row in range(size):
+            barrier = NO_BARRIER if barriers is None else next(barriers)
+            key, last = b"" if keys is None else next(keys), b"" if expected is None else next(expected)
+            if not (barrier or key or last):
+                options.append(PLAIN)
+                continue
+            try:
+                expected_last = _expected_from_bytes(last, append.vchannel(row)) if last else NOT_EXPECTED
+                options.append(WriteOptions(barrier, key_from_bytes(key) if key else None, expected_last))
+            except InvalidArgumentError as error:
+                refusals.setdefault(row, error)
+                options.append(PLAIN)
+        return structs.replace(append, options=options), refusals
 
     return (part(min(ROWS_A_TURN, count - first)) for first in range(0, count, ROWS_A_TURN))
 
@@ -156,15 +159,24 @@ class ReceivedColumns:
             for payload, number, kind, stored in zip(payloads, numbers, types, properties, strict=False)
         ]
 
-    def take_payloads(self, size: int) -> list[bytes]:
-        """Takes the payloads of plain messages."""
-        return list(islice(self._payloads, size))
+
+def bodies_to_proto(bodies: Sequence[Message | bytes]) -> proto.MessageColumns:
+    """Encodes the bodies of a transaction: all `bytes`, for its only vchannel, or all messages."""
+    if {*map(type, bodies)} <= {bytes}:
+        return rows_to_proto(Append((), bodies))  # type: ignore[arg-type]
+    return rows_to_proto(Append.of(bodies))  # type: ignore[arg-type]
 
 
-def key_of(stored: bytes) -> Key | None:
-    """Returns the idempotency key of these bytes, None for none. Raises InvalidArgumentError for any that no key has."""
-    if not stored:
-        return None
+def bodies_from_proto(columns: proto.MessageColumns) -> Sequence[Message | bytes]:
+    """Returns the bodies of a transaction. Raises InvalidArgumentError for the first that is no message."""
+    count = count_of(columns)
+    if not (columns.vchannels or columns.vchannel_numbers or columns.types or columns.properties_lengths):
+        return list(_parts(columns.payload_lengths, columns.payloads, count, "payloads"))
+    return ReceivedColumns(columns).take_bodies(count)
+
+
+def key_from_bytes(stored: bytes) -> Key:
+    """Returns the idempotency key of these bytes. Raises InvalidArgumentError for any that no key has."""
     try:
         key_parts = decode_key(stored)
         if key_parts is not None:
@@ -177,17 +189,15 @@ def key_of(stored: bytes) -> Key | None:
     raise InvalidArgumentError(f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)")
 
 
-def expected_to_proto(expected: Mapping[str, MessageID | None]) -> list[proto.ExpectedLast]:
-    """Encodes the last events that some vchannels are expected to have, by name."""
-    return [proto.ExpectedLast(vchannel=name, last=id_to_bytes(last)) for name, last in expected.items()]
+def _expected_to_bytes(expected: Mapping[str, MessageID | None], append: Append, row: int) -> bytes:
+    if not expected:
+        return b""
+    last = expected[append.vchannel(row)]
+    return _NO_EVENT if last is None else id_to_bytes(last)
 
 
-def _expected_to_bytes(last: MessageID | Unchecked | None) -> bytes:
-    return b"" if last is UNCHECKED else _NO_EVENT if last is None else id_to_bytes(last)
-
-
-def _expected_from_bytes(stored: bytes) -> MessageID | Unchecked | None:
-    return UNCHECKED if not stored else None if stored == _NO_EVENT else id_from_bytes("expected_last", stored)
+def _expected_from_bytes(stored: bytes, vchannel: str) -> Mapping[str, MessageID | None]:
+    return {vchannel: None if stored == _NO_EVENT else id_from_bytes("expected_last", stored)}
 
 
 def _type(number: int) -> MessageType:

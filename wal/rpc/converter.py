@@ -10,7 +10,8 @@ differ; so does the test that makes the plans of all requests.
     a WALError                          StreamingError
     an AppendResult                     AppendedRange of one                                       LogSnapshot         LogState
     an enum with numbers                int32                   tuple[X, …] | None           a message with one repeated field
-    X | None in a tuple                 a message with one field               tuple[X, Y]      a message
+    X | None in a tuple, a Mapping      a message with one field               tuple[X, Y]      a message
+    the bodies of a transaction         MessageColumns      an idempotency key    bytes, in its stored form
 
 A request that this side does not know, a field in it, and a value of an enum are refused with an InvalidArgumentError and not ignored: a
 condition that is ignored is a wrong write. In an answer unknown fields are ignored: a newer server counts more, for example.
@@ -31,12 +32,15 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from wal.errors import InvalidArgumentError, UnknownError
-from wal.message import MessageID
-from wal.requests import broadcasts, cluster, cursors, log, nodes, pchannels, reads, schedule, vchannels, work
+from wal.message import Message, MessageID
+from wal.message.wire_fields import txn_from_proto, txn_to_proto
+from wal.requests import broadcasts, cluster, cursors, log, nodes, pchannels, reads, schedule, txns, vchannels, work
 from wal.requests.request import Request
 from wal.rpc.api import requests_pb2 as proto
+from wal.rpc.api.append_pb2 import MessageColumns, ProducerRequest
 from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.appends import bodies_from_proto, bodies_to_proto, key_from_bytes
 from wal.rpc.codes import error_from_proto, error_to_proto
 from wal.rpc.converters import (
     event_from_proto,
@@ -49,6 +53,7 @@ from wal.rpc.converters import (
     snapshot_from_proto,
     snapshot_to_proto,
 )
+from wal.write.idempotency.keys import Key, key_ext
 
 REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     kind
@@ -58,6 +63,16 @@ REQUESTS: Final[tuple[type[Request[Any]], ...]] = tuple(
     if not getattr(kind, "__parameters__", ())  # otherwise a base class, whose requests state the type of their answer
 )
 """Everything that can be asked."""
+STREAMED: Final[Mapping[str, type[Request[Any]]]] = {
+    "append_txn": txns.AppendTxn,
+    "begin_txn": txns.BeginTxn,
+    "keep_txn": txns.KeepTxn,
+    "commit_txn": txns.CommitTxn,
+    "rollback_txn": txns.RollbackTxn,
+    "withdraw": txns.Withdraw,
+}
+"""The requests of a stream that writes a pchannel, beside its appends, by their fields in ProducerRequest."""
+_FIELDS: Final = {kind: name for name, kind in STREAMED.items()}
 
 _P = TypeVar("_P", bound=Proto)
 _S = TypeVar("_S")
@@ -81,6 +96,14 @@ def request_from_proto(envelope: proto.SubmitRequest) -> Request[Any]:
     kind = _kinds()[name]
     request: Request[Any] = _plan(kind, _message("SubmitRequest", kind)).from_proto(getattr(envelope, name), strict=True)
     return request
+
+
+def streamed_to_proto(request: Request[Any], number: int, seen_time_tick: int) -> ProducerRequest:
+    """Returns the message of a request on a stream that writes a pchannel. The client has seen this tick."""
+    name = _FIELDS[type(request)]
+    kind: Any = GetMessageClass(ProducerRequest.DESCRIPTOR.fields_by_name[name].message_type)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {name: _plan(type(request), kind).to_proto(request)}
+    return ProducerRequest(request_id=number, seen_time_tick=seen_time_tick, **fields)
 
 
 def answer_to_proto(kind: type[Request[Any]], answer: Any) -> proto.SubmitResponse:
@@ -198,15 +221,23 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     """Returns the type without None, and whether None was one of its values."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
-    (kind,) = (one for one in get_args(hint) if one is not NoneType)
-    return kind, True
+    kinds = tuple([one for one in get_args(hint) if one is not NoneType])
+    return Union[kinds], len(kinds) < len(get_args(hint))  # noqa: UP007  # of a tuple
 
 
 def _codec(field: Any, kind: Any) -> _Codec:
     """Returns how a value of this type travels in this field."""
     origin, message = get_origin(kind), field.message_type
+    if message is not None and not field.is_repeated and message.full_name in _KNOWN:
+        return _KNOWN[message.full_name]
     if origin in (Mapping, dict):
-        return _Codec(dict, lambda value, _name, _strict: dict(value))
+        entry = _single(message.fields_by_name["value"], get_args(kind)[1])
+        if entry is _SAME:
+            return _Codec(dict, lambda value, _name, _strict: dict(value))
+        return _Codec(
+            lambda value: {key: entry.to_proto(one) for key, one in value.items()},
+            lambda value, name, strict: {key: entry.from_proto(one, name, strict) for key, one in value.items()},
+        )
     if (origin is tuple and get_args(kind)[1:] == (...,)) or origin in (frozenset, Sequence):
         made = tuple if origin is Sequence else origin
         if not field.is_repeated:  # a message with one repeated field, so that None differs from the empty list
@@ -231,10 +262,13 @@ def _single(field: Any, kind: Any) -> _Codec:
     if _without_none(kind)[1]:  # an item of a list: a message with one field, absent for None
         ((name, codec, _),) = (_field(one, kind) for one in message.fields)
         wrapper: Any = GetMessageClass(message)
-        return _Codec(
-            lambda value: wrapper() if value is None else wrapper(**{name: codec.to_proto(value)}),
-            lambda value, _name, strict: codec.from_proto(getattr(value, name), name, strict) if value.HasField(name) else None,
-        )
+
+        def unwrapped(value: Any, _name: str, strict: bool) -> Any:
+            if strict:
+                check_known(value)
+            return codec.from_proto(getattr(value, name), name, strict) if value.HasField(name) else None
+
+        return _Codec(lambda value: wrapper() if value is None else wrapper(**{name: codec.to_proto(value)}), unwrapped)
     if message is not None and message.full_name in _KNOWN:
         return _KNOWN[message.full_name]
     if message is not None and get_origin(kind) is tuple:  # of different types, in the order of the numbers of the fields
@@ -248,6 +282,8 @@ def _single(field: Any, kind: Any) -> _Codec:
         made: Any = GetMessageClass(message)
         plan = _plan(kind, made)
         return _Codec(plan.to_proto, lambda value, _name, strict: plan.from_proto(value, strict=strict))
+    if kind == Key:
+        return _Codec(key_ext, lambda value, _name, _strict: key_from_bytes(value))
     if kind is MessageID:
         return _Codec(bytes, lambda value, name, _strict: id_from_bytes(name, value))
     if kind is datetime:
@@ -266,6 +302,12 @@ def _member(kind: type[enum.Enum], name: str, value: int) -> enum.Enum:
         raise InvalidArgumentError(f"{name}={value} is not a {kind.__name__} of this version: use servers of one version") from error
 
 
+def _bodies(columns: MessageColumns, *, strict: bool) -> Sequence[Message | bytes]:
+    if strict:
+        check_known(columns)
+    return bodies_from_proto(columns)
+
+
 _SAME: Final = _Codec(lambda value: value, lambda value, _name, _strict: value)
 _KNOWN: Final = {
     "wal.rpc.Position": _Codec(position_to_proto, lambda value, _name, _strict: position_from_proto(value)),
@@ -275,6 +317,8 @@ _KNOWN: Final = {
     ),
     "wal.rpc.LogState": _Codec(snapshot_to_proto, lambda state, _name, _strict: snapshot_from_proto(state)),
     "wal.rpc.EventPosition": _Codec(event_to_proto, lambda value, _name, _strict: event_from_proto(value)),
+    "wal.rpc.MessageColumns": _Codec(bodies_to_proto, lambda value, _name, strict: _bodies(value, strict=strict)),
+    "wal.message.TxnContext": _Codec(txn_to_proto, lambda value, _name, _strict: txn_from_proto(value)),
 }
 
 

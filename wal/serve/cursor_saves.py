@@ -7,28 +7,27 @@ from typing import Any
 
 import msgspec
 
+from wal.channels.slices import SLICE
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult
 from wal.node.cursor_requests import catch_up, check_position, held_by_another
 from wal.node.node import StreamingNode
-from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
+from wal.read.cursors.cursor import STATE_BYTES_MAX, CursorKey
 from wal.read.cursors.records import CursorRecord
-from wal.requests.cursors import check_cursor_key, check_saved
-from wal.rpc.api import pchannel_calls_pb2 as proto
-from wal.rpc.converter import struct_from_proto
-from wal.rpc.converters import event_from_proto
-from wal.rpc.serving import COUNTED_BYTES
+from wal.requests.cursors import CursorSave, check_cursor_key, check_saved
 from wal.runtime.threads import in_thread
 from wal.write.cursor_table import ConsumerLostError, CursorChange
 
 
-async def change_from_proto(node: StreamingNode, save: proto.CursorSave) -> CursorChange:
+async def change_of(node: StreamingNode, save: CursorSave) -> CursorChange:
     """Returns the save of a cursor by a transaction; raises InvalidArgumentError for one that cannot be made."""
     # Many names, whose checks would keep the loop, are checked in a thread.
-    key, cursor = await in_thread(_parsed, save) if save.ByteSize() > COUNTED_BYTES else _parsed(save)
+    if len(save.key.vchannels) > SLICE:
+        await in_thread(_check, save)
+    else:
+        _check(save)
+    key, cursor = save.key, save.cursor
     if cursor is not None:
-        if cursor.key != key:
-            raise InvalidArgumentError(f"a save of {key} has the position of {cursor.key}: give that of the same cursor")
         await catch_up(node, cursor)
         if (pchannel := node.pchannels.get(cursor.pchannel)) is None:
             raise InvalidArgumentError(f"{key} is of pchannel {cursor.pchannel!r}, which is not on this node: save it where it is read")
@@ -37,7 +36,7 @@ async def change_from_proto(node: StreamingNode, save: proto.CursorSave) -> Curs
     if not save.fence:
         if cursor is None or save.number or save.state:
             raise InvalidArgumentError(f"a save of {key} without a consumer has a position and nothing else")
-        return CursorChange(key, cursor, after=event_from_proto(save.after) if save.HasField("after") else None, moves=True)
+        return CursorChange(key, cursor, after=save.after, moves=True)
     if not save.number or len(save.state) > STATE_BYTES_MAX:
         raise InvalidArgumentError(
             f"commit {save.number} of a consumer with {key} has {len(save.state)} bytes of state: number commits from 1 on, and save "
@@ -46,13 +45,12 @@ async def change_from_proto(node: StreamingNode, save: proto.CursorSave) -> Curs
     return CursorChange(key, cursor, save.fence, save.number, save.state)
 
 
-def _parsed(save: proto.CursorSave) -> tuple[CursorKey, Cursor | None]:
-    key = check_cursor_key(struct_from_proto(CursorKey, save.key, strict=True))
-    if not save.HasField("cursor"):
-        return key, None
-    cursor = struct_from_proto(Cursor, save.cursor, strict=True)
-    check_saved(cursor)
-    return key, cursor
+def _check(save: CursorSave) -> None:
+    check_cursor_key(save.key)
+    if save.cursor is not None:
+        check_saved(save.cursor)
+        if save.cursor.key != save.key:
+            raise InvalidArgumentError(f"a save of {save.key} has the position of {save.cursor.key}: give that of the same cursor")
 
 
 def outcome_of(commit: asyncio.Future[Any], key: CursorKey) -> asyncio.Future[Any]:

@@ -94,8 +94,8 @@ class MilvusProduceStream(RequestStream):
             await self._create(message.vchannel)
         if txn_message is not None:
             return await self._txns.execute(txn_message)
-        future: asyncio.Future[Any] | None = self._appends.append(message, 0)
-        return future or await self._appends.send(message, 0)
+        future: asyncio.Future[Any] | None = self._appends.append(message)
+        return future or await self._appends.send(message)
 
     async def _create(self, vchannel: str) -> None:
         """Checks a vchannel. One that does not exist is created on this pchannel if that is allowed: this form has no call for that."""
@@ -143,7 +143,7 @@ class MessageTxns:
 
     async def _begin(self, message: Message, keepalive_s: float) -> LocalTxn:
         check_keepalive(keepalive_s, self._keepalive_s_max)
-        return await self._node.appends.begin_txn(BeginTxn((message.vchannel,), keepalive_s), owner=self._owner)
+        return await self._node.appends.begin_txn(BeginTxn((message.vchannel,), keepalive_s=keepalive_s), owner=self._owner)
 
     def _opened(self, txn_message: TxnMessage) -> LocalTxn:
         """Returns the open transaction of a message."""

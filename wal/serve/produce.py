@@ -8,34 +8,40 @@ request does, and `ProduceAnswers`: what became known in a turn of the loop is o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.empty_pb2 import Empty
 
-from wal.channels.slices import sliced
+from wal.channels.slices import SLICE, sliced
 from wal.channels.vchannels import check_vchannel
 from wal.errors import InvalidArgumentError, WALError
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.requests.appends import Append
-from wal.requests.txns import AppendTxn
+from wal.requests.request import Request
+from wal.requests.txns import AppendTxn, BeginTxn, BodiesRequest, CommitTxn, KeepTxn, RollbackTxn, TxnRequest, Withdraw
 from wal.rpc.api import append_pb2 as proto
-from wal.rpc.appends import Refusals, appends_from_proto, count_of, key_of, outcomes_to_proto
-from wal.rpc.converter import check_known
+from wal.rpc.appends import Refusals, appends_from_proto, count_of, outcomes_to_proto
+from wal.rpc.converter import STREAMED, check_known, struct_from_proto, struct_to_proto
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Draining, Handler
+from wal.runtime.threads import in_thread
 from wal.serve.cursor_saves import outcome_of
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.serve.produce_requests import ServedWithdrawals, Sessions
-from wal.serve.produce_txns import ProduceTxns, bodies_in, expected_in, names_in
+from wal.serve.produce_txns import ProduceTxns
 from wal.serve.request_stream import TAKEN_MAX, UNANSWERED_MAX, RequestStream, StreamAnswers
 from wal.settings import ServerBounds
 from wal.write.pchannel import PChannel
-from wal.write.txn_table import TxnOwner
+from wal.write.txn_table import TxnOwner, check_txn_names
 from wal.write.vchannel import VChannel
+
+_ROWS_PARSED: Final = 4 * SLICE
+"""A transaction with more names and bodies is parsed in a thread, since that would keep the loop."""
 
 
 class ProduceAnswers(StreamAnswers):
@@ -43,7 +49,7 @@ class ProduceAnswers(StreamAnswers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun: list[proto.BegunTxn] = []
+        self.begun: list[proto.Began] = []
         self.done: list[int] = []
         """The requests that succeeded and have no result."""
 
@@ -96,25 +102,24 @@ class ProduceStream(RequestStream):
     async def _execute(self, request: proto.ProducerRequest) -> None:
         number, name = request.request_id, request.WhichOneof("request")
         check_known(request)
-        if name is not None:
-            check_known(getattr(request, name))
-        match name:
-            case "append":
-                await self._append(number, request.append, request.seen_time_tick)
-            case "append_txn" | "begin_txn" | "keep_txn" | "commit_txn" | "rollback_txn" | "withdraw":
-                self._unanswered += 1
-                try:
-                    if (refusal := await self._begin_seen(request.seen_time_tick)) is not None:
-                        raise refusal
-                    await self._execute_one(number, name, getattr(request, name))
-                except WALError as error:
-                    self._told(number, error)
-                self._wake.set()
-            case _:
-                raise InvalidArgumentError(
-                    "a ProducerRequest has no request that this version knows: set append, append_txn, begin_txn, keep_txn, commit_txn, "
-                    "rollback_txn, withdraw or close"
-                )
+        if name == "append":
+            check_known(request.append)
+            await self._append(number, request.append, request.seen_time_tick)
+            return
+        if name not in STREAMED:
+            raise InvalidArgumentError(
+                f"a ProducerRequest has no request that this version knows: set append, {', '.join(STREAMED)} or close"
+            )
+        self._unanswered += 1
+        try:
+            message = getattr(request, name)
+            check_known(message)
+            if (refusal := await self._begin_seen(request.seen_time_tick)) is not None:
+                raise refusal
+            await self._execute_one(number, STREAMED[name], message)
+        except WALError as error:
+            self._told(number, error)
+        self._wake.set()
 
     async def _append(self, number: int, request: proto.Append, seen_time_tick: int) -> None:
         """Appends messages, of which the first has this number."""
@@ -131,7 +136,7 @@ class ProduceStream(RequestStream):
         for rows, refusals in parts:
             answered = 0
             if refusal is None:
-                if rows.numbers or rows.barriers or not self._is_here(rows.vchannels[0]):
+                if rows.numbers or rows.options or not self._is_here(rows.vchannels[0]):
                     await self._check_rows(rows, refusals)
                 for row, answered in self._appends.runs(rows, refusals):
                     try:
@@ -141,7 +146,7 @@ class ProduceStream(RequestStream):
                     except WALError as error:
                         self._told(number + row, error, answered - row)
                     else:
-                        self._settle_later(number + row, future, answered - row, may_wait=rows.may_wait(row))
+                        self._settle_later(number + row, future, answered - row, may_wait=rows.options_of(row).may_wait)
                     if (refusal := self._refusal) is not None:
                         break
             if refusal is not None and answered < len(rows):
@@ -163,57 +168,76 @@ class ProduceStream(RequestStream):
         for row, number in enumerate(rows.numbers or [0] * len(rows)) if away else ():
             if number in away:
                 refusals.setdefault(row, away[number])
-        for row, barrier in enumerate(rows.barriers):
+        for row, options in enumerate(rows.options):
             try:
-                self._node.oracle.check_ahead(barrier)
+                self._node.oracle.check_ahead(options.barrier_time_tick)
             except WALError as error:
                 refusals.setdefault(row, error)
 
-    async def _execute_one(self, number: int, name: str, request: Any) -> None:
+    async def _execute_one(self, number: int, kind: type[Request[Any]], message: Any) -> None:
         """Executes a request about a transaction, or a withdrawal, or raises why it is refused."""
-        match name:
-            case "append_txn":
-                self._settle_later(number, await self._append_txn(request))
-            case "begin_txn":
-                async for vchannel in sliced(self._names_in(request)):
-                    await self._places.check(vchannel)
-                begun = await self._txns.begin(request)
-                begun.request_id = number
-                self._answers.begun.append(begun)  # the list may be another one than before the wait
-            case "commit_txn":
-                self._node.oracle.check_ahead(request.barrier_time_tick)
-                for vchannel in self._names_in(request):
-                    await self._places.check_existing(vchannel)
-                self._settle_later(number, await self._txns.commit(request))
-            case "withdraw":
-                await self._withdrawals.withdraw(request.withdrawn_ids)
-                self._answers.done.append(number)
-            case "keep_txn":
-                self._txns.keep(request)
-                self._answers.done.append(number)
-            case _:
-                await self._txns.roll_back(request)
-                self._answers.done.append(number)
+        bodies_max, rows = self._node.settings.txn_bodies_max, 0
+        if issubclass(kind, TxnRequest):
+            rows = len(message.vchannels)
+            check_txn_names(rows, bodies_max)
+        if issubclass(kind, BodiesRequest):
+            if (count := count_of(message.bodies)) > bodies_max:
+                raise InvalidArgumentError(
+                    f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them "
+                    "without a transaction"
+                )
+            rows += count + len(message.save.key.vchannels)
+        parse = partial(struct_from_proto, kind, message, strict=True)
+        request = parse() if rows <= _ROWS_PARSED else await in_thread(parse)
+        await _HANDLERS[kind](self, number, request)
 
-    async def _append_txn(self, request: proto.AppendTxn) -> asyncio.Future[Any]:
-        """Appends a whole transaction, or saves a cursor alone; returns the future of its outcome."""
-        names = self._names_in(request) if request.vchannels or not request.HasField("save") else ()
-        key = key_of(request.key)
-        bodies = await bodies_in(request.bodies, names, bodies_max=self._node.settings.txn_bodies_max)
-        expected = await expected_in(request.expected_last, names)
-        self._node.oracle.check_ahead(request.barrier_time_tick)
-        async for name in sliced(names):
+    async def _append_txn(self, number: int, request: AppendTxn) -> None:
+        """Appends a whole transaction, or saves a cursor alone."""
+        self._node.oracle.check_ahead(request.options.barrier_time_tick)
+        async for name in sliced(request.vchannels):
             await self._places.check(name)
         change = await self._txns.change_of(request)
         future: asyncio.Future[Any]
-        if change is not None and not names:
-            future = self._txns.save_alone(change, bodies)
+        if change is not None and not request.vchannels:
+            future = self._txns.save_alone(change, request.bodies)
         else:
-            future = await self._appends.send_txn(AppendTxn(names, bodies, request.barrier_time_tick, key, expected), change)
-        return future if change is None else outcome_of(future, change.key)
+            future = await self._appends.send_txn(request, change)
+        self._settle_later(number, future if change is None else outcome_of(future, change.key))
 
-    def _names_in(self, request: proto.AppendTxn | proto.BeginTxn | proto.CommitTxn) -> tuple[str, ...]:
-        return names_in(request.vchannels, names_max=self._node.settings.txn_bodies_max)
+    async def _begin_txn(self, number: int, request: BeginTxn) -> None:
+        async for vchannel in sliced(request.vchannels):
+            await self._places.check(vchannel)
+        begun = await self._txns.begin(request)
+        self._answers.begun.append(proto.Began(request_id=number, txn=struct_to_proto(begun, proto.BegunTxn)))
+
+    async def _commit_txn(self, number: int, request: CommitTxn) -> None:
+        self._node.oracle.check_ahead(request.options.barrier_time_tick)
+        for vchannel in request.vchannels:
+            await self._places.check_existing(vchannel)
+        self._settle_later(number, await self._txns.commit(request))
+
+    async def _keep_txn(self, number: int, request: KeepTxn) -> None:
+        self._txns.keep(request)
+        self._answers.done.append(number)
+
+    async def _roll_back_txn(self, number: int, request: RollbackTxn) -> None:
+        await self._txns.roll_back(request)
+        self._answers.done.append(number)
+
+    async def _withdraw(self, number: int, request: Withdraw) -> None:
+        await self._withdrawals.withdraw(request.withdrawn_ids)
+        self._answers.done.append(number)
+
+
+_HANDLERS: Final[Mapping[type[Request[Any]], Callable[[ProduceStream, int, Any], Awaitable[None]]]] = {
+    AppendTxn: ProduceStream._append_txn,
+    BeginTxn: ProduceStream._begin_txn,
+    KeepTxn: ProduceStream._keep_txn,
+    CommitTxn: ProduceStream._commit_txn,
+    RollbackTxn: ProduceStream._roll_back_txn,
+    Withdraw: ProduceStream._withdraw,
+}
+"""What a stream does with each request. Each gets the number of the request, whose outcome is answered now or later."""
 
 
 class ProduceService:

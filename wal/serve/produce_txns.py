@@ -8,27 +8,21 @@ an exclusive message that it must not span.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from wal.channels.slices import SLICE, sliced
-from wal.channels.vchannels import SHOWN_MAX
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TransactionExpiredError, TruncatedError, UnmatchedChannelTermError
 from wal.frame import FrameView, RunKind
-from wal.message import AppendResult, ForgottenResult, Message, MessageID, TxnContext, type_properties
-from wal.message.wire_fields import txn_to_proto
+from wal.message import AppendResult, ForgottenResult, TxnContext, type_properties
 from wal.node.node import StreamingNode
 from wal.node.txn import LocalTxn
-from wal.requests.appends import NOT_EXPECTED
-from wal.requests.txns import BeginTxn
-from wal.rpc.api import append_pb2 as proto
-from wal.rpc.appends import ReceivedColumns, count_of, key_of
-from wal.rpc.converters import id_or_none, position_from_proto, position_to_proto
-from wal.serve.cursor_saves import change_from_proto
+from wal.requests.appends import PLAIN, WriteOptions
+from wal.requests.txns import AppendTxn, BeginTxn, BegunTxn, CommitTxn, KeepTxn, RollbackTxn
+from wal.serve.cursor_saves import change_of
 from wal.write.cursor_table import CursorChange
 from wal.write.idempotency.keys import Key
 from wal.write.pchannel import PChannel
-from wal.write.txn_table import TxnOwner, check_txn_names
+from wal.write.txn_table import TxnOwner
 
 LOOKED_AT_MAX: Final = 64 << 20
 """The most bytes of log that are looked at for a transaction of an earlier term; one that began before them has expired."""
@@ -45,65 +39,57 @@ class ProduceTxns:
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
 
-    async def begin(self, request: proto.BeginTxn) -> proto.BegunTxn:
+    async def begin(self, request: BeginTxn) -> BegunTxn:
         """Begins a transaction."""
-        names, keepalive_s = names_in(request.vchannels, names_max=self._bodies_max), request.keepalive_s
-        check_keepalive(keepalive_s, self._keepalive_s_max)
+        check_keepalive(request.keepalive_s, self._keepalive_s_max)
         begun_at = self._pchannel.tail.durable_end
-        txn = await self._node.appends.begin_txn(BeginTxn(names, keepalive_s, key_bytes=request.key_bytes), owner=self._owner)
-        return proto.BegunTxn(
-            context=txn_to_proto(txn.context),
-            term=self._pchannel.log.term,
-            begun_at=position_to_proto(begun_at),
-            incarnations=self._incarnations(names),
-        )
+        txn = await self._node.appends.begin_txn(request, owner=self._owner)
+        return BegunTxn(txn.context, self._pchannel.log.term, begun_at, self._incarnations(request.vchannels))
 
-    def keep(self, request: proto.KeepTxn) -> None:
+    def keep(self, request: KeepTxn) -> None:
         """Renews the keepalive."""
         pchannel = self._pchannel
         pchannel.table.keep(request.txn_id, bodies=request.bodies, size=request.bytes, owner=self._owner, now=pchannel.txn_now())
 
-    async def roll_back(self, request: proto.RollbackTxn) -> None:
+    async def roll_back(self, request: RollbackTxn) -> None:
         """Forgets a transaction; does nothing if it is over."""
         if request.txn_id in self._pchannel.table:
-            await self._opened(request.txn_id, None).rollback()
+            await opened_txn(self._node, self._pchannel, request.txn_id, self._owner).rollback()
 
-    async def commit(self, request: proto.CommitTxn) -> asyncio.Future[AppendResult | ForgottenResult]:
+    async def commit(self, request: CommitTxn) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Commits a transaction with its bodies; returns the future of its result.
 
         A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result, and its save
         of a cursor follows that.
         """
-        pchannel, key = self._pchannel, key_of(request.key)
-        names = names_in(request.vchannels, names_max=self._bodies_max)
-        bodies, term = await bodies_in(request.bodies, names, bodies_max=self._bodies_max), request.txn.term
-        expected = await expected_in(request.expected_last, names)
-        if term > pchannel.log.term:
+        pchannel, names, options, begun = self._pchannel, request.vchannels, request.options, request.txn
+        if begun.term > pchannel.log.term:
             raise UnmatchedChannelTermError(
-                f"the transaction was begun in term {term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
+                f"the transaction was begun in term {begun.term}, and pchannel {pchannel.channel} is here in term {pchannel.log.term}: "
                 "ask AssignmentDiscover where it is"
             )
-        txn_id, change = request.txn.context.txn_id, await self.change_of(request)
-        over = term < pchannel.log.term or txn_id not in pchannel.table
-        if over and key is not None and (first := self._first_result(names, key)) is not None:
+        txn_id, change = begun.context.txn_id, await self.change_of(request)
+        over = begun.term < pchannel.log.term or txn_id not in pchannel.table
+        if over and options.key is not None and (first := self._first_result(names, options.key)) is not None:
             return first if change is None else self._node.cursors.save_after(change, first, pchannel)
-        if term < pchannel.log.term:
-            txn_id = await self._begun_anew(request, names, key)
-        txn = self._opened(txn_id, key, expected)
+        if begun.term < pchannel.log.term:
+            txn_id = await self._begun_anew(request)
+        self._node.routes.expect(options.expected_last)
+        txn = opened_txn(self._node, pchannel, txn_id, self._owner, options)
         if set(txn.names) != set(names):
             raise InvalidArgumentError(
                 f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
             )
         pchannel.table.forget_bodies(txn_id, now=pchannel.txn_now())
-        if bodies or request.barrier_time_tick:
-            txn.append_many(bodies, request.barrier_time_tick)
+        if request.bodies or options.barrier_time_tick:
+            txn.append_many(request.bodies, options.barrier_time_tick)
         return txn.send_commit(change)
 
-    async def change_of(self, request: proto.CommitTxn | proto.AppendTxn) -> CursorChange | None:
+    async def change_of(self, request: AppendTxn | CommitTxn) -> CursorChange | None:
         """Returns the save of a cursor that a transaction commits, or None. Its home is this pchannel from now on, or it is refused."""
-        if not request.HasField("save"):
+        if request.save is None:
             return None
-        change = await change_from_proto(self._node, request.save)
+        change = await change_of(self._node, request.save)
         await self._node.cursors.named(change.key, self._pchannel.channel)
         return change
 
@@ -113,9 +99,9 @@ class ProduceTxns:
             raise InvalidArgumentError(f"a save of {change.key} has bodies and no vchannels: name those of the bodies")
         return self._node.cursors.send(change, self._pchannel)
 
-    def _incarnations(self, names: tuple[str, ...]) -> list[int]:
+    def _incarnations(self, names: tuple[str, ...]) -> tuple[int, ...]:
         """Returns the incarnations of these vchannels. Raises ChannelNotExistError if one of them was dropped."""
-        return [self._node.routes.existing(name).run_name[1] for name in names]
+        return tuple([self._node.routes.existing(name).run_name[1] for name in names])
 
     def _first_result(self, names: tuple[str, ...], key: Key) -> asyncio.Future[AppendResult | ForgottenResult] | None:
         """Returns the future of the first result of this key, or None if the key is not known."""
@@ -131,23 +117,16 @@ class ProduceTxns:
         keyed.answer(result, key, future)
         return future
 
-    def _opened(self, txn_id: int, key: Key | None, expected: Mapping[str, MessageID | None] = NOT_EXPECTED) -> LocalTxn:
-        """Returns an open transaction; raises TransactionExpiredError if it is over, InvalidTransactionStateError if it is another's."""
-        pchannel, node = self._pchannel, self._node
-        for name, last in expected.items():
-            node.routes.expect(name, last)
-        return opened_txn(node, pchannel, txn_id, self._owner, key, expected)
-
-    async def _begun_anew(self, request: proto.CommitTxn, names: tuple[str, ...], key: Key | None) -> int:
+    async def _begun_anew(self, request: CommitTxn) -> int:
         """Begins a transaction of an earlier term here, and returns its id.
 
         Raises TransactionExpiredError if it has to be given up, ChannelNotExistError if one of its vchannels was dropped. It is begun
         first, so that from then on an exclusive message ends it, and the log is looked at up to there.
         """
-        context = request.txn.context
-        keepalive_s = min(max(context.keepalive_milliseconds, 0) / 1000, self._keepalive_s_max)
+        context, names = request.txn.context, request.vchannels
+        keepalive_s = min(context.keepalive, self._keepalive_s_max)
         self._incarnations(names)  # raises for one that was dropped: it would be created otherwise
-        txn = await self._node.appends.begin_txn(BeginTxn(names, keepalive_s, key), owner=self._owner)
+        txn = await self._node.appends.begin_txn(BeginTxn(names, request.options, keepalive_s=keepalive_s), owner=self._owner)
         try:
             if set(self._incarnations(names)) != set(request.txn.incarnations):
                 raise ChannelNotExistError(
@@ -155,7 +134,7 @@ class ProduceTxns:
                     "transactions are over; begin a new one"
                 )
             await self._durable_up_to(txn.context)
-            await self._look(position_from_proto(request.txn.begun_at), frozenset(names), context.txn_id)
+            await self._look(request.txn.begun_at, frozenset(names), context.txn_id)
         except BaseException:
             await txn.rollback()
             raise
@@ -199,19 +178,12 @@ class ProduceTxns:
             at = page.next_position
 
 
-def opened_txn(
-    node: StreamingNode,
-    pchannel: PChannel,
-    txn_id: int,
-    owner: TxnOwner,
-    key: Key | None = None,
-    expected: Mapping[str, MessageID | None] = NOT_EXPECTED,
-) -> LocalTxn:
+def opened_txn(node: StreamingNode, pchannel: PChannel, txn_id: int, owner: TxnOwner, options: WriteOptions = PLAIN) -> LocalTxn:
     """Returns the open transaction of this owner. Raises as the table of transactions does."""
     open_txn = pchannel.table.owned(txn_id, owner, now=pchannel.txn_now())
     names = tuple([name for name, _ in open_txn.names])
     loop = asyncio.get_running_loop()
-    return LocalTxn(node.routes, loop, open_txn.context, names, key, expected, bytes_max=node.settings.message_bytes_max)
+    return LocalTxn(node.routes, loop, open_txn.context, names, options, bytes_max=node.settings.message_bytes_max)
 
 
 def check_keepalive(keepalive_s: float, most_s: float) -> None:
@@ -221,58 +193,6 @@ def check_keepalive(keepalive_s: float, most_s: float) -> None:
             f"keepalive_s={keepalive_s:g} is out of range: 0 for the log's own, or 0.001 to the server's txn_keepalive_s_max={most_s:g}; "
             "every body renews it"
         )
-
-
-async def bodies_in(message: proto.MessageColumns, names: tuple[str, ...], *, bodies_max: int) -> Sequence[Message | bytes]:
-    """Returns the bodies of a transaction over `names`; the payloads alone if all are plain, and for its only vchannel.
-
-    Raises InvalidArgumentError for more than `bodies_max`, and for the first that is no message.
-    """
-    if (count := count_of(message)) > bodies_max:
-        raise InvalidArgumentError(
-            f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them without "
-            "a transaction"
-        )
-    columns = ReceivedColumns(message)
-    if columns.is_plain and columns.names == [*names]:
-        return columns.take_payloads(count)
-    bodies: list[Message] = []
-    while some := columns.take_bodies(SLICE):
-        bodies += some
-        await asyncio.sleep(0)
-    return bodies
-
-
-async def expected_in(expected: Collection[proto.ExpectedLast], names: tuple[str, ...]) -> Mapping[str, MessageID | None]:
-    """Returns the last events that vchannels are expected to have, by name.
-
-    Raises InvalidArgumentError for bytes that are no id, and unless each vchannel is one of `names` and there once.
-    """
-    if not expected:
-        return NOT_EXPECTED
-    events: dict[str, MessageID | None] = {}
-    remaining = set(names)
-    async for each in sliced(expected):
-        if each.vchannel not in remaining:
-            raise InvalidArgumentError(
-                f"expected_last names vchannel {each.vchannel[:40]!r} twice, or it is none of the {len(names)} vchannels of the request"
-            )
-        remaining.remove(each.vchannel)
-        events[each.vchannel] = id_or_none("expected_last", each.last)
-    return events
-
-
-def names_in(vchannels: Collection[str], *, names_max: int) -> tuple[str, ...]:
-    """Returns the vchannels of a transaction. Raises InvalidArgumentError unless there are some, each once, and at most `names_max`.
-
-    A transaction has no more vchannels than bodies.
-    """
-    check_txn_names(len(vchannels), names_max)
-    names = tuple(vchannels)
-    if not names or len(set(names)) < len(names):
-        shown = ", ".join(map(repr, names[:SHOWN_MAX])) or "none"
-        raise InvalidArgumentError(f"a transaction has the vchannels {shown}: name at least one, each once")
-    return names
 
 
 def _is_exclusive(view: FrameView, names: frozenset[str]) -> bool:

@@ -252,7 +252,7 @@ def _watch(moments: _Moments) -> None:
 
         setattr(owner, name, call)
 
-    for name in ("append", "append_with", "send_run", "_transaction"):
+    for name in ("append", "send_run", "_transaction"):
         counted(LocalAppends, name, "append")
     counted(LocalTxn, "send_commit", "append")
     for cursors in (NodeCursors, PinnedCursors):

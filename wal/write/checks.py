@@ -159,6 +159,11 @@ def as_messages(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> l
     return [Message(names[0], body) if isinstance(body, bytes) else body for body in checked]
 
 
+def uniform(checked: Sequence[Message | bytes], names: tuple[str, ...]) -> Sequence[Message | bytes]:
+    """Returns bodies, which `bodies_of` has checked, as they are sent: all `bytes`, or all messages."""
+    return checked if _BYTES.issuperset(map(type, checked)) else as_messages(checked, names)
+
+
 def check_body(message: object, names: Collection[str]) -> Message:
     """Returns a body of a transaction over these vchannels as a message. Raises TypeError or InvalidArgumentError for any other object."""
     if isinstance(message, bytes):

@@ -179,7 +179,9 @@ def _produce(name: str, world: World, number: int, tag: bytes, chance: Random) -
         case "keep_txn":
             request = append_pb2.KeepTxn(txn_id=txn.context.txn_id, bodies=2, bytes=200)
         case "commit_txn":
-            request = append_pb2.CommitTxn(txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, key=key_ext(tag.decode()))
+            request = append_pb2.CommitTxn(
+                txn=txn, vchannels=["fuzz-a", "fuzz-b"], bodies=bodies, options=append_pb2.WriteOptions(key=key_ext(tag.decode()))
+            )
         case "rollback_txn":
             request = append_pb2.RollbackTxn(txn_id=txn.context.txn_id)
         case "withdraw":

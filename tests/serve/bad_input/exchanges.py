@@ -141,7 +141,7 @@ class Exchanges:
                     self._judge(outcome, what)
                 elif outcome.message_id is not None:
                     answer.ids.add(bytes(outcome.message_id))
-            answer.begun.extend(response.outcomes.begun)
+            answer.begun.extend(begun.txn for begun in response.outcomes.begun)
         elif name == "produce":
             if response.produce.HasField("error"):
                 self._judge(error_from_proto(response.produce.error), what)

@@ -96,39 +96,50 @@ class Append(_message.Message):
     expected: bytes
     def __init__(self, messages: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key_lengths: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., barrier_time_ticks: _Optional[bytes] = ..., expected_lengths: _Optional[bytes] = ..., expected: _Optional[bytes] = ...) -> None: ...
 
+class WriteOptions(_message.Message):
+    __slots__ = ("barrier_time_tick", "key", "expected_last")
+    class ExpectedLastEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ExpectedLast
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ExpectedLast, _Mapping[str, object]]] = ...) -> None: ...
+    BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    barrier_time_tick: int
+    key: bytes
+    expected_last: _containers.MessageMap[str, ExpectedLast]
+    def __init__(self, barrier_time_tick: _Optional[int] = ..., key: _Optional[bytes] = ..., expected_last: _Optional[_Mapping[str, ExpectedLast]] = ...) -> None: ...
+
 class ExpectedLast(_message.Message):
-    __slots__ = ("vchannel", "last")
-    VCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    LAST_FIELD_NUMBER: _ClassVar[int]
-    vchannel: str
-    last: bytes
-    def __init__(self, vchannel: _Optional[str] = ..., last: _Optional[bytes] = ...) -> None: ...
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    def __init__(self, id: _Optional[bytes] = ...) -> None: ...
 
 class AppendTxn(_message.Message):
-    __slots__ = ("vchannels", "bodies", "key", "barrier_time_tick", "expected_last", "save")
+    __slots__ = ("vchannels", "bodies", "options", "save")
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
-    key: bytes
-    barrier_time_tick: int
-    expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
+    options: WriteOptions
     save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class BeginTxn(_message.Message):
-    __slots__ = ("vchannels", "keepalive_s", "key_bytes")
+    __slots__ = ("vchannels", "keepalive_s", "options")
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     KEEPALIVE_S_FIELD_NUMBER: _ClassVar[int]
-    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     keepalive_s: float
-    key_bytes: int
-    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., key_bytes: _Optional[int] = ...) -> None: ...
+    options: WriteOptions
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., keepalive_s: _Optional[float] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ...) -> None: ...
 
 class KeepTxn(_message.Message):
     __slots__ = ("txn_id", "bodies", "bytes")
@@ -141,22 +152,18 @@ class KeepTxn(_message.Message):
     def __init__(self, txn_id: _Optional[int] = ..., bodies: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTxn(_message.Message):
-    __slots__ = ("txn", "vchannels", "bodies", "key", "barrier_time_tick", "expected_last", "save")
+    __slots__ = ("txn", "vchannels", "bodies", "options", "save")
     TXN_FIELD_NUMBER: _ClassVar[int]
     VCHANNELS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    BARRIER_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_LAST_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     txn: BegunTxn
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
-    key: bytes
-    barrier_time_tick: int
-    expected_last: _containers.RepeatedCompositeFieldContainer[ExpectedLast]
+    options: WriteOptions
     save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., key: _Optional[bytes] = ..., barrier_time_tick: _Optional[int] = ..., expected_last: _Optional[_Iterable[_Union[ExpectedLast, _Mapping[str, object]]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class RollbackTxn(_message.Message):
     __slots__ = ("txn_id",)
@@ -178,9 +185,9 @@ class Outcomes(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     appended: _containers.RepeatedCompositeFieldContainer[_result_pb2.AppendedRange]
     failed: _containers.RepeatedCompositeFieldContainer[FailedRange]
-    begun: _containers.RepeatedCompositeFieldContainer[BegunTxn]
+    begun: _containers.RepeatedCompositeFieldContainer[Began]
     done: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]]] = ..., failed: _Optional[_Iterable[_Union[FailedRange, _Mapping[str, object]]]] = ..., begun: _Optional[_Iterable[_Union[BegunTxn, _Mapping[str, object]]]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, appended: _Optional[_Iterable[_Union[_result_pb2.AppendedRange, _Mapping[str, object]]]] = ..., failed: _Optional[_Iterable[_Union[FailedRange, _Mapping[str, object]]]] = ..., begun: _Optional[_Iterable[_Union[Began, _Mapping[str, object]]]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FailedRange(_message.Message):
     __slots__ = ("first_request_id", "count", "error")
@@ -192,16 +199,22 @@ class FailedRange(_message.Message):
     error: _error_pb2.StreamingError
     def __init__(self, first_request_id: _Optional[int] = ..., count: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.StreamingError, _Mapping[str, object]]] = ...) -> None: ...
 
-class BegunTxn(_message.Message):
-    __slots__ = ("request_id", "context", "term", "begun_at", "incarnations")
+class Began(_message.Message):
+    __slots__ = ("request_id", "txn")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TXN_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    txn: BegunTxn
+    def __init__(self, request_id: _Optional[int] = ..., txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ...) -> None: ...
+
+class BegunTxn(_message.Message):
+    __slots__ = ("context", "term", "begun_at", "incarnations")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     BEGUN_AT_FIELD_NUMBER: _ClassVar[int]
     INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
-    request_id: int
     context: _wire_pb2.TxnContext
     term: int
     begun_at: _pchannel_pb2.Position
     incarnations: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[int] = ..., context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, context: _Optional[_Union[_wire_pb2.TxnContext, _Mapping[str, object]]] = ..., term: _Optional[int] = ..., begun_at: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[int]] = ...) -> None: ...
