@@ -73,6 +73,10 @@ class Calls(NodeCalls):
         """The errors of the next openings."""
         self.refused: list[int] = []
         """The terms of these openings."""
+        self.last_ticks: dict[int, int] = {}
+        """The ticks that servers answer when they remove a pchannel, 0 for others."""
+        self.floors: list[int] = []
+        """The ticks above which pchannels were opened."""
 
     async def _answer(self, node: NodeStart) -> None:
         if node.server_id in self.replaced:
@@ -95,10 +99,11 @@ class Calls(NodeCalls):
             self.refused.append(term)
             raise self.refusals.pop(0)
         self.assigned.append((node.server_id, name, term))
+        self.floors.append(floor)
 
     async def remove(self, node: NodeStart, name: str, term: int) -> int:
         await self._answer(node)
-        return 0
+        return self.last_ticks.get(node.server_id, 0)
 
 
 async def leading(kv: KVBase, *leases: int, calls: NodeCalls | None = None, ttl_s: float = LIFETIME_S) -> Assigner:
@@ -308,3 +313,18 @@ async def test_refused_term_rises_at_once_above_the_log() -> None:
         assert calls.refused == [3, 42, 101]
         assert calls.assigned == [(8, "p0", 102)]
         assert (await load_pchannel(kv, "p0")).term == 102
+
+
+async def test_next_owner_starts_above_ticks_of_forgotten_terms() -> None:
+    """A restored etcd does not know who had the pchannel in the terms that only its log has."""
+    async with MemoryKV() as kv:
+        await live(kv, 8, 9)
+        calls = Calls()
+        calls.silent.add(7)
+        calls.last_ticks = {8: 1 << 40, 9: 2 << 40}
+        calls.refusals = [ChannelFencedError("the log was written in term 100", term=100)]
+        async with running(await leading(kv, 8, 9, calls=calls)):
+            await eventually(lambda: calls.assigned)
+        ((server_id, _, term),) = calls.assigned
+        assert term == 101
+        assert calls.floors == [calls.last_ticks[17 - server_id]]

@@ -12,7 +12,8 @@ What can go wrong:
 
 * A failed attempt is repeated in a higher term, since a log on Pulsar opens no term twice, and at the same node, unless that is lost. A
   failure of all nodes, such as one of Pulsar, moves nothing.
-* After a restore of etcd the logs have higher terms than etcd: a node's error names the highest one, and the next attempt is above.
+* After a restore of etcd the logs have higher terms than etcd: a node's error names the highest one, and the next attempt is above. The
+  owners of these terms are not known, so the pchannel is removed from every other node first, and no tick of theirs is issued again.
 * A node that shows no progress for `PROGRESS_S` is abandoned for this term.
 * A node that answers neither a Remove nor a status call for the lifetime of a lease is evicted: its lease is revoked, at most one in that
   time. The node may not notice that, and answers readers until its own clock ends the lease: only then its pchannels are opened elsewhere.
@@ -303,7 +304,7 @@ class Assigner:
         assert record.owner is not None, "it was assigned"
         node, term = record.owner.node, record.term
         try:
-            for holder in record.histories:
+            for holder in (*self._unknown_holders(name, node, term), *record.histories):
                 await self._raise_floor(name, await self._removed(name, holder))
             floor = self.assignments.records[name].floor
             await self._progressing(node, name, self._calls.assign(node, name, term, floor=floor), gives_up=True)
@@ -336,6 +337,13 @@ class Assigner:
             # pchannels.
             if name in self._put_off or self.assignments.records[name].state is not AssignmentState.ASSIGNED:
                 self.wake()
+
+    def _unknown_holders(self, name: str, node: NodeStart, term: int) -> list[TermHolder]:
+        """Returns the nodes that may hold a pchannel in a term that only its log has, since etcd was restored; none without such a term."""
+        if name not in self._used_terms:
+            return []
+        others = [one.node for server_id, one in self._membership.nodes.items() if server_id != node.server_id]
+        return [TermHolder(term - 1, other) for other in others]
 
     def _fail(self, error: BaseException) -> None:
         if not self._failure.done():
