@@ -13,6 +13,8 @@ journal and over the network, since a log in memory differs from a journal in it
 * `pytestmark = pytest.mark.on_pulsar`: a soak runs the tests of this file on Pulsar and over a cluster as well. By default it does so for
   a test with a mark of its own: `@pytest.mark.on_pulsar`, or `on_pulsar(cluster=True)` for the cluster too. What does not hold on Pulsar
   or over the network does not hold there either.
+* `@pytest.mark.on_archive`: the test also runs over an archive. The log is a journal; each read goes to its archive, to which a backup is
+  made before the read begins, and then every few milliseconds.
 
 **Over the network** each opening of a log is a client of a real server, over a real socket. A process of its own, one for a whole session
 of pytest, serves the logs of the tests one after the other. An opening starts the server with the settings of the opening, and connects a
@@ -52,6 +54,8 @@ from wal.coordinator.assignments import AssignmentState, decode
 from wal.errors import InnerError, WALError
 from wal.location import parse_location
 from wal.node.local.log import LocalLog
+from wal.node.local.read_only_log import ReadOnlyLog
+from wal.operate.backup import backup
 from wal.operate.processes.coordinator import ClusterCoordinator
 from wal.operate.processes.node import ClusterNode
 from wal.operate.processes.opening import open_root, saved_settings
@@ -64,9 +68,10 @@ from wal.storage.kv import KVBase
 SOAK: Final = os.environ.get("SOAK", "0") not in ("", "0")
 HANG_S: Final = 60.0
 """A test that takes longer hangs."""
+ARCHIVE_POLL_S: Final = 0.02
 OWN_SETTINGS: Final = ("in_flight_bytes_max",)
 """The settings that a client chooses for itself; it gets them, and the server as well."""
-_under_test: dict[str, ServedLocation | PulsarLocation] = {}
+_under_test: dict[str, ServedLocation | PulsarLocation | ArchivedLocation] = {}
 """The location of the test that runs, if it is not one that the product opens without help."""
 
 
@@ -76,6 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "one_location(reason): by default on one location; the reason names what decides before any location",
         "inside: looks inside of the process that writes the log",
         "not_on(location, reason): the test does not hold on this kind of location",
+        "on_archive: over an archive too",
         "on_pulsar(cluster=False): on a file, in a soak: on Pulsar and over a cluster too; on a test also by default",
     ):
         config.addinivalue_line("markers", line)
@@ -93,6 +99,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = [kind for kind in chosen if kind not in unfit] or ["journal"]
         shown = pytest.mark.soak(f"the test runs by default on: {', '.join(chosen)}")
         kinds: list[Any] = [kind if kind in chosen else pytest.param(kind, marks=shown) for kind in ("memory", "journal", "wal")]
+        own_unfit = {own.args[0] for own in own_markers if own.name == "not_on"}  # what a reader elsewhere cannot see
+        if get("on_archive") and not get("one_location") and not get("inside") and not own_unfit & {"wal", "archive"}:
+            kinds.append("archive")
         marker = get("on_pulsar")
         own = marker is not None and marker in own_markers
         if marker is not None and (SOAK or own):
@@ -121,6 +130,9 @@ async def location(kind_of_location: str, request: pytest.FixtureRequest, tmp_pa
             with _tested(place):
                 yield place.location
                 await place.close()
+        case "archive":
+            with _tested(ArchivedLocation(tmp_path)) as location:
+                yield location
         case "cluster":
             signal.setitimer(signal.ITIMER_REAL, 0)  # a test has its whole time from when its servers run
             place = _cluster_of(request, request.getfixturevalue("far_cluster"))
@@ -142,7 +154,7 @@ def begin_time() -> None:
 
 
 @contextlib.contextmanager
-def _tested(place: ServedLocation | PulsarLocation) -> Iterator[str]:
+def _tested(place: ServedLocation | PulsarLocation | ArchivedLocation) -> Iterator[str]:
     _under_test[place.location] = place
     try:
         yield place.location
@@ -198,6 +210,75 @@ class PulsarLocation:
 
     def open_wal(self, **options: Any) -> LogOpening:
         return wal.open_wal(self.location, **{**self._settings, **options})
+
+
+class ArchivedLocation:
+    """A journal whose reads go to its archive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.location = f"archived:{folder}"
+        self._data = folder / "data"
+        self._target = folder / "archive"
+
+    def open_wal(
+        self, *, settings: Settings | None = None, read_only: bool = False, create: bool = True, wait_s: float = 0.0, **options: Any
+    ) -> LogOpening:
+        """Opens the journal for writing, with the reads of the archive; or (`read_only`) the archive, after one more backup."""
+        chosen = (settings or Settings()).replace(archive_poll_s=ARCHIVE_POLL_S, **options)
+
+        async def make() -> Any:
+            if read_only:
+                await backup(str(self._data), str(self._target))
+                return ReadOnlyLog(parse_location(f"archive:{self._target}"), chosen)
+            return ArchivedLog(self._data, self._target, chosen, create=create)
+
+        return LogOpening(lambda: WALAccesser(self.location, make, read_only=read_only))
+
+
+class ArchivedLog(LocalLog):
+    """A journal whose reads go to its archive."""
+
+    def __init__(self, data: Path, target: Path, settings: Settings, *, create: bool) -> None:
+        super().__init__(parse_location(f"journal:{data}"), settings, create=create)
+        self._names = str(data), str(target)
+        self._reader = ReadOnlyLog(parse_location(f"archive:{target}"), settings)
+        self._opening = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+
+    async def attach(self, names: tuple[str, ...]) -> Any:
+        await self._archived()
+        return await self._reader.attach(names)
+
+    async def attach_matching(self, pattern: Any) -> Any:
+        await self._archived()
+        return await self._reader.attach_matching(pattern)
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+            await self._reader.close()
+        await super().close()
+
+    async def _archived(self) -> None:
+        """Makes backups until one has all that is durable, and then from time to time."""
+        async with self._opening:
+            durable = {name: hosted.tail.durable_end for name, hosted in self.node.pchannels.items()}
+            while True:
+                manifest = await backup(*self._names)
+                if all(name in manifest.pchannels and manifest.pchannels[name].end >= end for name, end in durable.items()):
+                    break
+                await asyncio.sleep(0.001)
+            if self._following is None:
+                await self._reader.open()
+                self._following = asyncio.get_running_loop().create_task(self._follow())
+            await asyncio.sleep(ARCHIVE_POLL_S)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(ARCHIVE_POLL_S)
+            async with self._opening:
+                await backup(*self._names)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ _PULSAR_NAME: Final = re.compile(r"[A-Za-z0-9_=:.-]+")
 _ADMIN_URL: Final = re.compile(r"https?://([^/?#@:\[\]\s]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/[^?#@\s]*)?")
 _TOKEN: Final = re.compile(r"[!-~]*")
 _ADMIN_FORM: Final = "http://host:port, or https://… for TLS"
+_ARCHIVE_FORM: Final = "use archive:s3://bucket/path, archive:gs://bucket/path, or archive: and the directory that wal backup writes"
 _ETCD_FORM: Final = "etcd://[user[:password]@]host[:port][,host[:port]…]/root"
 
 
@@ -85,22 +86,25 @@ class ServerLocation(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """`scheme` is "journal" (with its directory as `path`), "memory", "pulsar" (with its namespace as `pulsar`), or "wal" (with the
-    `servers` of a log on the network)."""
+    """`scheme` is "journal" (with its directory as `path`), "memory", "pulsar" (with its namespace as `pulsar`), "wal" (with the
+    `servers` of a log on the network), or "archive" (with the URL or the absolute directory of the objects as `archive`)."""
 
     scheme: str
     path: Path | None = None
     pulsar: PulsarLocation | None = None
     servers: ServerLocation | None = None
+    archive: str | None = None
 
     def __str__(self) -> str:
+        if self.archive is not None:
+            return f"archive:{self.archive}"
         return f"{self.scheme}:{self.path or ''}" if self.path or self.scheme == "memory" else str(self.pulsar or self.servers)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Location:
     """Parses `data/` or `journal:data/` (a directory), `memory:`, `pulsar://host:port/tenant/namespace` (`pulsar+ssl://…`),
-    `wal://host:port[,host:port…]` (a log on the network; `wal+ssl://…?ca=…&certificate=…&key=…`), or `etcd://host:port/root` (the log of
-    the cluster at this root).
+    `wal://host:port[,host:port…]` (a log on the network; `wal+ssl://…?ca=…&certificate=…&key=…`), `etcd://host:port/root` (the log of
+    the cluster at this root), or `archive:s3://bucket/path`, `archive:gs://…`, `archive:backups/` (what `wal backup` has stored).
 
     A directory's path becomes absolute, with a leading `~` expanded. Any other text raises an InvalidArgumentError that lists the forms.
     """
@@ -117,6 +121,8 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     if location.startswith(("etcd://", "etcd+ssl://")):
         root = parse_root(location)
         return Location("wal", servers=ServerLocation((), root.tls, root.ca, root.certificate, root.key, root))
+    if location.startswith("archive:"):
+        return Location("archive", archive=_parse_archive(location.removeprefix("archive:")))
     directory = location
     scheme, colon, rest = location.partition(":")
     if colon and scheme == "journal":
@@ -124,7 +130,7 @@ def parse_location(location: str | os.PathLike[str]) -> Location:
     elif colon and "/" not in scheme:
         raise InvalidArgumentError(
             f"location {shown(location)!r} is of no known form: use a directory ('data/' or 'journal:data/'), 'memory:', "
-            "'pulsar://host:port/tenant/namespace', 'wal://host:port' or 'etcd://host:port/root'"
+            "'pulsar://host:port/tenant/namespace', 'wal://host:port', 'etcd://host:port/root' or 'archive:s3://bucket/path'"
         )
     if not directory or "\0" in directory:
         raise InvalidArgumentError(f"location {location!r} names no directory: use for example 'data/'")
@@ -195,6 +201,19 @@ def _parse_pulsar(location: str) -> PulsarLocation:
             raise InvalidArgumentError(f"location {shown(location)!r} names an invalid host or port: use {_PULSAR_FORM}")
         places.append(f"{name}:{port}")
     return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
+
+
+def _parse_archive(place: str) -> str:
+    """Returns the URL, or the absolute path of a directory."""
+    if not place or "\0" in place:
+        raise InvalidArgumentError(f"location 'archive:{place}' names no archive: {_ARCHIVE_FORM}")
+    if "://" not in place:
+        return str(absolute_path(place, "location"))
+    if shown(place) != place or "?" in place or "#" in place:
+        raise InvalidArgumentError(
+            f"location 'archive:{shown(place)}' has more than a bucket and a path: {_ARCHIVE_FORM}; credentials come from the environment"
+        )
+    return place.rstrip("/")
 
 
 def _parse_servers(location: str) -> ServerLocation:

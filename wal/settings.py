@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -22,6 +23,7 @@ from wal.errors import InvalidArgumentError, shortened
 from wal.location import absolute_path, check_admin_url, check_token
 from wal.runtime.secret import Secret, shown
 from wal.timestamp.checks import SECONDS_MAX, number_text
+from wal.timestamp.timestamp import from_datetime
 
 MIB: Final = 1024 * 1024
 IDEMPOTENCY_WINDOW_BYTES: Final = 64 * MIB
@@ -92,8 +94,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float | None = None
     cursor_lag_bytes_max: int | None = None
     cursor_age_max_s: float | None = None
+    archive_poll_s: float = 1.0
+    """How often a reader of an archive looks for a newer manifest."""
+    as_of: int | datetime | None = None
+    """The tick, or the time, as of which an archive is read; None: as of its newest manifest, and onwards. It is kept as a tick."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.as_of, datetime):
+            msgspec.structs.force_setattr(self, "as_of", from_datetime(self.as_of))
         for name, value in msgspec.structs.asdict(self).items():
             _check(name, value)
         if isinstance(self.pulsar_token, str):
@@ -218,6 +226,8 @@ class SettingsOverrides(TypedDict, total=False):
     retention_s: float | None
     cursor_lag_bytes_max: int | None
     cursor_age_max_s: float | None
+    archive_poll_s: float
+    as_of: int | datetime | None
 
 
 def setting_from_text(where: str, name: str, text: str) -> Any:
@@ -270,6 +280,7 @@ _INTEGERS: Final[Mapping[str, int]] = {
     "broadcast_vchannels_max": 1,
     "retention_bytes": 0,
     "cursor_lag_bytes_max": 0,
+    "as_of": 1,
 }
 """Integer settings and the smallest value of each."""
 _SECONDS: Final[Mapping[str, float]] = {
@@ -278,6 +289,7 @@ _SECONDS: Final[Mapping[str, float]] = {
     "idempotency_window_s": 0.0,
     "retention_s": 0.0,
     "cursor_age_max_s": 0.0,
+    "archive_poll_s": 0.01,
 }
 """Settings in seconds and the smallest value of each."""
 _SIZES: Final = frozenset(name for name in _INTEGERS if "bytes" in name)
@@ -436,6 +448,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "retention_s": "age after which messages are dropped; default: never",
     "cursor_lag_bytes_max": "held bytes beyond which a cursor turns stale and holds nothing back; default: no limit",
     "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
+    "archive_poll_s": "how often a reader of an archive looks for a newer manifest",
+    "as_of": "tick as of which an archive is read; default: the newest, and onwards",
 }
 """The meaning of each setting in a line, for the help of commands."""
 SERVER_BOUNDS: Final[Mapping[str, str]] = {

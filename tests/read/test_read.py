@@ -12,7 +12,7 @@ from tests.locations import open_wal
 from tests.probes import bodies, facts, grouped, made_on, payloads, read_all, start, turns
 from wal.errors import ChannelNotExistError, InvalidArgumentError, LogWentBackError
 
-pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar, pytest.mark.on_archive]
 
 
 @pytest.fixture

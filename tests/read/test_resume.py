@@ -14,7 +14,7 @@ import wal
 from tests.locations import SOAK, open_wal
 from tests.probes import facts, read_all
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.on_pulsar, pytest.mark.on_archive]
 
 
 @pytest.mark.parametrize("backend", ["memory", "journal"])

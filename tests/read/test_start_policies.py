@@ -16,7 +16,7 @@ from wal.timestamp import TICK_MAX, parse, to_datetime
 
 __all__ = ["filled"]
 
-pytestmark = pytest.mark.on_pulsar
+pytestmark = [pytest.mark.on_pulsar, pytest.mark.on_archive]
 
 
 async def spread(log: WALAccesser, count: int) -> list[datetime]:

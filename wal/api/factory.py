@@ -40,7 +40,7 @@ async def make_engine(location: Location, settings: Settings, *, read_only: bool
         from wal.client.log import RemoteLog
 
         return RemoteLog(location.servers, settings, read_only=read_only, wait_s=wait_s)
-    if read_only:
+    if read_only or location.archive is not None:
         await import_late("wal.node.local.read_only_log")
         from wal.node.local.read_only_log import ReadOnlyLog
 

@@ -155,17 +155,18 @@ def _maker(
         if not isinstance(value, bool):
             raise TypeError(f"{flag} must be a bool, not {value!r}")
     check_wait(wait_s)
-    if wait_s and not read_only:
+    parsed = parse_location(location)
+    if wait_s and not read_only and parsed.archive is None:
         raise InvalidArgumentError(
             f"wait_s={wait_s} waits for the first writer of a log that is only read: give read_only=True with it, or leave it out"
         )
-    parsed = parse_location(location)
     if location == "memory":
         _log.warning(
             "location 'memory' is the directory %s: write 'memory:' for a log in memory, or './memory' for a directory that is called so",
             parsed.path,
         )
     chosen = (settings or Settings()).replace(**overrides)
+    read_only = read_only or parsed.archive is not None
     if read_only:
         try:
             check_readable(parsed)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from actors import Actor
+from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, VChannelInfo, check_vchannel
 from wal.errors import StorageError, WALError, caused, corruption
 
@@ -73,6 +74,16 @@ class SavedVChannels(msgspec.Struct, frozen=True):
                 if (begin := _decoder.decode(value).begin) is not None:
                     saved.begins[info.name] = begin
         return msgspec.structs.replace(saved, counter=counter)
+
+    def view(self, incarnations: Mapping[str, int]) -> VChannelView:
+        """Returns the vchannels for readers of these pchannels, which have these incarnations."""
+        records: dict[str, dict[str, int]] = {pchannel: {} for pchannel in incarnations}
+        for info in self.records.values():
+            if info.pchannel in records:
+                records[info.pchannel][info.name] = info.incarnation
+        following = self.counter.next_incarnation
+        maps = {pchannel: VChannelMap(incarnation, following, records[pchannel]) for pchannel, incarnation in incarnations.items()}
+        return VChannelView(self.records, maps, self.begins)
 
 
 class RecordChange(msgspec.Struct, gc=False):

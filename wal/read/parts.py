@@ -10,7 +10,20 @@ from collections.abc import Iterable
 
 import msgspec
 
-from wal.frame import BROADCAST, CURSORS, DEFAULT_TYPE, FLAG_COPY, SCHEDULES, CopyNames, FrameDraft, FrameView, Record, RunKind, RunName
+from wal.frame import (
+    BROADCAST,
+    CURSORS,
+    DEFAULT_TYPE,
+    FLAG_BODY,
+    FLAG_COPY,
+    SCHEDULES,
+    CopyNames,
+    FrameDraft,
+    FrameView,
+    Record,
+    RunKind,
+    RunName,
+)
 from wal.frame.draft import Run
 from wal.frame.ext import encode_broadcast
 from wal.read.assembly import shared_copies
@@ -87,3 +100,18 @@ def draft_of(view: FrameView, parts: list[Part], ordinals: Iterable[int], start:
     if not copies:
         draft.compatible &= ~BROADCAST
     return draft
+
+
+def draft_up_to(view: FrameView, tick: int) -> FrameDraft | None:
+    """Returns the events of a frame with a tick up to this one, None without one. A transaction is one event, at its commit."""
+    parts = parts_of(view)
+    bodies = {
+        index
+        for part in parts
+        for index, record in zip(part.indices, part.records, strict=False)
+        if part.kind == RunKind.VCHANNEL and record.flags & FLAG_BODY
+    }
+    count = tick + 1 - view.header.first_tick
+    while count and count - 1 in bodies:  # its commit comes after its bodies
+        count -= 1
+    return draft_of(view, parts, range(len(parts)), 0, count) if count else None

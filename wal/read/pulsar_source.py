@@ -15,7 +15,7 @@ from typing import Final
 from wal.channels.directory import BOTH, SavedVChannels
 from wal.channels.metadata import CURSOR_ROOT, PULSAR_ROOT, open_metadata, pulsar_address
 from wal.channels.pchannels import PChannelMeta, load_pchannels
-from wal.channels.vchannel_map import VChannelMap, VChannelView
+from wal.channels.vchannel_map import VChannelView
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.location import PulsarLocation, parse_kv
 from wal.read.cursors.pinned import PinnedCursors
@@ -93,13 +93,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         viewed, logs = self._viewed
         # A reader looks every 50 ms, and building a view of tens of thousands of vchannels takes almost as long.
         if viewed is not known or logs != len(self._logs):
-            there: dict[str, dict[str, int]] = {pchannel: {} for pchannel in self._logs}
-            for info in known.records.values():
-                if info.pchannel in there:
-                    there[info.pchannel][info.name] = info.incarnation
-            following = known.counter.next_incarnation
-            maps = {pchannel: VChannelMap(log.incarnation, following, there[pchannel]) for pchannel, log in self._logs.items()}
-            self._view = VChannelView(known.records, maps, known.begins)
+            self._view = known.view({pchannel: log.incarnation for pchannel, log in self._logs.items()})
             self._viewed = known, len(self._logs)
         return self._view
 

@@ -1,6 +1,6 @@
 """The choice of the source that reads a log that another process writes, and the pauses while its first writer is waited for.
 
-Pulsar is imported when its source is chosen; checking whether a location can be read at all does not need the import.
+Pulsar and the archive are imported when their source is chosen; checking whether a location can be read at all does not need the import.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from wal.storage.journal.directory import is_being_written
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog, absence
 
 if TYPE_CHECKING:
+    from wal.read.archive_source import ReadOnlyArchiveSource
     from wal.read.pulsar_source import ReadOnlyPulsarSource
     from wal.settings import Settings
 
@@ -32,20 +33,24 @@ PAUSE_MAX_S: Final = 0.1
 
 def check_source(location: Location) -> None:
     """Raises InvalidArgumentError unless a process other than the writer can read the log at this location."""
-    if location.path is None and location.pulsar is None:
+    if location.path is None and location.pulsar is None and location.archive is None:
         raise InvalidArgumentError(
             f"the log at {location} lies in the memory of the process that opened it, and no other opening can read it: read it "
             "there, with log.read() or blocking(), or name a journal's directory or a log on Pulsar"
         )
 
 
-def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource | ReadOnlyPulsarSource:
+def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource | ReadOnlyPulsarSource | ReadOnlyArchiveSource:
     """Returns the source that reads the log at this location; raises as `check_source` does. Imports its backend."""
     check_source(location)
     if location.pulsar is not None:
         from wal.read.pulsar_source import ReadOnlyPulsarSource
 
         return ReadOnlyPulsarSource(location.pulsar, settings)
+    if location.archive is not None:
+        from wal.read.archive_source import ReadOnlyArchiveSource
+
+        return ReadOnlyArchiveSource(location.archive, settings)
     assert location.path is not None
     return ReadOnlyJournalSource(location.path)
 

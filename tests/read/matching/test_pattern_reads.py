@@ -17,7 +17,11 @@ from wal.errors import ClosedError, InvalidArgumentError, TruncatedError
 from wal.read.pchannel import ReadablePChannel
 from wal.storage.base import FramePage
 
-pytestmark = [pytest.mark.everywhere, pytest.mark.not_on("wal", "only the process that writes a log reads it with a pattern yet")]
+pytestmark = [
+    pytest.mark.everywhere,
+    pytest.mark.not_on("wal", "only the process that writes a log reads it with a pattern yet"),
+    pytest.mark.on_archive,
+]
 
 ACCOUNTS = Matching("account-*")
 

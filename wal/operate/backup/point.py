@@ -27,11 +27,11 @@ from wal.channels.directory import PREFIX as VCHANNELS
 from wal.channels.metadata import BROADCAST_ROOT, HOME_ROOT, broadcasts_in
 from wal.channels.pchannels import CHECKPOINT_PREFIX, FORMAT_KEY
 from wal.errors import InvalidArgumentError, WALError
-from wal.frame import BROADCAST, FLAG_BODY, EncodedFrame, RunKind, encode_frame
+from wal.frame import BROADCAST, EncodedFrame, RunKind, encode_frame
 from wal.message import MessageType
 from wal.read.assembly import SharedCopies, shared_copies
 from wal.read.cursors.pins import decode_pin
-from wal.read.parts import draft_of, parts_of
+from wal.read.parts import draft_up_to
 from wal.runtime.descriptors import open_file
 from wal.storage.archive.manifest import Manifest, PChannelCopy, SegmentCopy
 from wal.storage.base import StoredFrame
@@ -225,19 +225,10 @@ def _cut(log: ReadOnlyJournalLog, tick: int) -> _Cut:
     if straddling is None:
         return _Cut(end)
     before, view = straddling.position, straddling.view
-    header, parts = view.header, parts_of(view)
-    bodies = {
-        index
-        for part in parts
-        for index, record in zip(part.indices, part.records, strict=False)
-        if part.kind == RunKind.VCHANNEL and record.flags & FLAG_BODY
-    }
-    count = tick + 1 - header.first_tick
-    while count and count - 1 in bodies:  # a transaction is one event, at its commit, which comes after its bodies
-        count -= 1
-    if not count:
+    header = view.header
+    if (draft := draft_up_to(view, tick)) is None:
         return _Cut(before)
-    draft = draft_of(view, parts, range(len(parts)), 0, count)
+    count = draft.indices
     frame = encode_frame(draft, incarnation=header.incarnation, term=header.term, sequence=header.sequence, first_tick=header.first_tick)
     copies = shared_copies(view) if view.header.compatible & BROADCAST else ()
     rest = [msgspec.structs.replace(each, names=each.names[: count - each.index]) for each in copies if each.index < count]

@@ -208,6 +208,8 @@ def fetch_index(store: BackupStore, segment: SegmentCopy, chunk: Chunk) -> Objec
         if len(data) != expected.size or google_crc32c.value(data) != expected.crc:
             raise CorruptionError(f"it has {len(data)} bytes and CRC32C {google_crc32c.value(data):#010x}")
         return ObjectIndex.decode(data, segment, chunk)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(2, "it is missing", f"{store.place}/{name}") from error
     except CorruptionError as error:
         raise damaged_index(store, chunk, str(error)) from error
 

@@ -157,6 +157,11 @@ def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> byte
         return None
     except OSError as error:
         raise StorageError(f"reading the checkpoint {path} failed: {error.strerror}") from error
+    return decode_checkpoint(data, path, position, lineage)
+
+
+def decode_checkpoint(data: bytes, path: Path, position: int, lineage: Lineage) -> bytes:
+    """Returns the blob of the checkpoint in these bytes of a file. Raises CorruptionError when it is damaged."""
     blob = data[_HEADER.size + _CRC.size :]
     if len(data) < _HEADER.size + _CRC.size:
         raise CorruptionError(f"{path} is cut short", path=str(path), offset=len(data), expected="a checkpoint")
@@ -168,6 +173,11 @@ def load_checkpoint(directory: Path, position: int, *, lineage: Lineage) -> byte
     if computed != crc or not covered or identity != (_MAGIC, _VERSION, position, len(blob)):
         raise CorruptionError(f"{path} is damaged: it has CRC32C {computed:#010x}", path=str(path), offset=0, expected=f"{crc:#010x}")
     return blob
+
+
+def checkpoint_position(name: str) -> int | None:
+    """Returns the position of the checkpoint in a file of this name, None for another file."""
+    return int(name.removeprefix(_PREFIX), 16) if name.startswith(_PREFIX) else None
 
 
 def checkpoint_name(position: int) -> str:

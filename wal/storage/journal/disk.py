@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from wal.runtime.descriptors import open_file
 from wal.runtime.system import allocate, direct_flag, sync_data, sync_file
@@ -30,6 +30,23 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ALIGNED_BYTES: Final = 1 << 20
 BUFFERS_MAX: Final = 1024
 """The most buffers that one pwritev accepts: IOV_MAX of Linux."""
+
+
+class FrameFile(Protocol):
+    """The bytes of a segment, open for reading."""
+
+    @property
+    def path(self) -> Path:
+        """The path of the file, or its name in an archive."""
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Returns the bytes at this offset; fewer only where the file ends."""
+
+    def read_into(self, buffers: Sequence[memoryview], offset: int) -> bool:
+        """Fills these buffers, at most `BUFFERS_MAX`, with the bytes from this offset on; returns whether the file had that many."""
+
+    def close(self) -> None:
+        """Releases the file. Idempotent."""
 
 
 class JournalFile:

@@ -54,6 +54,11 @@ def load_lineage(directory: Path, incarnation: int) -> Lineage:
         return Lineage(incarnation)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    return decode_lineage(data, path, incarnation)
+
+
+def decode_lineage(data: bytes, path: Path, incarnation: int) -> Lineage:
+    """Returns the lineage in these bytes of a file; raises as `load_lineage` does."""
     if len(data) < _HEAD.size + _CRC.size:
         _damaged(path, f"it has {len(data)} bytes", f"at least {_HEAD.size + _CRC.size}")
     (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)

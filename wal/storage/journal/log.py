@@ -88,7 +88,7 @@ class JournalLog(PChannelLog):
         self._closed = False
         self._control = control = recovered.control
         self._segments = SegmentSet(disk, directory, recovered.segments, recovered.active.index)
-        self._reader = JournalReader(disk, self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now)
+        self._reader = JournalReader(self._segments, pchannel=pchannel, incarnation=incarnation, earliest=self._earliest_now)
         self._checkpoints = CheckpointFiles(disk, directory, control, lineage=recovered.lineage, term=term)
         with contextlib.ExitStack() as undo:  # a thread may not start
             disk.hold(held)

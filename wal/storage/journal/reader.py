@@ -13,18 +13,18 @@ import contextlib
 import functools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 from wal.errors import CorruptionError, StorageError
 from wal.frame import FrameView, RunKind, RunName, RunRow
 from wal.message import FORM_JOURNAL, LogPosition, MessageID
 from wal.storage.base import FramePage, Memory, RowsFrame, RowsPage, RowsRequest, StoredFrame, Unread, released, truncated
-from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.disk import FrameFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, slot_bytes
 from wal.storage.journal.rows import plan_rows, read_rows
-from wal.storage.journal.segments import Segment, SegmentSet, Window, damaged, open_shared
+from wal.storage.journal.segments import Segment, Window, damaged
 
 _SEGMENTS_MAX: Final = 16
 """The most segments that one call examines: a page for an absent name returns after this many indices."""
@@ -36,13 +36,30 @@ _SMALL_FRAME_BYTES: Final = 64 * 1024
 """If frames are smaller than this and most are wanted, reading ahead beats one read per frame."""
 
 
+class SegmentSource(Protocol):
+    """The segments that a reader reads, with their indexes. Thread-safe."""
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments in the order of the log. A reader keeps the tuple with which it began."""
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """Returns the index of this segment. Raises CorruptionError if it is damaged, FileNotFoundError if it is gone."""
+
+    def remade(self, segment: Segment) -> SegmentIndex:
+        """Returns the index computed from the segment, for a reader whose index was wrong. Raises CorruptionError if it is damaged."""
+
+    def open(self, segment: Segment, index: SegmentIndex, ordinals: Sequence[int], bytes_max: int) -> FrameFile:
+        """Opens the segment for reading these frames, in their order, until about `bytes_max` bytes were read.
+
+        Raises FileNotFoundError if it is gone.
+        """
+
+
 class JournalReader:
     """Reads one log. `earliest` returns the first log position that is not truncated, and must be current."""
 
-    def __init__(
-        self, disk: Disk, segments: SegmentSet, *, pchannel: str, incarnation: int, earliest: Callable[[], tuple[int, int]]
-    ) -> None:
-        self._disk = disk
+    def __init__(self, segments: SegmentSource, *, pchannel: str, incarnation: int, earliest: Callable[[], tuple[int, int]]) -> None:
         self._segments = segments
         self._pchannel = pchannel
         self._incarnation = incarnation
@@ -89,7 +106,7 @@ class JournalReader:
     ) -> tuple[list[RowsFrame], Memory | None]:
         if not ordinals:
             return [], None
-        file = open_shared(self._disk, segment.path)
+        file = self._segments.open(segment, index, ordinals, request.bytes_max)
         try:
             return read_rows(segment, index, file, request, ordinals)
         finally:
@@ -188,7 +205,7 @@ class JournalReader:
         if not ordinals:
             return
         with self._failures(segment, start, end, check):
-            file = open_shared(self._disk, segment.path)
+            file = self._segments.open(segment, index, ordinals, _AHEAD_BYTES)
         try:
             window = Window(file)
             while ordinals:
@@ -220,12 +237,11 @@ class JournalReader:
         except (CorruptionError, FileNotFoundError) as error:
             (check or self.check)(start, end)
             if isinstance(error, FileNotFoundError):
-                raise CorruptionError(
-                    f"{segment.path} is missing", path=str(segment.path), offset=0, expected="a segment of this log"
-                ) from error
+                name = str(error.filename or segment.label)
+                raise CorruptionError(f"{name} is missing", path=name, offset=0, expected="a segment of this log") from error
             raise
         except OSError as error:
-            raise StorageError(f"reading {segment.path} failed: {error.strerror}") from error
+            raise StorageError(f"reading {segment.label} failed: {error.strerror}") from error
 
     def check(self, start: int, end: int) -> None:
         """Raises TruncatedError when `start` is below the earliest event."""
@@ -279,7 +295,7 @@ class JournalReader:
         if not ordinals:
             page.looked_at(index, first, end)
             return
-        file = open_shared(self._disk, segment.path)
+        file = self._segments.open(segment, index, ordinals, page.bytes_max)
         try:
             stop = self._fetch(page, segment, index, file, ordinals, names, dense=2 * len(ordinals) >= end - first)
         finally:
@@ -294,7 +310,7 @@ class JournalReader:
         page: _Page,
         segment: Segment,
         index: SegmentIndex,
-        file: JournalFile,
+        file: FrameFile,
         wanted: list[int],
         names: frozenset[str] | None,
         *,
@@ -327,7 +343,7 @@ class JournalReader:
                             window.ahead = run.body_end - run.body_start
                         view.fetch(run)
             except CorruptionError as error:
-                raise damaged(error, segment.path, position - segment.base) from error
+                raise damaged(error, segment.label, position - segment.base) from error
             body.close()
             page.frames.append(StoredFrame(position, position + slot_bytes(length), view))
             page.taken += view.header.head_bytes + body.fetched

@@ -18,7 +18,7 @@ import google_crc32c
 
 from wal.frame import RowsHead, RunSpan, rows_head
 from wal.storage.base import Memory, RowsFrame, RowsRequest
-from wal.storage.journal.disk import BUFFERS_MAX, JournalFile
+from wal.storage.journal.disk import BUFFERS_MAX, FrameFile
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import ENVELOPE_BYTES, pack_envelope, slot_bytes
 from wal.storage.journal.segments import Segment
@@ -56,7 +56,7 @@ def plan_rows(index: SegmentIndex, request: RowsRequest) -> tuple[list[int], int
 
 
 def read_rows(
-    segment: Segment, index: SegmentIndex, file: JournalFile, request: RowsRequest, ordinals: Sequence[int]
+    segment: Segment, index: SegmentIndex, file: FrameFile, request: RowsRequest, ordinals: Sequence[int]
 ) -> tuple[list[RowsFrame], Memory | None]:
     """Returns the frames of these ordinals up to the first that does not fit or is not in order, and their bodies in one piece."""
     frames: list[RowsFrame] = []
@@ -101,7 +101,7 @@ def is_intact(head: RowsHead, bodies: Memory, at: int) -> bool:
 
 
 def _heads(
-    segment: Segment, index: SegmentIndex, file: JournalFile, ordinals: Sequence[int], bodies: Memory | None
+    segment: Segment, index: SegmentIndex, file: FrameFile, ordinals: Sequence[int], bodies: Memory | None
 ) -> Iterator[tuple[int, bytes, int]]:
     """Yields each ordinal with bytes that hold its envelope and head, and where these begin. Bodies are read into `bodies`.
 

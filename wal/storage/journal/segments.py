@@ -17,6 +17,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
@@ -25,7 +26,7 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, caused
 from wal.frame import HEADER_BYTES, FrameHeader, FrameView
-from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.disk import Disk, FrameFile, JournalFile
 from wal.storage.journal.index import SegmentIndex, index_name
 from wal.storage.journal.layout import ENVELOPE_BYTES, HEADER_PAGE_BYTES, SECTOR_BYTES, Envelope, SegmentHeader, segment_name, slot_bytes
 
@@ -107,6 +108,10 @@ class SegmentSet:
             index = scanned_index(self._disk, segment, following)
             self._keep(segment, index, is_computed=True)
         return index
+
+    def open(self, segment: Segment, index: SegmentIndex, ordinals: Sequence[int], bytes_max: int) -> JournalFile:
+        """Opens the segment's file, as `open_shared` does."""
+        return open_shared(self._disk, segment.path)
 
     def _after(self, segment: Segment) -> Segment | None:
         return next((other for other in self.segments if other.base > segment.base), None)
@@ -351,6 +356,13 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
     path: Path
     header: SegmentHeader
+    name: str = ""
+    """Its name in errors, if that is not the path."""
+
+    @property
+    def label(self) -> str:
+        """The name of the segment in errors."""
+        return self.name or str(self.path)
 
     @property
     def base(self) -> int:
@@ -378,18 +390,18 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
         offset = position - self.base
         envelope = Envelope.unpack(window.get(offset, ENVELOPE_BYTES), 0, generation=self.header.generation, position=position)
         if envelope is None or envelope.length == 0:
-            raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, offset)
+            raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.label, offset)
         return self._view(window, offset, envelope, lazy=lazy)
 
-    def frame_header(self, file: JournalFile, position: int) -> FrameHeader:
+    def frame_header(self, file: FrameFile, position: int) -> FrameHeader:
         """Returns the header of the frame at this position without checking its CRC. Raises CorruptionError when no frame begins there."""
         data = file.read(ENVELOPE_BYTES + HEADER_BYTES, position - self.base)
         envelope = Envelope.unpack(data, 0, generation=self.header.generation, position=position)
         if envelope is None or envelope.length == 0:
-            raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.path, position - self.base)
+            raise damaged(CorruptionError("no frame begins here", expected="an envelope"), self.label, position - self.base)
         return FrameHeader.unpack(data, ENVELOPE_BYTES)
 
-    def scan(self, file: JournalFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
+    def scan(self, file: FrameFile, index: SegmentIndex, *, bodies_from: int, until: int | None = None) -> ScanEnd:
         """Adds the frames from `index.end` on to the index, up to position `until`, or up to the first offset without a whole frame.
 
         Bodies of frames that end above position `bodies_from` are checked too. Frames below it were synced before they were acknowledged,
@@ -414,7 +426,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
                 if index.end + slot > bodies_from:
                     view.check_body()
             except CorruptionError as error:
-                return ScanEnd(offset, extent=min(slot, self.header.size - offset), broken=damaged(error, self.path, offset))
+                return ScanEnd(offset, extent=min(slot, self.header.size - offset), broken=damaged(error, self.label, offset))
             index.add_view(index.end, view)
 
     def _view(self, window: Window, offset: int, envelope: Envelope, *, lazy: int = 0) -> tuple[FrameView, Body]:
@@ -429,7 +441,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
             body = Body(window, at + header.head_bytes)
             return FrameView.decode(window.get(at, header.head_bytes), body, lazy=lazy, header=header), body
         except CorruptionError as error:
-            raise damaged(error, self.path, offset) from error
+            raise damaged(error, self.label, offset) from error
 
 
 class ScanEnd(msgspec.Struct, frozen=True, gc=False):
@@ -473,7 +485,7 @@ class Window:
 
     __slots__ = ("_data", "_file", "_start", "ahead")
 
-    def __init__(self, file: JournalFile, *, ahead: int = 0) -> None:
+    def __init__(self, file: FrameFile, *, ahead: int = 0) -> None:
         self._file = file
         self.ahead: int = ahead
         self._data = b""
@@ -489,7 +501,7 @@ class Window:
         return self._data[at : at + length]
 
 
-def read_header(file: JournalFile) -> SegmentHeader:
+def read_header(file: FrameFile) -> SegmentHeader:
     """Returns the header of an open segment."""
     try:
         return SegmentHeader.unpack(file.read(HEADER_PAGE_BYTES, 0))
@@ -505,7 +517,7 @@ def segment_bases(directory: Path) -> list[int]:
         raise FormatError(f"{directory} holds a .wal file whose name is not the base of a segment: move it away") from error
 
 
-def damaged(error: CorruptionError, path: Path, offset: int) -> CorruptionError:
+def damaged(error: CorruptionError, path: Path | str, offset: int) -> CorruptionError:
     """Returns the error with file and offset in its text."""
     if error.path:
         return error
