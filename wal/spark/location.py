@@ -1,6 +1,7 @@
 """SparkLocation: the location of a log in the options of a read or a write. Pure.
 
-Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`; a log on the network by `address`,
+Owns the options that name a log, for every part of Spark that needs one. A journal is named by `path`, and an archive by `path` too, as
+`archive:URL`; a log on the network by `address`,
 the location of its server; a log on Pulsar by `service.url` together with `kv`, its metadata, and the credentials. No repr and no error
 shows a password or a token.
 """
@@ -80,19 +81,27 @@ class SparkLocation(msgspec.Struct, frozen=True):
         return cls.of({name: value for name, value in lowercase_options.items() if name in LOCATION_OPTIONS})
 
     def directory(self) -> Path | None:
-        """Returns the directory of a journal, or None for another kind of log. Raises InvalidArgumentError if path does not name a
-        directory.
+        """Returns the directory of a journal, or None for another kind of log, an archive for example.
+
+        Raises InvalidArgumentError if path names neither.
         """
         if self.kind != "path":
             return None
         # Spark and Hadoop write a path as file:/data or file:///data too.
         parsed = parse_location(re.sub(r"^file:(//)?(?=/)", "", self.value))
+        if parsed.archive is not None:
+            return None
         if parsed.path is None:
             raise InvalidArgumentError(
                 f"path={shown(self.value)!r} names no directory: {parsed} has no files that Spark could use; give the directory of a "
                 "journal, address for a log on the network, or service.url and kv for a log on Pulsar"
             )
         return parsed.path
+
+    def archive(self) -> str | None:
+        """Returns the location of an archive, with an absolute directory if it has one, or None for another kind of log."""
+        is_archive = self.kind == "path" and self.value.startswith("archive:")
+        return str(parse_location(self.value)) if is_archive else None
 
     def servers(self) -> ServerLocation | None:
         """Returns the servers of a log on the network, or None for another kind of log; checks that the token is well-formed too."""
@@ -137,6 +146,8 @@ class SparkLocation(msgspec.Struct, frozen=True):
         """Returns the arguments of `open_wal` for this log: the location, and its settings."""
         if (directory := self.directory()) is not None:
             return directory, {}
+        if (archive := self.archive()) is not None:
+            return archive, {}
         if self.servers() is not None:
             return self.value, {} if self.token is None else {"token": self.token}
         place, kv = self.pulsar()

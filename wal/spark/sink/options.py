@@ -72,6 +72,10 @@ def _directory(location: SparkLocation, staging: str | None) -> Path:
                 "it out"
             )
         return journal
+    if (archive := location.archive()) is not None:
+        raise InvalidArgumentError(
+            f"path={archive!r} is an archive, which is only read: write to the log itself, and `wal backup` archives it"
+        )
     place = location.servers() or location.pulsar()[0]
     if not staging:
         raise InvalidArgumentError(

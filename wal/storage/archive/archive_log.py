@@ -1,6 +1,6 @@
 """ReadOnlyArchiveLog: one pchannel's log in an archive, read from its objects by ranges, without a lock and without a server.
 
-`Archive` is the archive as its newest manifest describes it, or the one that reaches a given tick; it looks for newer ones. Its objects are
+`Archive` is the archive as its newest manifest describes it, or the one that reaches a given tick; `look` finds newer ones. Objects are
 the segments that the reader of a journal reads (`wal.storage.journal.reader`): an `ArchiveFile` answers its reads out of blocks of the
 objects. Requests: `Archive.open` makes at most three, a look for a newer manifest one, or two when there is one; a page that is read makes
 one for the index of each object, unless it is in memory, and one for each range of at most `FETCH_BYTES`.
@@ -94,7 +94,7 @@ class Archive:
         return self.manifest.tick if self.as_of is None else min(self.as_of, self.manifest.tick)
 
     def _find(self, known: int) -> None:
-        """Finds the wanted manifest; `known` is the number of one that is there, or was, 0 if none is known."""
+        """Finds the wanted manifest; `known` is the number of an earlier one, 0 without one."""
         recent = known or self._hint()
         names = numbered(self.store.names(PREFIX, after=manifest_name(recent - 1) if recent else ""))
         if self.as_of is not None or not names:
@@ -169,6 +169,9 @@ class ReadOnlyArchiveLog(SegmentedLog):
         if straddling is None or not page.frames or page.frames[-1].position != straddling[0]:
             return page
         return self._without_later(page, straddling)
+
+    def newest_tick(self) -> int:
+        return min(super().newest_tick(), self._archive.tick)
 
     def rows_page(self, request: RowsRequest) -> RowsPage | None:
         if (straddling := self._straddling()) is not None and request.end > straddling[0]:
@@ -415,9 +418,9 @@ class ArchiveFile:
             stop, limit = block + 1, block + FETCH_BYTES // BLOCK_BYTES
             while stop <= last:
                 stop += 1
-            for wanted in self._wanted:
-                if stop <= wanted <= stop + _GAP_BLOCKS and wanted < limit:
-                    stop = wanted + 1
+            for number in self._wanted:
+                if stop <= number <= stop + _GAP_BLOCKS and number < limit:
+                    stop = number + 1
             self._blocks.update(self._cache.fetch(self._chunk, self._block_ends, block, stop))
             data = self._blocks[block]
         return data

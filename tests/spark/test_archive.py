@@ -1,0 +1,91 @@
+"""Spark reads a log from its archive: the same rows and offsets as from the log, fetched by each task itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.logs import write_everything
+from tests.spark.queries import Row, StreamQuery, batch, plan
+from wal import Message, bridge
+from wal.operate.backup import backup
+from wal.spark import batch_reader
+
+
+def archived(data: Path, target: Path) -> None:
+    asyncio.run(backup(str(data), str(target)))
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    def key(row: Row) -> Any:
+        return row["message_id"], row["vchannel"]
+
+    return sorted(rows, key=key)
+
+
+def test_rows_and_snapshots_are_those_of_the_log(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_everything(data_dir, Random(5), steps=40)
+    archived(data_dir, tmp_path / "target")
+    place = f"archive:{tmp_path / 'target'}"
+    expected = in_order(batch(data_dir))
+    assert len(expected) > 100
+    assert in_order(batch(place)) == expected
+    monkeypatch.setattr(batch_reader, "PARTITION_BYTES", 1)
+    _, partitions = plan(place, maxPartitions=5)
+    assert len(partitions) == 5
+    assert in_order(batch(place, maxPartitions=5)) == expected
+    assert in_order(batch(place, vchannels="orders")) == [row for row in expected if row["vchannel"] == "orders"]
+    tick = sorted(row["time_tick"] for row in expected)[len(expected) // 2]
+    assert in_order(batch(place, endingTimeTick=tick)) == [row for row in expected if row["time_tick"] <= tick]
+
+
+def test_stream_moves_between_log_and_archive(data_dir: Path, tmp_path: Path) -> None:
+    """Each of them continues from the offsets of the other one."""
+    target = tmp_path / "target"
+    write_everything(data_dir, Random(6), steps=40)
+    archived(data_dir, target)
+    expected = in_order(batch(data_dir))
+    query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=20)
+    rows = list(query.step() or [])
+    turn = 0
+    while len(rows) < len(expected):
+        query.data = data_dir if turn % 2 else f"archive:{target}"
+        query.start()
+        rows += query.step() or []
+        turn += 1
+    assert turn > 4
+    assert in_order(rows) == expected
+
+
+def test_stream_follows_the_manifests(data_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with bridge.blocking(data_dir) as log:
+        log.raw_append(Message("a", b"0"))
+        archived(data_dir, target)
+        query = StreamQuery(f"archive:{target}", startingOffsets="earliest")
+        assert query.step() == []
+        assert [row["payload"] for row in query.step() or []] == [b"0"]
+        log.raw_append(Message("a", b"1"))
+        archived(data_dir, target)
+        while (rows := query.step()) is None:
+            pass
+        assert [row["payload"] for row in rows] == [b"1"]
+
+
+def test_archive_is_not_written(tmp_path: Path, spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("a", b"x")], "vchannel string, payload binary")
+    with pytest.raises(Exception, match="is an archive, which is only read"):
+        rows.write.format("wal").mode("append").save(f"archive:{tmp_path}")
+
+
+def test_executors_read_the_archive(data_dir: Path, tmp_path: Path, spark: SparkSession) -> None:
+    write_everything(data_dir, Random(7), steps=40)
+    target = tmp_path / "target"
+    archived(data_dir, target)
+    frame = spark.read.format("wal").option("maxPartitions", 2).load(f"archive:{target}")
+    assert frame.count() == len(batch(data_dir))
