@@ -70,6 +70,7 @@ ELSEWHERE: Final = {
         "http_proxy",
         "dmesg",
         "exit_aio",
+        "iotop",
         "libcrc32c",
         "preexec_fn",
         "run_delay",
