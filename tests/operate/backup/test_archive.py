@@ -15,7 +15,10 @@ import pytest
 from tests.formats.test_backups import sealed
 from wal import Matching, Message, MessageID, ReadPosition, StartFrom, WALAccesser, bridge, open_wal
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LogWentBackError, NotLocalError, TruncatedError
+from wal.location import parse_location
+from wal.node.local.log import LocalLog
 from wal.operate.backup import backup, forget, restore, upgrade
+from wal.settings import Settings
 from wal.storage.archive import archive_log
 from wal.storage.archive.archive_log import CACHE_BLOCKS, Archive, BlockCache
 from wal.storage.archive.manifest import OBJECTS, manifest_name
@@ -279,6 +282,8 @@ async def test_bad_place_is_a_typed_error(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError, match=text) as raised:
             await open_wal(place)
         assert "secret" not in str(raised.value)
+    with pytest.raises(InvalidArgumentError, match="is only read: open the log itself"):
+        LocalLog(parse_location(f"archive:{tmp_path}"), Settings())
     async with open_wal(tmp_path / "data") as log:
         await fill(log, 1)
         await archived(log, tmp_path / "data", tmp_path / "target")

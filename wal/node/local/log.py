@@ -27,7 +27,7 @@ from wal.channels.vchannels import VChannelBegin
 from wal.coordinator.coordinator import Coordinator
 from wal.coordinator.submit import CoordinatorRequests
 from wal.engine import LogStatistics
-from wal.errors import CorruptionError, LockedError, NoSpaceError, closed_log
+from wal.errors import CorruptionError, InvalidArgumentError, LockedError, NoSpaceError, closed_log
 from wal.location import Location
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
@@ -56,7 +56,12 @@ class LocalLog:
     lease: Lease = OWN
 
     def __init__(self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True) -> None:
-        """With `create=False`, `open` raises a FormatError where there is no log, and creates nothing."""
+        """With `create=False`, `open` raises a FormatError where there is no log, and creates nothing.
+
+        Raises InvalidArgumentError for an archive, which is only read.
+        """
+        if location.archive is not None:
+            raise InvalidArgumentError(f"{location} is an archive, which is only read: open the log itself, or restore the archive first")
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.place: str = str(location if location.path is None else location.path)
