@@ -50,7 +50,7 @@ def lifespan(
         async with opening.again() as log:
             app.state.log = log
             returned = consumers(log)
-            running = _Running(returned if isinstance(returned, Iterable) else (returned,), stops=stop_on_error)
+            running = _RunningConsumers(returned if isinstance(returned, Iterable) else (returned,), stops=stop_on_error)
             try:
                 yield
             finally:
@@ -61,7 +61,7 @@ def lifespan(
     return application
 
 
-class _Running:
+class _RunningConsumers:
     """The consumers of one application, each with the task that runs it."""
 
     def __init__(self, consumers: Iterable[Consumer], *, stops: bool) -> None:
