@@ -59,7 +59,7 @@ class Gauge:
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float | None:
-    """Returns the value below which this fraction of the ascending values is; None if there are no values."""
+    """Returns the value below which this fraction of the ascending values is; None without values."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else None
 
 
@@ -90,7 +90,7 @@ class _LagProbe:
 
 
 def _written_bytes(directory: str) -> int | None:
-    """Returns the bytes written so far to the block device of this directory; None if there is no such device."""
+    """Returns the bytes written so far to the block device of this directory; None without such a device."""
     device = os.stat(directory).st_dev
     try:
         fields = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text().split()

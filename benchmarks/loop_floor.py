@@ -2,7 +2,7 @@
 
 It writes the bytes of the raw floor, with their CRC: the waiting appends at the end of a turn of the loop are one write and one sync, then
 their callers wake. The writes go to the disk by Linux AIO from the loop, past the page cache. A thread that writes and syncs was slower at
-1, 16 and 64 writers, and no faster at 256 and 1,024 (1 KB) or with writes of 4 MiB. There is no log, no id, no check, and no encoding: the
+1, 16 and 64 writers, and no faster at 256 and 1,024 (1 KB) or with writes of 4 MiB. The program has no log, id, check or encoding: the
 bytes are ready before the clock starts. No program that serves awaiting callers from Python can be much faster.
 """
 
@@ -48,7 +48,7 @@ def why_no_loop_floor() -> str | None:
 
 
 class LoopFloor:
-    """Appends that store a writer's share of the ready bytes. One write is in flight at a time."""
+    """Appends that store a writer's share of the ready bytes. At most one write is in flight."""
 
     def __init__(self, file: _File, size: int, writers: int) -> None:
         self._file = file

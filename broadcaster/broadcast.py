@@ -120,7 +120,7 @@ class Broadcast:
         limits = broadcaster.limits
         if len(message.vchannels) > limits.vchannels_max:
             raise InvalidArgumentError(
-                f"a broadcast to {len(message.vchannels)} vchannels is over broadcast_vchannels_max={limits.vchannels_max}: send "
+                f"a broadcast to {len(message.vchannels)} vchannels exceeds broadcast_vchannels_max={limits.vchannels_max}: send "
                 "several broadcasts, or raise the setting"
             )
         self._check_running()

@@ -134,7 +134,7 @@ class BroadcastMessage(msgspec.Struct, frozen=True, kw_only=True):
         payload = self.content_bytes()
         if payload > message_bytes_max:
             raise InvalidArgumentError(
-                f"a broadcast of {payload} bytes (payload and properties) is over message_bytes_max={message_bytes_max}: split "
+                f"a broadcast of {payload} bytes (payload and properties) exceeds message_bytes_max={message_bytes_max}: split "
                 "it, store the payload in another place and broadcast a reference, or raise the setting"
             )
         keys = sum(len(key.domain.encode()) + len(key.key.encode()) + RUN_BYTES for key in self.resource_keys)
@@ -329,7 +329,7 @@ def copy_named(broadcast: int | ImmutableMessage, vchannel: str | None) -> tuple
     """Returns the broadcast and the vchannel of the copy to acknowledge, for `ack(broadcast_id, vchannel)` or `ack(message)`."""
     if isinstance(broadcast, ImmutableMessage):
         if vchannel is not None:
-            raise InvalidArgumentError(f"ack(message) knows its vchannel: leave out {vchannel!r}")
+            raise InvalidArgumentError(f"ack(message) has its vchannel: leave out {vchannel!r}")
         if broadcast.broadcast is None:
             raise InvalidArgumentError(f"message {broadcast.message_id} is not a copy of a broadcast: acknowledge only copies")
         return broadcast.broadcast.broadcast_id, broadcast.vchannel

@@ -267,8 +267,7 @@ def _recovered_task(
     for log_copies in listed:
         if log_copies.header.vchannels != header.vchannels or not set(log_copies.vchannels) <= set(places.get(log_copies.pchannel, ())):
             raise CorruptionError(
-                f"broadcast {broadcast_id} in the log of pchannel {log_copies.pchannel} is not the one that its other copies or its "
-                "record say",
+                f"broadcast {broadcast_id} in the log of pchannel {log_copies.pchannel} contradicts its other copies or its record",
                 expected=f"copies for {len(header.vchannels)} vchannels, on {', '.join(places)}",
             )
     task = Task(header, places, recovered=True)

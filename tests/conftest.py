@@ -96,9 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a soak runs, and assigns the tests that one process runs as a whole: those of a server, else those of a file.
-
-    Those that share a server come first, because they take longest: `make test` keeps this order.
+    """Leaves out tests that only a soak runs, and groups the tests for one process: the tests of a server, else of a file. Tests that share
+    a server come first, because they take longest: `make test` keeps this order.
     """
     if not SOAK and (left_out := [item for item in items if item.get_closest_marker("soak")]):
         config.hook.pytest_deselected(items=left_out)

@@ -61,6 +61,6 @@ def _waiting() -> str:
         return "no loop runs"
     stacks = io.StringIO()
     for task in tasks:
-        with contextlib.suppress(TypeError):  # linecache knows no lines of compiled modules such as grpc's
+        with contextlib.suppress(TypeError):  # linecache has no lines of compiled modules such as grpc's
             task.print_stack(file=stacks)
     return stacks.getvalue()

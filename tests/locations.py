@@ -1,11 +1,12 @@
 """The locations on which the same tests run: memory, a journal, a journal over the network (`wal`), Pulsar, and a cluster.
 
 A test has the fixture `location` (or `log`), and opens it with the `open_wal`, `open_virtual`, `init` and `blocking` of this module: they
-are those of the product for any other location. A soak runs it in memory, on a journal and over the network; by default it runs on a
-journal and over the network, since a log in memory differs from a journal in its storage alone. Markers say what holds where:
+are the product's own for any other location. A soak runs it in memory, on a journal and over the network; by default it runs on a journal
+and over the network, since a log in memory differs from a journal in its storage alone. Markers describe the tests that hold at some
+locations only:
 
 * `@pytest.mark.everywhere`: the test runs in memory by default too. One file of each subject has this mark.
-* `@pytest.mark.one_location("why")`: what the test shows is decided before any location (checks of arguments, handlers, the ends of a
+* `@pytest.mark.one_location("why")`: the subject of the test is independent of the location (checks of arguments, handlers, the ends of a
   block), so that it runs in memory alone by default.
 * `@pytest.mark.inside`: looks inside of the process that writes the log (`tests.probes.local`), or changes what happens there.
   Over the network the server is on the test's own loop then; the client still comes over the socket. Only a soak does that.
@@ -19,7 +20,7 @@ journal and over the network, since a log in memory differs from a journal in it
 **Over the network** each opening of a log is a client of a real server, over a real socket. A process of its own, one for a whole session
 of pytest, serves the logs of the tests one after the other. An opening starts the server with the settings of the opening, and connects a
 client to it. A server lives until the last of its clients is closed and the log is opened once more, or the test ends: then the log is
-closed, and opened anew.
+closed, and opened again.
 """
 
 from __future__ import annotations

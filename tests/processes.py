@@ -1,4 +1,4 @@
-"""The other processes of a test. All of them are gone when the test ends, and one that fails says here why.
+"""The other processes of a test. All of them are gone when the test ends, and a failure is reported here.
 
 * `run_python`: a program that runs to its end.
 * `Child`: a program or a function of a test with which the test talks line by line, until it kills it or lets it end.
@@ -224,7 +224,7 @@ def _run_program(arguments: Sequence[Any], descriptors: list[_Descriptor], envir
 
 
 class Child:
-    """A program that hears and says lines. It is killed at the end of the `with` or `async with`, if it still runs."""
+    """A program that reads and prints lines. It is killed at the end of the `with` or `async with`, if it still runs."""
 
     def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path = ROOT, fresh: bool = False) -> None:
         """Starts Python as `start_python` does."""
@@ -253,7 +253,7 @@ class Child:
         self._input.close()
 
     async def line(self) -> str:
-        """Returns the next line that it says; AssertionError with its errors if it ends instead, or says nothing for too long."""
+        """Returns its next line; AssertionError with its errors if it ends instead, or prints nothing for too long."""
         return await asyncio.to_thread(self.line_now)
 
     def line_now(self) -> str:
@@ -277,7 +277,7 @@ class Child:
             yield line
 
     async def stop(self) -> None:
-        """Sends SIGSTOP; returns when the kernel says that it is stopped."""
+        """Sends SIGSTOP; returns when the kernel reports the stop."""
         await stopped(self.pid)
 
     def cont(self) -> None:
@@ -345,13 +345,13 @@ class Child:
 
 
 async def stopped(pid: int) -> None:
-    """Sends a process SIGSTOP; returns when the kernel says that it is stopped."""
+    """Sends a process SIGSTOP; returns when the kernel reports the stop."""
     os.kill(pid, signal.SIGSTOP)
     await eventually(lambda: is_stopped(pid))
 
 
 def is_stopped(pid: int) -> bool:
-    """Returns whether the kernel says that a process is stopped."""
+    """Returns whether the kernel reports a process as stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
@@ -362,8 +362,7 @@ class Other:
     """
 
     def __init__(self, job: Callable[..., Any], *args: Any, fresh: bool = False, prepare: Callable[[], None] | None = None) -> None:
-        """With `fresh` the process imports what it needs by itself: for one that lives as long as the tests. It calls `prepare` before the
-        job."""
+        """With `fresh` the process does its own imports, and may live as long as the tests. It calls `prepare` before the job."""
         self._line, theirs = context.Pipe()
         self._has_started = False
         chosen = multiprocessing.get_context("spawn") if fresh else context
@@ -437,7 +436,7 @@ class Other:
         self._line.close()
 
     async def stop(self) -> None:
-        """Sends SIGSTOP; returns when the kernel says that the process is stopped."""
+        """Sends SIGSTOP; returns when the kernel reports the stop."""
         await stopped(self.pid)
 
     def cont(self) -> None:

@@ -73,7 +73,7 @@ def room_of(item: pytest.Item) -> str:
 
 
 def _processor_s() -> float:
-    """Returns the processor time of this process and of all its descendants, those that have ended included."""
+    """Returns the processor time of this process and of all its descendants, also the ended ones."""
     total = sum(os.times()[:4])
     pids = children_of(os.getpid())
     while pids:
@@ -94,7 +94,7 @@ def children_of(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (task / "children").read_text().split())
     except OSError:
-        pass  # the process has ended meanwhile, or this is no Linux
+        pass  # the process has ended meanwhile, or this is not Linux
     return children
 
 

@@ -59,9 +59,9 @@ class InboxStatistics(msgspec.Struct, frozen=True):
 class LogStatistics(msgspec.Struct, frozen=True):
     """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room.
 
-    Since the opening, `appends_refused` calls got a WouldBlockError because there was no room in flight, and `appends_delayed` calls had
-    to wait for room. `opening_s` is how long the opening took. `broadcasts` is None where the broadcaster is elsewhere. `role` is "writer",
-    "client" (of a served log: the counts are this client's own) or "reader" (of another process's log).
+    Since the opening, `appends_refused` calls got a WouldBlockError because the bytes in flight had reached their bound, and
+    `appends_delayed` calls had to wait for room. `opening_s` is how long the opening took. `broadcasts` is None in a process without the
+    broadcaster. `role` is "writer", "client" (of a served log: the counts are this client's own) or "reader" (of another process's log).
     """
 
     wal_name: str
@@ -143,10 +143,10 @@ class ReadableEngine(Protocol):
         """
 
     async def submit(self, request: Request[Answer]) -> Answer:
-        """Returns the answer to a request (`wal.requests`), and raises what it says.
+        """Returns the answer to a request (`wal.requests`), and raises the errors that it documents.
 
-        Raises NotLocalError for a request that another process writes the log for, and cannot be asked, or may not be (`local_only`);
-        ChannelNotExistError for a vchannel that does not exist and must not be created.
+        Raises NotLocalError for a request that only the log's writer executes, in another process that cannot or may not be asked
+        (`local_only`); ChannelNotExistError for a vchannel that does not exist and must not be created.
         """
 
     def statistics(self) -> LogStatistics:
@@ -167,7 +167,7 @@ class WritableEngine(ReadableEngine, Protocol):
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> CursorHome:
         """Returns the home of a cursor, which is named durably if the cursor has none: this pchannel, or (None) that of its vchannels.
 
-        A cursor that has a home keeps it, whatever `pchannel` says. Raises InvalidArgumentError if a cursor of this name is saved for
+        A cursor that has a home keeps it, whatever `pchannel` is. Raises InvalidArgumentError if a cursor of this name is saved for
         other vchannels and none for these, ChannelNotExistError if a vchannel does not exist and must not be created, UnavailableError if
         the home cannot be named now.
         """
@@ -226,7 +226,7 @@ class Appends(Protocol):
         """Appends a message, as `append` does, when there is room in flight; callers are served in order."""
 
     def append_txn(self, request: AppendTxn) -> Awaitable[AppendResult | ForgottenResult]:
-        """Appends a whole transaction when there is room in flight. A ConflictError says that a vchannel has another last event.
+        """Appends a whole transaction when the bytes in flight have room. Raises ConflictError if a vchannel has another last event.
 
         Raises TypeError or InvalidArgumentError for a message that cannot be in it, InvalidArgumentError if it is over the bounds of
         transactions, and as `begin_txn` and `append` do.

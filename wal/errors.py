@@ -200,7 +200,7 @@ class KeyNotExistError(InvalidArgumentError, KeyError):
     """The KV has no value for a key that must exist; `.key` is the key."""
 
     def __init__(self, key: str, text: str = "") -> None:
-        super().__init__(text or f"there is no value on key {key!r}: save it first, or ask with load_with_prefix()")
+        super().__init__(text or f"no value on key {key!r}: save it first, or ask with load_with_prefix()")
         self.key = key
 
     def __str__(self) -> str:

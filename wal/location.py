@@ -152,8 +152,8 @@ def absolute_path(path: str, what: str) -> Path:
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
         raise InvalidArgumentError(
-            f"{what} {path!r} begins with ~, but no such user has a home directory here: name the directory itself, or './{path}' for one "
-            "that is called so"
+            f"{what} {path!r} begins with ~, but no such user has a home directory here: name the directory itself, "
+            f"or './{path}' for a directory of that name"
         )
     try:
         return Path(expanded).absolute()

@@ -412,7 +412,7 @@ def _unknown(name: str) -> str:
     accepted = sorted(Settings.__struct_fields__)
     close = difflib.get_close_matches(name.lower(), accepted, n=1)
     meant = f"; did you mean {close[0]!r}? Accepted" if close else "; accepted"
-    return f"there is no setting {name!r}{meant} are: {', '.join(accepted)}"
+    return f"no setting {name!r}{meant} are: {', '.join(accepted)}"
 
 
 MEANINGS: Final[Mapping[str, str]] = {

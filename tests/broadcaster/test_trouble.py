@@ -82,7 +82,7 @@ async def test_full_pchannel_is_retried_beside_others() -> None:
 
 @pytest.mark.parametrize("slow", ["p0", "p1", "p2"])
 async def test_broadcast_without_room_leaves_nothing(slow: str) -> None:
-    """Any pchannel may answer last; one that has answered is not retried before the others have answered."""
+    """Any pchannel may answer last; an answered pchannel is not retried before the others have answered."""
     world = World(vchannels=PLACES)
     clock = VirtualClock()
     async with Life(world, clock=clock) as life, asyncio.timeout(60):
@@ -449,7 +449,7 @@ async def test_calls_over_a_limit_are_refused_early() -> None:
     limits = BroadcasterLimits(tasks_max=2, vchannels_max=3, bytes_max=600, done_marks_max=4)
     world = World(vchannels=PLACES)
     async with Life(world, limits=limits) as life:
-        with pytest.raises(errors.InvalidArgumentError, match="4 vchannels is over broadcast_vchannels_max=3"):
+        with pytest.raises(errors.InvalidArgumentError, match="4 vchannels exceeds broadcast_vchannels_max=3"):
             await life.broadcast.append(message("a0", "a1", "b0", "b1"))
         life.gates["p0"] = asyncio.Event()
         large = BroadcastMessage(vchannels=["a0"], payload=bytes(500))

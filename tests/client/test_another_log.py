@@ -159,7 +159,7 @@ async def test_client_ends_with_cause() -> None:
 async def test_two_addresses_name_two_logs() -> None:
     async with serving() as a, serving() as b, asyncio.timeout(60), open_wal(f"wal://{a.address},{b.address}") as log:
         await log.raw_append(Message("orders", b"1"), idempotency_key="k")
-        chosen, other = (a, b) if await events_of(a) else (b, a)  # the client takes the one that is connected first
+        chosen, other = (a, b) if await events_of(a) else (b, a)  # the client takes the server that is connected first
         await chosen.node.close()
         with pytest.raises(FormatError, match=f"{other.log.coordinator.log_id:x}"):
             await log.raw_append(Message("orders", b"1"), idempotency_key="k")

@@ -1,4 +1,4 @@
-"""A client that begins in the middle of a move, or while no coordinator leads, waits as one that was there before: it gets no error."""
+"""A client that begins in the middle of a move, or while no coordinator leads, waits as an earlier client does: it gets no error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRIES = 5
 
 
 class Refusing:
-    """A handler that refuses calls with this error, and hands them to the next handler once `over` says so."""
+    """A handler that refuses calls with this error, and hands them to the next handler once `over` is set."""
 
     def __init__(self, error: Callable[[], WALError], handler: Callable[..., Any] | None = None, *, over: Callable[[], bool]) -> None:
         self.refused = 0
@@ -206,7 +206,7 @@ async def test_call_waits_for_a_leader_longer_than_its_deadline() -> None:
 
 
 async def test_log_is_opened_while_the_leader_changes() -> None:
-    """The one that described the log leads no more when it is asked for the vchannels."""
+    """The coordinator that described the log no longer leads when it is asked for the vchannels."""
     async with serving(pchannels=1) as node:
         coordinator = Coordinator()
         coordinator.tell(1, {"p0": node.address})

@@ -87,11 +87,11 @@ def test_blocking_read_outlives_a_killed_server(data_dir: Path) -> None:
             with bridge.blocking(server.location) as log:
                 for number in range(life * 50, life * 50 + 50):
                     log.raw_append(Message("orders", b"%d" % number))
-            if life % 2 == 0:  # otherwise it is killed while the reader is behind
+            if life % 2 == 0:  # otherwise it is killed while the reader lags
                 seen += numbers(patiently(messages) for _ in range(life * 50 + 50 - len(seen)))
             server.kill()
             if life % 2 == 0:
-                with pytest.raises(TimeoutError, match="the read can go on"):
+                with pytest.raises(TimeoutError, match="the read can continue"):
                     next(messages)
             server.start()
     assert seen == list(range(150))
@@ -173,7 +173,7 @@ def test_cursor_holds_the_log_and_goes_on(place: ServedPlace, log: BlockingWAL, 
 
 
 def test_blocking_read_ends_with_its_vchannels_drop(place: ServedPlace, log: BlockingWAL, settings: Settings) -> None:
-    """The vchannel is created on the other pchannel than the one that an append would choose."""
+    """The vchannel is created on another pchannel than an append would choose."""
     with bridge.iterate(place.location, "later", timeout_s=WAIT_S, settings=settings) as messages:
         with pytest.raises(TimeoutError):
             waiting = bridge.iterate(place.location, "later", timeout_s=0, settings=settings)

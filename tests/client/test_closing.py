@@ -81,7 +81,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_close_does_not_wait_for_a_server_that_is_frozen(server: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection stands, so that only the silence says that no answer will come."""
+    """Its connection stands, so only the silence shows that no answer will come."""
     patient(monkeypatch)
     log = await open_wal(f"wal://{server.address}")
     await log.raw_append(Message("orders", b"1"))

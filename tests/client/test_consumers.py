@@ -47,7 +47,7 @@ async def test_consumer_outlives_its_server(server: Child, data_dir: object) -> 
 @pytest.mark.parametrize("run", range(10 if SOAK else 1))
 async def test_stopped_process_saves_nothing_when_it_wakes(server: Child, run: int) -> None:
     async def consume(line: Line, address: str) -> None:
-        """Consumes with a lease of a second, and says each message that it has handled."""
+        """Consumes with a lease of a second, and prints each message that it has handled."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("wal.client.cursor_home.LEASE_MS", 1000)
 

@@ -35,7 +35,7 @@ def dropping(request: pytest.FixtureRequest) -> Drop:
 
 @pytest.fixture
 async def name(log: WALAccesser) -> str:
-    """Returns a channel with a message, which the client knows."""
+    """Returns a channel with a message, which the client has seen."""
     (name,) = await log.create_channels(OWNER)
     await log.raw_append(Message(name, b"before"))
     assert name in directory(log).known.records
@@ -92,7 +92,7 @@ async def test_dropped_vchannel_is_forgotten_at_return(
 async def test_channel_that_was_recreated_before_the_answer_is_kept(
     log: WALAccesser, served: Serving, name: str, dropping: Drop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another client creates it again, and the watch says so: the answer to the drop is older news."""
+    """Another client creates it again, and the watch reports that: the answer to the drop is older."""
     known, held = directory(log).known.records, Held(served, monkeypatch)
     before = known[name].incarnation
     dropped = start(dropping(log, name))

@@ -1,4 +1,4 @@
-"""What the environment of a process says for other programs changes nothing: no call of ours goes through a proxy."""
+"""Variables of the environment for other programs change nothing: no call of ours goes through a proxy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_no_call_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.delenv(name, raising=False) if "no_" in name.lower() else monkeypatch.setenv(name, proxy)
         with pytest.raises(OSError, match="404"):
             await asyncio.to_thread(urllib.request.build_opener().open, target)  # urlopen keeps the opener of its first call
-        assert seen.pop()  # a client that takes what the environment says
+        assert seen.pop()  # a client that follows the environment
 
         admin = Admin(PulsarAddress("pulsar://127.0.0.1:1", admin_url=target, token=Secret("secret")))
         await asyncio.to_thread(admin.message_bytes_max)

@@ -83,7 +83,7 @@ async def test_retry_after_an_unknown_outcome(served: Serving) -> None:
 
 
 async def test_hostile_expectations(served: Serving) -> None:
-    """A server answers expectations that contradict their request, and goes on."""
+    """A server answers expectations that contradict their request, and continues."""
     async with open_wal(f"wal://{served.address}") as log:
         last = (await log.raw_append(Message("orders", b"1"))).message_id
         (place,) = [info.pchannel for info in await log.vchannels() if info.name == "orders"]

@@ -123,7 +123,7 @@ class Defect(Exception):
 @pytest.mark.parametrize("kind", [Defect, asyncio.CancelledError])
 @pytest.mark.parametrize("step", ["locate", "withdraw", "add"])
 async def test_hold_ends_with_failed_search(step: str, kind: type[BaseException], served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Appends that wait for it get the defect; those behind them on the pchannel, and later ones, go on."""
+    """Appends that wait for it get the defect; the next ones on the pchannel, and later ones, continue."""
     names = list(served.log.node.pchannels)
     here = place("orders", names)
     there = next(name for name in names if name != here)
@@ -155,7 +155,7 @@ async def test_hold_ends_with_failed_search(step: str, kind: type[BaseException]
 
 
 async def test_log_opens_while_one_of_its_pchannels_is_away(served: Serving) -> None:
-    """A pchannel is looked at when a reader or a writer first uses it; an append to one that is away waits until it is back."""
+    """A pchannel is checked when a reader or a writer first uses it; an append to an absent one waits until it is back."""
     node, coordinator = served.log.node, served.log.coordinator
     names = list(node.pchannels)
     here, away = (next(name for name in NAMES if place(name, names) == pchannel) for pchannel in names[:2])

@@ -36,7 +36,7 @@ from wal.settings import ServerBounds
 
 
 class Coordinator:
-    """A server without pchannels: it says where they are. `tell` changes that."""
+    """A server without pchannels, which sends assignments. `tell` changes them."""
 
     def __init__(self) -> None:
         self.told: list[proto.AssignmentDiscoverResponse] = []
@@ -139,7 +139,7 @@ async def test_server_that_does_not_have_a_pchannel_is_reported_once_for_each_te
     coordinator.tell(1, {"p": "here:1", "q": "here:1"})
     async with followed(coordinator) as nodes:
         for error in (ClosedError("it is stopping"), UnavailableError("it is gone"), InvalidArgumentError("no")):
-            nodes.reporter("p")(error)  # none of them says that the assignment is wrong
+            nodes.reporter("p")(error)  # none of them means that the assignment is wrong
         for wrong in (ChannelNotExistError("not here"), ChannelFencedError("fenced")):
             nodes.reporter("p")(wrong)
         await until(lambda: len(coordinator.reports) == 1)

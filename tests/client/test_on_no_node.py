@@ -26,7 +26,7 @@ from wal.settings import ServerBounds
 
 
 class Moving:
-    """A log of two pchannels: p0 with the vchannel "w" stays at its node, p1 with "v" is where `move` says."""
+    """A log of two pchannels: p0 with the vchannel "w" stays at its node, `move` places p1 with "v"."""
 
     log: WALAccesser
 
@@ -39,7 +39,7 @@ class Moving:
         """How many calls the empty server got."""
 
     async def move(self, *, away: bool) -> None:
-        """Assigns p1 to a server that has no pchannels, or to its node; returns when the client knows."""
+        """Assigns p1 to a server that has no pchannels, or to its node; returns when the client has the assignment."""
         self._version += 1
         there = self._empty if away else self._node.address
         self._coordinator.tell(self._version, {"p0": self._node.address, "p1": there}, term=self._version)
@@ -157,7 +157,7 @@ async def test_consumer_outlives_the_outage(begun: str, exclusive: Literal["wait
 
 
 async def test_consumer_asks_no_other_pchannel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that begins, with a new cursor or a saved one, nor one that runs."""
+    """Neither a new consumer, with a new cursor or a saved one, nor a running one."""
     async with moving(monkeypatch) as cluster:
         await cluster.log.append("w", b"1")
         await cluster.move(away=True)

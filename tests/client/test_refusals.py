@@ -1,4 +1,4 @@
-"""A server that is there and takes nothing for a pchannel: its callers wait for another one, and are told of it."""
+"""A server that is there and takes nothing for a pchannel: its callers wait for another one, and get its error."""
 
 from __future__ import annotations
 

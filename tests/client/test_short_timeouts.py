@@ -175,7 +175,7 @@ async def test_forgotten_scanner_ends_fetch(log: WALAccesser, proxy: Proxy) -> N
 
 
 async def test_drop_reaches_reader_that_began_alone(log: WALAccesser, served: Serving) -> None:
-    """A read whose caller was cancelled begins all the same, and hears of what happens to its vchannel before the caller is back."""
+    """A read whose caller was cancelled begins all the same, and gets changes of its vchannel before the caller is back."""
     scanner = log.read("orders")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(POLL_S):

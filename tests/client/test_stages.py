@@ -18,12 +18,12 @@ from wal.requests.cursors import ClaimCursor
 
 
 async def test_stages_outlive_their_server(server: Child, data_dir: object) -> None:
-    """One stage saves with transactions, the other one commits as consumers do, several at a time."""
+    """One stage saves with transactions, the other one commits as consumers do, several concurrently."""
     count = 300 if not SOAK else 900
     rounds = 1 if not SOAK else 3
 
     async def save(log: Log) -> None:
-        """Moves all messages to "saved"; after an error it goes on where its cursor is."""
+        """Moves all messages to "saved"; after an error it continues at its cursor."""
         last = 0
         while last < count - 1:
             try:
@@ -37,7 +37,7 @@ async def test_stages_outlive_their_server(server: Child, data_dir: object) -> N
                 last = 0
 
     async def commit(log: Log) -> None:
-        """Moves all messages to "committed", with up to eight commits in flight; the same consumer goes on over every restart."""
+        """Moves all messages to "committed", with up to eight commits in flight; the same consumer continues over every restart."""
         key = CursorKey.of("committing", ("in",))
         home = await (await log._lifecycle.ready()).cursor_home(key)
         claim = await home.claim()

@@ -60,9 +60,8 @@ async def test_callers_share_reasons(served: Serving) -> None:
 async def test_client_outlives_long_outage(
     outage: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Readers, producers, the watch of vchannels and the assignments go on, after all of them have passed their deadlines.
-
-    Whenever they are told why there is no server, another call of this client asks in the same turn of the loop.
+    """Readers, producers, the watch of vchannels and the assignments continue, after all of them have passed their deadlines. Whenever they
+    get the reason for the missing server, another call of this client asks in the same turn of the loop.
     """
     # The deadline of a call in these tests, 10 s otherwise: an outage is longer than several of them.
     TIMEOUT_S = 0.2

@@ -171,7 +171,7 @@ async def test_bounds_are_kept_before_anything_is_sent() -> None:
 
 
 async def committing_to_a_stopped_server(server: Child, txn: Any) -> asyncio.Task[Any]:
-    """Commits while the server stands still, and kills it when the commit is on its way."""
+    """Commits while the server is stopped, and kills it when the commit is on its way."""
     server.process.send_signal(signal.SIGSTOP)
     commit: asyncio.Task[Any] = asyncio.ensure_future(txn.commit())
     await until(lambda: txn._served._producer.outbox.sent)

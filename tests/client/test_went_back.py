@@ -33,7 +33,7 @@ OLD, LOST, NEW = 20, 40, 60
 
 
 class Restored:
-    """A server of a directory of which there is an older copy. `restore` starts it anew on the copy."""
+    """A server of a directory with an older copy. `restore` restarts it on the copy."""
 
     def __init__(self, place: Path) -> None:
         self._place = place

@@ -123,7 +123,7 @@ async def test_unsent_append_is_withdrawn(server: Child, name: str, monkeypatch:
 
 
 async def test_withdrawal_is_repeated_on_another_connection(served: Serving) -> None:
-    """An append that the lost connection brought goes on: the server cannot know that the one sent again has the same caller."""
+    """An append of the lost connection continues: the server cannot see that the repeated append has the same caller."""
     async with Proxy(int(served.address.rpartition(":")[2])) as proxy, open_wal(f"wal://{proxy.address}") as log:
         await log.create_vchannel("orders")
         call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=await far_barrier(log), idempotency_key="k")

@@ -56,7 +56,7 @@ async def test_letters_of_two_vchannels_are_redriven(log: WALAccesser) -> None:
     assert await asyncio.gather(*(log.redrive(name) for name in dead)) == [1, 1]
     assert [await log.redrive(name) for name in dead] == [0, 0]  # each has a cursor of its own, which remembers
     assert [len(await letters_of(log, name)) for name in ("jobs", "mails")] == [2, 2]
-    with pytest.raises(ChannelNotExistError, match="'job-dead' does not exist, so there are no dead letters"):
+    with pytest.raises(ChannelNotExistError, match="'job-dead' does not exist, so it has no dead letters"):
         await log.redrive("job-dead")
 
 
@@ -247,4 +247,4 @@ async def test_too_many_outputs_fail_the_attempt(log: WALAccesser) -> None:
     async with log.consume("jobs", handle, cursor="one", attempts=1, dead_letter="dead", backoff_s=NO_PAUSE) as consumer:
         await consumer.caught_up()
     assert await payloads(log, "out") == []
-    assert "over the bounds of a transaction: 4097 messages" in (await letters_of(log))[0].properties["dead_letter_reason"]
+    assert "exceed the bounds of a transaction: 4097 messages" in (await letters_of(log))[0].properties["dead_letter_reason"]

@@ -20,7 +20,7 @@ def deliveries(keys: str = KEYS) -> list[Delivery]:
 
 
 def restarted(table: Deliveries, keys: str = KEYS) -> Deliveries:
-    """Returns the table of the next consumer after the death of one that had finished nothing."""
+    """Returns the table of the next consumer after the death of a consumer that had finished nothing."""
     table = Deliveries(table.plan, decode_state(encode_state(table.save(now=0.0, wall=0.0))), incarnation=7)
     table.take(deliveries(keys))
     return table

@@ -97,7 +97,7 @@ def test_floor_never_falls() -> None:
 
 
 def test_unknown_pchannel_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="there is no pchannel 'p9'"):
+    with pytest.raises(InvalidArgumentError, match="no pchannel 'p9': this log has"):
         new_table("p0").assign({"p9": A})
 
 

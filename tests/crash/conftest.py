@@ -18,7 +18,7 @@ by_thread = pytest.mark.parametrize("write_path", ["thread", pytest.param("loop"
 
 @pytest.fixture
 def write_path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Returns the write path of this run of the test, for this process and those that it starts."""
+    """Returns the write path of this run of the test, for this process and its children."""
     path: str = request.param
     if path == "loop" and not loop_can_write(tmp_path):
         pytest.skip("the loop cannot write on this machine or file system")

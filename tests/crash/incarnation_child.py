@@ -4,7 +4,7 @@
     python -m tests.crash.incarnation_child load <directory> <seed>     any vchannels, as quickly as it can
 
 It reports each acknowledgement as a line on its standard output: `appended <vchannel> <number>`, `dropped <vchannel> <number>`; and before
-each drop `dropping <vchannel> <number>`. The number is unique to an incarnation, and its messages contain it. A line `held` says that it
+each drop `dropping <vchannel> <number>`. The number is unique to an incarnation, and its messages contain it. A line `held` means that it
 can do no more without a new map.
 """
 

@@ -34,7 +34,7 @@ def payload(number: int) -> bytes:
 
 
 class Checker:
-    """Compares the messages that were read with those that were written."""
+    """Compares the read messages with the written ones."""
 
     def __init__(self) -> None:
         self.following: int | None = None

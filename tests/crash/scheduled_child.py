@@ -1,6 +1,6 @@
 """A process that schedules messages until it is killed: `python -m tests.crash.scheduled_child '<json of a SchedulePlan>'`.
 
-It prints each acknowledgement on its standard output: a message that is scheduled, and one that is cancelled. A process repeats the newest
+It prints each acknowledgement on its standard output: a scheduled message, and a cancelled one. A process repeats the newest
 calls of the one before it with their keys, since their answers may be lost.
 """
 

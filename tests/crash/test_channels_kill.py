@@ -65,7 +65,7 @@ async def test_killed_at_any_moment(data_dir: Path, soak: int) -> None:
     async def create_and_destroy(directory: Path, seed: int) -> None:
         """Creates and destroys channels. Every call has an owner of its own, whose role names the call.
 
-        Says `creating <role> <count>` before a call, and `created <role> <name>…` after it; `destroying <name>…` and `destroyed <name>…`
+        Prints `creating <role> <count>` before a call, and `created <role> <name>…` after it; `destroying <name>…` and `destroyed <name>…`
         likewise.
         """
         numbers = itertools.count(seed * 1_000_000)

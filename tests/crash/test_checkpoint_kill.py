@@ -1,4 +1,4 @@
-"""After a kill at any moment while checkpoints are written and segments freed, a log opens, and knows every key from its beginning."""
+"""After a kill at any moment while checkpoints are written and segments freed, a log opens, and has every key from its beginning."""
 
 from __future__ import annotations
 

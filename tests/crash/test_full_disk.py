@@ -1,4 +1,4 @@
-"""A disk without a free byte is no dead end: after a crash the log opens, frees space, closes, and accepts appends again."""
+"""A log recovers on a disk without a free byte: after a crash it opens, frees space, closes, and accepts appends again."""
 
 from __future__ import annotations
 

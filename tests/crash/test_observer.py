@@ -74,7 +74,7 @@ async def test_stopped_in_a_segment_that_is_recycled(data_dir: Path, how: str, s
             self._news.set()
 
     class Numbers:
-        """Appends the numbers in order, some at a time."""
+        """Appends the numbers in order, in groups."""
 
         def __init__(self, log: WALAccesser) -> None:
             self._log = log

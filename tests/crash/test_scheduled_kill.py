@@ -23,8 +23,7 @@ async def test_killed_writers_deliver_each_message_once(data_dir: Path, soak: in
     reports_max = 300
 
     class Reports:
-        """What the processes reported: the messages that are durable and their times, those that were cancelled, and where each worker
-        is."""
+        """The reports of the processes: the durable messages and their times, the cancelled ones, and the progress of each worker."""
 
         def __init__(self) -> None:
             self.due_us: dict[str, int | None] = {}

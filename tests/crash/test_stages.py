@@ -16,7 +16,7 @@ SETTINGS: SettingsOverrides = {"segment_bytes": 1 << 20, "retention_bytes": 2 <<
 
 def test_killed_stage_moves_each_message_once(tmp_path: Path, soak: int) -> None:
     async def move_numbers(directory: str, first: int) -> None:
-        """Appends numbers, and moves them from "in" to "out", a page at a time, with the cursor in the transaction.
+        """Appends numbers, and moves them from "in" to "out", page by page, with the cursor in the transaction.
 
         Prints `moved n` after each commit, where n is the next number. The input is on another pchannel than the output, and retention
         drops what the cursor has passed.

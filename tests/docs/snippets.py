@@ -57,7 +57,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def extras(page: Path) -> str:
-    """Returns the extras that a page needs, such as `etcd` or `rocksmq,wire`: those that it says how to install before its first code."""
+    """Returns the extras that a page needs, such as `etcd` or `rocksmq,wire`: the page names them in the installation before its first
+    code.
+    """
     introduction = page.read_text().partition("```python\n")[0]
     return ",".join(sorted({name for names in _INSTALL.findall(introduction) for name in names.split(",")}))
 
@@ -84,13 +86,13 @@ async def run(block: Block, namespace: dict[str, Any]) -> str:
 
 
 def matches(printed: str, expected: str) -> bool:
-    """Returns whether the output is what the page says."""
+    """Returns whether the output equals the page's."""
     pattern = re.escape(_TICK.sub("TICK", expected.rstrip())).replace("…", ".*")
     return re.fullmatch(pattern, _TICK.sub("TICK", printed.rstrip())) is not None
 
 
 async def run_page(blocks: Iterable[Block], replacements: Mapping[str, str]) -> None:
-    """Runs these blocks of a page in one namespace; AssertionError where one prints something else than the page says."""
+    """Runs these blocks of a page in one namespace; AssertionError where the output differs from the page's."""
     namespace: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks:
         for name, real in replacements.items():

@@ -1,4 +1,4 @@
-"""A name belongs to one class of the product: whoever looks it up finds the one that is meant."""
+"""A name belongs to one class of the product: a search for the name finds that class."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Names:
         self._prefixes = tuple(name for name in self._names if name.endswith("_") and len(name) > 3)
 
     def missing(self, mention: str) -> bool:
-        """Returns whether there is no such file, or a part of this dotted name does not exist."""
+        """Returns whether this file, or a part of this dotted name, does not exist."""
         if "/" in mention:
             return mention.startswith(tuple(f"{top}/" for top in (*OURS, "docs"))) and not (ROOT / mention).exists()
         words = mention.split(".")

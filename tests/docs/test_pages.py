@@ -1,4 +1,4 @@
-"""Every ```python block in README and docs runs and prints what the page says; links and file names in the pages exist.
+"""Every ```python block in README and docs runs and prints the output of the page; links and file names in the pages exist.
 
 The how-to pages and the tutorial run in `test_pages_alone.py`, each with only the extra that it names. Other pages that use Spark are
 run in full by tests/spark, and here up to the first block that needs it.

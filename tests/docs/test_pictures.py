@@ -1,4 +1,4 @@
-"""The pictures of the documentation are those that `make pictures` draws from their descriptions, and pages show each of them."""
+"""The pictures of the documentation equal the output of `make pictures` from their descriptions, and pages show each of them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_constructor_shows_fields_of_a_struct(package: Any) -> None:
     assert "__init__" not in package["WALAccesser"].members  # `open_wal` returns it
     assert "__init__" not in package["ImmutableMessage"].members
     assert "kv" in package["timestamp.TimestampOracle"].parameters
-    assert "__init__" not in package["errors.AuthenticationError"].members  # it is no struct
+    assert "__init__" not in package["errors.AuthenticationError"].members  # not a struct
     assert "`time_tick: int`" in package["ImmutableMessage"].docstring.value
     assert not {"headers", "offset"} & set(package["ImmutableMessage"].members)
 

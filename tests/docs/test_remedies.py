@@ -1,4 +1,4 @@
-"""A text that says "raise X" or "lower X" names a setting, or a parameter that its reader has."""
+"""A text with "raise X" or "lower X" names a setting, or a parameter that its reader has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tours in the docs: their python and console blocks run in order, in one directory, and print what the page says.
+"""The tours in the docs: their python and console blocks run in order, in one directory, and print the output of the page.
 
 A console block has commands after `$`, each with its output. `wal …` runs in this process, `echo -n TEXT | wal …` gives it an input,
 `echo $?` prints the status of the command before it, and `export NAME=VALUE` sets a variable. Standard output and error are one.

@@ -1,6 +1,6 @@
 """Backups that each version of the manifest has written are verified, restored and continued; a flipped bit in them is found.
 
-`backups/N.tar.xz` holds three backups of one log with manifests of version N. They are never made anew.
+`backups/N.tar.xz` holds three backups of one log with manifests of version N. They are never recreated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A log of each format is read, continued and kept, and one of a newer format is refused. They are never made anew: see `write_log`."""
+"""A log of each format is read, continued and kept, and one of a newer format is refused. They are never recreated: see `write_log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosting opens and closes single pchannels, in the order of (term, available), while the others go on."""
+"""Hosting opens and closes single pchannels, in the order of (term, available), while the others continue."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_late_checkpoint_of_an_earlier_owner_is_whole(location: str, monke
             _, replayed = await hosting.open(meta)
         assert replayed == 10
         written += [await append_keyed(log, number) for number in range(20, 30)]
-        await reopened(log)  # which hands nothing over: the record is not the one that it began with
+        await reopened(log)  # which hands nothing over: the record has changed since its beginning
         assert await load_checkpoint(log.coordinator.kv, "p0") == handed_over
         assert [await append_keyed(log, number) for number in range(30)] == written
         assert await payloads(log, MOVED) == [b"%d" % number for number in range(30)]

@@ -11,7 +11,7 @@ from wal.node.session import NodeSession
 
 
 async def test_process_that_slept_has_lost_its_lease(etcd_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows at its first look, before the thread that keeps the lease has run; what is lost stays lost."""
+    """Its first check finds the loss, before the thread that keeps the lease has run; a lost lease stays lost."""
     lease = await NodeSession.open(f"etcd://{etcd_address}/{new_root()}")
     try:
         assert lease.alive

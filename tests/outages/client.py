@@ -1,4 +1,4 @@
-"""A client that loads a log over the network until it is told to stop: `python -m tests.outages.client '<json of a Load>'`.
+"""A client that loads a log over the network until a command to stop: `python -m tests.outages.client '<json of a Load>'`.
 
 It prints the number of its finished calls from time to time. At `stop` its writers end, and it prints WRITTEN; its readers end when they
 have read END on every vchannel, and it prints its Report. An error that a caller must not see ends it with a traceback.

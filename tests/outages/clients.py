@@ -30,7 +30,7 @@ class Client:
         self.reading = asyncio.ensure_future(self._read())
 
     def stop(self) -> None:
-        """Tells its writers to end."""
+        """Makes its writers end."""
         self.process.tell("stop")
 
     async def _read(self) -> None:
@@ -90,7 +90,7 @@ class Clients:
                 await asyncio.sleep(0.005)
 
     async def each_makes(self, calls: int) -> None:
-        """Waits until every client has made so many more calls."""
+        """Waits until every client has made `count` more calls."""
         goals = [client.calls + calls for client in self._clients]
         await self.until(
             lambda: all(client.calls >= goal for client, goal in zip(self._clients, goals, strict=True)), f"{calls} more calls"

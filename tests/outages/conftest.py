@@ -22,7 +22,7 @@ PING_TEST_S: Final = 1.0
 
 @pytest.fixture
 def server_ping_s() -> float:
-    """After so many silent seconds the server pings: here it takes a silent connection for alive much longer than its clients do."""
+    """After this many silent seconds the server pings: here it takes a silent connection for alive much longer than its clients do."""
     return PING_S
 
 

@@ -91,7 +91,7 @@ class Proxy:
                 link.flowing[True].set()
 
     def end_one_way(self, *, up: bool) -> None:
-        """Half-closes each connection: tells the server (`up`), or the client, that nothing follows. The other direction stays open."""
+        """Half-closes each connection towards the server (`up`), or the client. The other direction stays open."""
         for link in self._links:
             link.end(up=up)
 

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The task of a client: it loads the log at `address` until it is told to stop. `sides` are vchannels, one list for each pchannel."""
+    """The task of a client: it loads the log at `address` until a command to stop. `sides` are vchannels, one list for each pchannel."""
 
     address: str
     client: int

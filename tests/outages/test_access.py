@@ -86,7 +86,7 @@ async def test_tokens() -> None:
 
 
 async def test_token_that_is_taken_back(data_dir: Path) -> None:
-    """The server comes back without the token of its clients: appends, calls and readers end with an error that says so."""
+    """The server comes back without the token of its clients: appends, calls and readers end with an error about the token."""
     async with child(data_dir, WAL_SERVER_TOKEN="old") as first, open_wal(f"wal://{first.address}", token="old") as log:
         await log.raw_append(Message("orders", b"first"))
         async with log.read("orders") as scanner:
@@ -101,7 +101,7 @@ async def test_token_that_is_taken_back(data_dir: Path) -> None:
 
 
 async def test_tokens_are_read_again_on_sighup(data_dir: Path, tmp_path: Path) -> None:
-    """A token that is taken back ends the client; one that is new lets in; a file that cannot be used changes nothing."""
+    """A removed token ends the client; a new token lets in; an unusable file changes nothing."""
     file = tmp_path / "tokens"
     file.write_text("a read,write,admin old\n")
     async with child(data_dir, "--token-file", str(file)) as server:

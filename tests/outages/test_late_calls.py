@@ -1,4 +1,4 @@
-"""Calls that change something and arrive after their client has given them up and gone on: none of them is executed."""
+"""Changes that arrive after their client has abandoned them and sent a later one: none of them is executed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_drop_does_not_end_the_next_incarnation(
     log: WALAccesser, proxy: Proxy, served: Serving, refused: list[SessionLostError]
 ) -> None:
     async def repeat() -> None:
-        # As the error says, it looks first. A look is retried; a second change might be lost on the same connection, while that closes.
+        # As the error advises, it looks first. A look is retried; a second change might be lost on the same connection, while that closes.
         assert [found.name for found in await log.vchannels()] == ["orders"]
         await log.drop_vchannel("orders")
         await log.create_vchannel("orders")

@@ -1,4 +1,4 @@
-"""Changes whose answer never comes: the error says that they may have been carried out, and they can be repeated."""
+"""Changes whose answer never comes: the error names an unknown outcome, and they can be repeated."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_change_without_an_answer(
     is_done: Callable[[World], Awaitable[bool]],
     repeated: type[Exception] | None,
 ) -> None:
-    """`repeated` is the error of the repetition, which says that there is nothing left to change."""
+    """`repeated` is the error of the repetition, which means that the change was made already."""
 
     async def changed(log: WALAccesser, scanner: Scanner) -> World:
         ids = []

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.one_loop
 
 
 async def test_bad_network_under_load(data_dir: Path, soak: int) -> None:
-    """Each fault is followed by more calls of each client, so no fault is one that a client never gets over."""
+    """Each fault is followed by more calls of each client, so every client recovers from every fault."""
     # Each kind once; in the soak twenty times.
     FAULTS = 9
 

@@ -1,4 +1,4 @@
-"""A client whose server comes back continues within a second, and lost connections, a hundred in a soak, leave nothing behind."""
+"""A client whose server comes back continues within a second, and lost connections, a hundred in a soak, leave no trace."""
 
 from __future__ import annotations
 

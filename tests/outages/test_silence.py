@@ -22,7 +22,7 @@ def server_ping_s(request: pytest.FixtureRequest) -> float:
 
 @pytest.mark.parametrize("answers_only", [False, True])
 async def test_stalled_connection_is_given_up(log: WALAccesser, proxy: Proxy, served: Serving, answers_only: bool) -> None:
-    """Keyed appends go on by themselves, the outcome of a plain one is unknown, and a reader continues: without pings all wait for ever."""
+    """Keyed appends continue, the outcome of a plain one is unknown, and a reader continues: without pings all wait for ever."""
     read: list[bytes] = []
 
     async def follow() -> None:
@@ -50,7 +50,7 @@ async def test_stalled_connection_is_given_up(log: WALAccesser, proxy: Proxy, se
 
 
 async def test_late_requests_are_not_executed(log: WALAccesser, proxy: Proxy, served: Serving) -> None:
-    """Once a caller was told that the outcome is unknown, the log says whether the message is in it: it does not come later."""
+    """After an UnknownOutcomeError the log shows whether it has the message: the message does not come later."""
     await log.raw_append(Message("orders", b"first"))
     calls = served.node.draining.calls
     proxy.stall()

@@ -1,4 +1,4 @@
-"""Where a vchannel begins: its record says it, and a read of everything fetches nothing of what was there before."""
+"""The beginning of a vchannel is in its record: a read of everything fetches no earlier frame."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_begin_counts_within_the_log() -> None:
 
 @pytest.mark.parametrize("place", ["memory:", "journal:", "wal:", "read-only:"])
 async def test_bound_of_ticks_moves_the_start(place: str, data_dir: Path) -> None:
-    """A read whose filters let no early tick through fetches nothing of what is before, whatever else says where it begins."""
+    """A read whose filters let no early tick through fetches no earlier frame, whatever its other options are."""
     async with AsyncExitStack() as stack:
         if place == "wal:":
             node = await stack.enter_async_context(serving(pchannels=1))

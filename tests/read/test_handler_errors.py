@@ -193,7 +193,7 @@ async def test_whatever_a_handler_raises_ends_its_scanner(ended: WALAccesser, ca
             await scanner.done()
             assert type(scanner.error) is kind
         assert len(errors(caplog)) == 1
-    await ended.raw_append(Message("orders", b"two"))  # the log goes on
+    await ended.raw_append(Message("orders", b"two"))  # the log continues
     with pytest.raises(TypeError, match="generator function"):
         ended.read("orders", handler=generator)
 
@@ -272,5 +272,5 @@ def test_blocking_twin(data: str, caplog: pytest.LogCaptureFixture) -> None:
                 assert type(scanner.error) is kind
         with pytest.raises(ZeroDivisionError), log.read("orders", handler=fails):
             raise ZeroDivisionError
-        log.raw_append(Message("orders", b"two"))  # the log goes on
+        log.raw_append(Message("orders", b"two"))  # the log continues
     assert {record.name for record in errors(caplog)} == {"wal.scanner"}

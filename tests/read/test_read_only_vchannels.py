@@ -360,7 +360,7 @@ async def test_lost_or_foreign_file_is_damage(data: str, tmp_path: Path, damage:
 
 
 async def test_page_and_map_lost_together(data: str) -> None:
-    """The fence says that the log was opened."""
+    """The fence shows that the log was opened."""
     async with open_wal(data, pchannels=2) as writer:
         await writer.create_vchannel("orders", pchannel="p1")
         await writer.raw_append(Message("orders", b"1"))

@@ -22,7 +22,7 @@ async def fill(log: WALAccesser, count: int = 10) -> int:
 
 
 class Recorder:
-    """A handler object, sync or async, that raises or waits when the test says so."""
+    """A handler object, sync or async, that raises or waits on the test's command."""
 
     def __init__(self, *, asynchronous: bool, fail_at: int = -1) -> None:
         self.asynchronous = asynchronous

@@ -44,7 +44,7 @@ def test_shared_delivery_equals_delivery_built_for_one_reader(
     alone = [Selection(bound, floor=2) for bound, _, _ in readers]
     for frame in frames_of(all_steps):
         origin = msgspec.structs.replace(ORIGIN, position=frame.position)
-        for _ in range(2):  # the second time from what is kept
+        for _ in range(2):  # the second time from the cache
             for (_, tick_min, types), one, other in zip(readers, together, alone, strict=True):
                 event_filter = EventFilter(tick_min, types)
                 got = shared.assemble(frame, origin, one, event_filter)

@@ -26,7 +26,7 @@ LISTING = requests_pb2.SubmitRequest(list_vchannels=requests_pb2.ListVChannels()
 
 
 class Server:
-    """A server with a handler of each kind. `calls` counts those that a handler saw."""
+    """A server with a handler of each kind. `calls` counts the calls that reached a handler."""
 
     def __init__(self) -> None:
         self.calls = 0

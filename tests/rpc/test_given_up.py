@@ -1,4 +1,4 @@
-"""The numbers by which a server knows which changes a client has given up, over real sockets."""
+"""The numbers by which a server recognises a client's abandoned changes, over real sockets."""
 
 from __future__ import annotations
 

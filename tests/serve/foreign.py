@@ -1,4 +1,4 @@
-"""A client that knows nothing of ours: built from the text of Milvus' protocol alone, and talking plain gRPC."""
+"""A foreign client: built from the text of Milvus' protocol alone, and talking plain gRPC."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def serving(location: str | Path = "memory:", *, access: Access | None = N
 
 
 async def close_after_clients(node: LogServer, *, drain_s: float = DRAIN_S) -> None:
-    """Closes a node whose clients are gone. It hears of that within milliseconds; one with calls under way would refuse late ones first."""
+    """Closes a node whose clients are gone. It gets that within milliseconds; a node with running calls would refuse late ones first."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LATE_S):
             while node.draining.calls:

@@ -154,7 +154,7 @@ async def test_unread_pages_are_bounded_and_others_read(monkeypatch: pytest.Monk
                 assert len([message async for message in scanner]) == 6
             for call in calls:
                 call.cancel()
-            await settled(lambda: answers.used < 64 * 1024)  # streams that go on keep room for their last answer
+            await settled(lambda: answers.used < 64 * 1024)  # running streams keep room for their last answer
 
 
 async def test_memory_of_unread_answers_comes_back(data_dir: Path) -> None:

@@ -51,7 +51,7 @@ async def on_shutdown(served: Serving, foreign: Foreign) -> tuple[grpc.StatusCod
     info = await foreign.assigned()
     producer = await Producer.open(foreign)
     closing = asyncio.ensure_future(served.node.close())
-    assert (await producer.call.read()).HasField("close")  # what is open ends well, and what comes now is refused
+    assert (await producer.call.read()).HasField("close")  # open calls succeed, and new ones are refused
     found = await ended(foreign, foreign.produce(info))
     await closing
     return found

@@ -127,11 +127,11 @@ async def test_bad_broadcast_is_refused(served: Serving, connection: Connection,
         ({"vchannels": []}, {}, "vchannels is empty"),
         ({"message_type": 77_777}, {}, "message_type=77777 is not a MessageType of this version"),
         ({"message_type": int(MessageType.TIME_TICK)}, {}, "cannot be broadcast, since only the WAL itself"),
-        ({"payload": b"x" * 1_048_577}, {}, "over message_bytes_max=1048576"),
+        ({"payload": b"x" * 1_048_577}, {}, "exceeds message_bytes_max=1048576"),
         ({"properties": {"_reserved": "1"}}, {}, "_reserved"),
         ({}, {"seen_time_tick": (1 << 64) - 1}, "ahead of this clock|out of bounds"),
         ({"resource_keys": [{}]}, {}, "domain and key must not be empty"),
-        ({"vchannels": [f"v{number}" for number in range(16_385)]}, {}, "16385 vchannels is over broadcast_vchannels_max=16384"),
+        ({"vchannels": [f"v{number}" for number in range(16_385)]}, {}, "16385 vchannels exceeds broadcast_vchannels_max=16384"),
     ]
     for fields, options, words in cases:
         message = proto.BroadcastMessage(**{"vchannels": ["a"], "message_type": insert, **fields})

@@ -93,7 +93,7 @@ async def test_claim_is_free_when_its_client_is_gone(steps: str, free: bool) -> 
             await claim.do(step)
         with contextlib.nullcontext() if free else pytest.raises(ResourceAcquiredError, match="held by another consumer"):
             assert await claim.claim(b"2", "b") == claim.fence + 1
-        if free:  # the guess may be wrong: the number tells the two apart
+        if free:  # the guess may be wrong: the two differ in their number
             with pytest.raises(ConsumerLostError):
                 await claim.do("renew")
 

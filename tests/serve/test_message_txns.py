@@ -1,4 +1,4 @@
-"""Transactions message by message, by a client that knows only Milvus' protocol."""
+"""Transactions message by message, by a foreign client of Milvus' protocol."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class Producer:
-    """A Produce stream of Milvus' protocol, a request at a time."""
+    """A Produce stream of Milvus' protocol, request by request."""
 
     def __init__(self, foreign: Foreign, call: Any) -> None:
         self.foreign = foreign

@@ -1,4 +1,4 @@
-"""Milvus' form of Produce, by a client that knows only its protocol."""
+"""Milvus' form of Produce, by a foreign client."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ async def test_port_with_tls_takes_no_plaintext(certificates: Path) -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:70000", ":1", "a b/c:1", "::1:80"])
 def test_address_is_checked(listen: str) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="is no address: write HOST:PORT"):
+    with pytest.raises(errors.InvalidArgumentError, match="is not an address: write HOST:PORT"):
         Access(listen=listen, insecure=True)
 
 
@@ -78,8 +78,8 @@ def test_beyond_loopback_tls_and_a_token_are_needed() -> None:
     for listen in ("127.0.0.1:0", "127.3.2.1:1", "localhost:2", "[::1]:3"):
         Access(listen=listen)
     for listen in ("0.0.0.0:0", "[::]:0", "log.example:8810", "10.0.0.1:1"):
-        for given, missing in (({}, "no TLS and no token"), ({"tls": tls}, "no token"), ({"tokens": [token]}, "no TLS")):
-            with pytest.raises(errors.InvalidArgumentError, match=f"there is {missing}"):
+        for given, missing in (({}, "TLS or token"), ({"tls": tls}, "token"), ({"tokens": [token]}, "TLS")):
+            with pytest.raises(errors.InvalidArgumentError, match=f"without {missing}:"):
                 Access(listen=listen, advertise="log.example:8810", **given)
         Access(listen=listen, tls=tls, tokens=[token], advertise="log.example:8810")
         Access(listen=listen, insecure=True, advertise="log.example:8810")
@@ -92,7 +92,7 @@ def test_clients_are_told_an_address_that_they_can_reach() -> None:
         for wrong in ("0.0.0.0:8810", "[::]:1", "log.example:0"):
             with pytest.raises(errors.InvalidArgumentError, match="cannot be connected to"):
                 Access(listen=listen, insecure=True, advertise=wrong)
-        with pytest.raises(errors.InvalidArgumentError, match=r"advertise='log\.example' is no address"):
+        with pytest.raises(errors.InvalidArgumentError, match=r"advertise='log\.example' is not an address"):
             Access(listen=listen, insecure=True, advertise="log.example")
     told = Access(listen="0.0.0.0:0", insecure=True, advertise="log.example:7")
     assert (told.address(5), told.advertised(5)) == ("0.0.0.0:5", "log.example:7")

@@ -131,7 +131,7 @@ async def test_barrier_and_a_tick_that_was_seen_are_passed(served: Serving, conn
     await stream.write(far)
     refused = (await outcomes(stream, 1))[2]
     assert isinstance(refused, errors.InvalidArgumentError)
-    await stream.write(append(3, Message("orders", b"y")))  # the stream goes on
+    await stream.write(append(3, Message("orders", b"y")))  # the stream continues
     assert isinstance((await outcomes(stream, 1))[3], AppendResult)
 
 
@@ -202,7 +202,7 @@ async def test_vchannel_of_another_pchannel_is_refused() -> None:
 
 
 async def test_name_is_looked_up_before_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a node knows of vchannels may be older than the coordinator's records."""
+    """A node's view of vchannels may be older than the coordinator's records."""
     async with serving(pchannels=2) as served, connected(served.address) as connection:
         info = await assigned(connection, 0)
         other = next(name for name in served.log.node.pchannels if name != info.name)
@@ -230,7 +230,7 @@ async def test_requests_after_the_one_that_closes_are_not_executed(served: Servi
     await stream.write(held)  # unanswered for 300 ms, so that the stream waits for it
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
-    with pytest.raises(errors.InvalidRequestSeqError, match="follows the one that closes"):
+    with pytest.raises(errors.InvalidRequestSeqError, match="follows the close"):
         while await stream.read() is not None:
             pass
     assert b"late" not in await stored(served, "orders")

@@ -95,7 +95,7 @@ async def test_rollback_leaves_nothing(served: Serving, client: Client) -> None:
     txn = await client.begin("a")
     await client.keep(txn, bodies=1, size=1000)
     await client.roll_back(txn)
-    await client.roll_back(txn)  # quiet: it is over
+    await client.roll_back(txn)  # quiet: it has ended
     assert served.log.statistics().pchannels[0].open_transactions == 0
     assert served.log.statistics().pchannels[0].open_transaction_bytes == 0
     with pytest.raises(errors.InvalidTransactionStateError, match="rolled back"):
@@ -246,12 +246,12 @@ async def test_wrong_begin_is_an_error(client: Client, wrong: dict[str, Any]) ->
     names = wrong.pop("names")
     with pytest.raises(errors.InvalidArgumentError):
         await client.begin(*names, **wrong)
-    await client.begin("a")  # the stream goes on
+    await client.begin("a")  # the stream continues
 
 
 async def test_commit_names_the_vchannels_of_its_begin(client: Client) -> None:
     txn = await client.begin("a")
-    with pytest.raises(errors.InvalidArgumentError, match="over a, not b"):
+    with pytest.raises(errors.InvalidArgumentError, match="vchannels a, not b"):
         await client.commit(txn, ["b"], Message("b", b"1"))
     txn.term += 1
     with pytest.raises(errors.UnmatchedChannelTermError, match="was begun in term"):

@@ -133,7 +133,7 @@ async def test_transaction_that_is_refused_creates_nothing(served: Serving, conn
     txn = append_pb2.AppendTxn(vchannels=many, bodies=columns_of([Message("v0", b"")]))
     for refused in (await answer(stream, begin_txn=begin), await answer(stream, append_txn=txn)):
         assert isinstance(refused, InvalidArgumentError)
-        assert f"over {bodies_max + 1} vchannels is over txn_bodies_max={bodies_max}" in str(refused)
+        assert f"over {bodies_max + 1} vchannels exceeds txn_bodies_max={bodies_max}" in str(refused)
     with pytest.raises(InvalidArgumentError, match="which bounds its vchannels"):
         await served.log.appends.begin_txn(BeginTxn(tuple(many), keepalive_s=10.0))
     assert not served.log.coordinator.vchannels.records
@@ -202,7 +202,7 @@ async def test_request_of_too_many_messages_makes_none(connection: Connection, m
     txn = append_pb2.AppendTxn(vchannels=["orders"], bodies=million)
     refused = await answer(stream, append_txn=txn)
     assert isinstance(refused, InvalidArgumentError)
-    assert "1000000 bodies is over txn_bodies_max=4096" in str(refused)
+    assert "1000000 bodies exceeds txn_bodies_max=4096" in str(refused)
     assert not made
 
 

@@ -1,4 +1,4 @@
-"""The end of a node: what it has begun is answered, the rest is refused, and nobody is left in doubt."""
+"""The end of a node: begun requests are answered, the others are refused, and no outcome is unknown."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
     ]
     while log.broadcasts.statistics().waiting == 0:
         await asyncio.sleep(0.01)
-    connection.stop()  # it is told, and does not try again
+    connection.stop()  # it gets the error, and does not try again
     async with asyncio.timeout(60):
         await served.node.close(drain_s=HOUR_S)
     for one in waiting:
@@ -77,7 +77,7 @@ async def test_calls_that_wait_for_others_are_refused(served: Serving, connectio
 
 
 async def test_call_that_was_refused_is_made_at_the_next_server(server: Child, data_dir: Path) -> None:
-    """A broadcast that waits for its keys goes on there, and so does a call that waits for acknowledgements."""
+    """A broadcast that waits for its keys continues there, and so does a call that waits for acknowledgements."""
     async with open_wal(f"wal://{server.address}") as log:
         broadcast = log.broadcast()
         first = await broadcast.append(BroadcastMessage(vchannels=["a"], payload=b"1", resource_keys=[KEY]))
@@ -108,7 +108,7 @@ async def test_broadcast_that_would_wait_from_now_on_is_refused(served: Serving)
 
 
 async def test_stopping_node_refuses_new_streams(served: Serving, connection: Connection) -> None:
-    """It says so while another stream has not ended, and nobody answers any more when it has stopped."""
+    """It refuses with an error while another stream has not ended, and no longer answers when it has stopped."""
     info = await assigned(connection)
     stream = await opened(connection, info)
     closing = asyncio.ensure_future(served.node.close(drain_s=HOUR_S))

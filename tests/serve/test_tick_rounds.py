@@ -1,4 +1,4 @@
-"""Idle streams hear of promised ticks in rounds; data, an awaited tick and the end of a stream wait for none."""
+"""Idle streams get promised ticks in rounds; data, an awaited tick and the end of a stream wait for none."""
 
 from __future__ import annotations
 

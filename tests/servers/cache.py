@@ -1,7 +1,7 @@
 """The cache of installed servers, outside the tree: `$XDG_CACHE_HOME/wal/servers/`, by default `~/.cache/wal/servers/`.
 
 Owns one folder for each installation. An existing folder is complete, because it is created under another name and then renamed; if two
-processes want the same folder, one creates it, and the other waits and says so. It never removes a folder that another process created.
+processes want the same folder, one creates it, and the other waits with a message. It never removes a folder that another process created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class MissingServerError(Exception):
-    """A server can neither be found nor installed here; the text says which ways were tried."""
+    """A server can neither be found nor installed here; the text lists the attempts."""
 
 
 def installed(name: str, install: Callable[[Path], None]) -> Path:

@@ -113,7 +113,7 @@ def find_old_etcd() -> Path:
 def _extract(folder: Path) -> None:
     apt, dpkg = shutil.which("apt-get"), shutil.which("dpkg-deb")
     if apt is None or dpkg is None:
-        raise MissingServerError("etcd 3.4 comes out of Debian's package etcd-server, and there is no apt-get here")
+        raise MissingServerError("etcd 3.4 comes out of Debian's package etcd-server, and apt-get is missing here")
     say("taking etcd 3.4 out of Debian's package etcd-server")
     with tempfile.TemporaryDirectory(prefix="wal-etcd-deb-") as work:
         try:

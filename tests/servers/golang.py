@@ -56,7 +56,7 @@ class GoProgram(NamedTuple):
     def _build(self, folder: Path) -> None:
         if shutil.which("go") is None:
             raise MissingServerError(
-                f"{self.name} is not on PATH and there is no Go to build it with: install either, or name a running one in "
+                f"{self.name} is not on PATH and Go is missing to build it: install either, or name a running one in "
                 f"{self.address_variable}"
             )
         say(f"building {self.name} {self.version} with Go; this takes about a minute, once")

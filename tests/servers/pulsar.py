@@ -112,15 +112,15 @@ class PulsarServer(ServerProcess):
         )
 
     def admin(self, method: str, path: str, body: object = None, *, timeout_s: float = 30.0) -> tuple[int, bytes]:
-        """Makes a request to the admin REST below /admin/v2/; returns status and body, status 0 when there is no answer."""
+        """Makes a request to the admin REST below /admin/v2/; returns status and body, status 0 without an answer."""
         return admin_request(self.admin_url, method, path, body, token=self.token, timeout_s=timeout_s)
 
     def start(self) -> None:
         """Starts the server and waits until it answers, as for any server.
 
-        After a kill -9 its bookie is still registered in the metadata. Pulsar 4.0 would replace that registration, and on a busy machine
-        it hears of the removal only when its own one is there; then it replaces this one too, and so on for ever, while it answers and
-        has no bookie. So what is registered is removed before.
+        After a kill -9 its bookie is still registered in the metadata. Pulsar 4.0 would replace that registration, and on a busy machine it
+        gets the removal only after its own registration; then it replaces this one too, and so on for ever, while it answers and has no
+        bookie. So what is registered is removed before.
         """
         if self._metadata.exists():
             _remove_keys(self._metadata, _REGISTRATIONS)
@@ -173,7 +173,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def started() -> Iterator[dict[str, str]]:
-    """Yields the variables that name a running Pulsar: the one that the environment names, or one that runs until the end."""
+    """Yields the variables that name a running Pulsar: the server of the environment, or a server that runs until the end."""
     if os.environ.get(ADDRESS_VARIABLE):
         yield {name: os.environ[name] for name in (ADDRESS_VARIABLE, ADMIN_VARIABLE) if name in os.environ}
         return
@@ -186,7 +186,7 @@ def find_pulsar() -> Path:
     Java or Maven."""
     if shutil.which("java") is None:
         raise MissingServerError(
-            f"there is no java to run Pulsar with: install Java 17, or name a running one in {ADDRESS_VARIABLE} and {ADMIN_VARIABLE}"
+            f"java is missing to run Pulsar: install Java 17, or name a running one in {ADDRESS_VARIABLE} and {ADMIN_VARIABLE}"
         )
     return installed(f"pulsar-{VERSION}", _copy_jars)
 
@@ -194,7 +194,7 @@ def find_pulsar() -> Path:
 def admin_request(
     address: str, method: str, path: str, body: object = None, *, token: str | None = None, timeout_s: float = 30.0
 ) -> tuple[int, bytes]:
-    """Makes a request to an admin REST; returns status and body, status 0 when there is no answer."""
+    """Makes a request to an admin REST; returns status and body, status 0 without an answer."""
     request = urllib.request.Request(f"{address}/admin/v2/{path}", method=method)
     if body is not None:
         request.data = json.dumps(body).encode()
@@ -226,7 +226,7 @@ def _copy_jars(folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingServerError(
-            f"Pulsar's jars come by Maven, and there is no mvn here: install it, or name a running Pulsar in {ADDRESS_VARIABLE} and "
+            f"Pulsar's jars come by Maven, and mvn is missing here: install it, or name a running Pulsar in {ADDRESS_VARIABLE} and "
             f"{ADMIN_VARIABLE}"
         )
     say(f"having Maven copy the jars of Pulsar {VERSION}; this takes one or two minutes, once")

@@ -29,7 +29,7 @@ _numbers: Final = itertools.count()
 
 @pytest.fixture(scope="session")
 def pulsar_process() -> Iterator[PulsarServer]:
-    """Yields a server that belongs to the session, which a test may kill and restart; the end of its log is told if it answers no more."""
+    """Yields a server that belongs to the session, which a test may kill and restart; prints the end of its log if it no longer answers."""
     require(find_pulsar)
     with PulsarServer(options=SMALL_LEDGERS | PARTS_ACKNOWLEDGED, secured=True) as server:
         yield server

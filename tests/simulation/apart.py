@@ -1,4 +1,4 @@
-"""Runs apart: each run in a process of its own, forked from one that has imported everything already.
+"""Runs apart: each run in a process of its own, forked from a process that has imported everything already.
 
 A run changes modules for good, and importing them takes longer than a short run: the fork server of `tests.processes` has imported them.
 Runs are named, since nothing else passes to such a process: `incident` and `defect` make a test of what a run plays, and give it a name.
@@ -82,7 +82,7 @@ def defect(*, found_by: str | None = None, first_seed: int = 1) -> Callable[[Cal
 
 
 def run(seed: int, *, seconds: float = RUN_S, incident: str | None = None, defect: str | None = None) -> Result:
-    """Runs one seed: random faults for so many seconds, or an incident; with a defect if one is named."""
+    """Runs one seed: random faults for `seconds`, or an incident; with a defect if one is named."""
     result: Result = _call(_run, seed, seconds, incident, defect)
     return result
 

@@ -1,9 +1,9 @@
 """Broker: a shared log with fencing in place of Pulsar, and SharedLogBackend, the backend of a process that uses it over the network.
 
 The broker keeps the frames (`wal.storage.memory`): they survive every kill of a node. Opening a pchannel in a term fences all lower ones,
-in the broker, and whoever had it is told. A request is carried out in the order of its log's connection, late if the broker is late, and an
-answer may come when nobody waits any more. A frame that is not answered for `UNANSWERED_S` fails the log with an unknown outcome: it may
-still be written, unless a higher term comes first.
+in the broker, and its former owner gets the error. A request is carried out in the order of its log's connection, late if the broker is
+late, and an answer may come when nobody waits any more. A frame that is not answered for `UNANSWERED_S` fails the log with an unknown
+outcome: it may still be written, unless a higher term comes first.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class SharedLog(PChannelLog):
         self._link.ask(write, answered)
 
     def fail(self, error: WALError, *, unknown: bool) -> None:
-        """The log takes no frame any more; those that wait are answered with the error."""
+        """The log takes no frame any more; the waiting ones are answered with the error."""
         if self._failure is not None:
             return
         self._failure = error
@@ -338,7 +338,7 @@ class SharedLogBackend(LogBackend):
         return opened[0]
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Releases nothing."""
 
     def abandon(self) -> None:
-        """There is nothing to release."""
+        """Releases nothing."""

@@ -23,7 +23,7 @@ _WRITES = (Kind.APPEND, Kind.KEYED, Kind.TXN, Kind.BROADCAST, Kind.SCHEDULED)
 
 
 def check(history: History, log: Sequence[LoggedEvent], pchannels: dict[str, str]) -> list[str]:
-    """Returns what contradicts the guarantees. `pchannels` says on which pchannel each vchannel is."""
+    """Returns the violations of the guarantees. `pchannels` are the vchannels' pchannels."""
     faults = list(history.faults)
     by_vchannel: dict[str, list[LoggedEvent]] = {name: [] for name in pchannels}
     for event in log:

@@ -1,11 +1,11 @@
 """EtcdServer: etcd as the product uses it: ranges, transactions with comparisons, leases, watches; one linearizable server.
 
 It speaks etcd's protocol over the simulated gRPC, so `wal.storage.kv.etcd` runs as it is. What was committed survives a kill of its
-process: the data are the run's (`EtcdData`), as those of a quorum are. Leases begin anew with each start, as after an election. Every
+process: the data are the run's (`EtcdData`), as those of a quorum are. Leases start again with each start, as after an election. Every
 commit is shown to `on_commit`, in the moment in which it takes effect and before anybody is answered.
 
 A `snapshot` can be restored: revisions go back, and keys and leases are as they were. The history can be compacted, and watches can be
-stalled: one that had not sent everything before a compaction is cancelled with the revision from which on there is something, as etcd does.
+stalled: a watch that had not sent everything before a compaction is cancelled with the first remaining revision, as etcd does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Faults: what happens to a cluster during a run, drawn from the seed.
+"""Faults: the events of a cluster during a run, drawn from the seed.
 
-Processes are killed and started again, stand still for longer than their sessions live, or only their event loop does; links are cut, in
-one direction or both; connections are reset; etcd and the broker are late, stand still or begin anew; watches miss what was compacted;
-calls to nodes come late or twice; a leader has to begin anew in the middle of moves; clocks are set wrong. At the end everything is mended.
+Processes are killed and started again, freeze for longer than their sessions live, or only their event loop does; links are cut, in
+one direction or both; connections are reset; etcd and the broker are late, freeze or restart; watches miss compacted revisions; calls to
+nodes come late or twice; a leader has to restart its work in the middle of moves; clocks are set wrong. At the end everything is mended.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Faults:
         self._still(name, LONG_S * self._random.random() ** 2)
 
     def _hang(self) -> None:
-        """Only the event loop of a node stands still; the thread of its lease goes on."""
+        """Only the event loop of a node freezes; the thread of its lease continues."""
         process = self._world.processes[self._random.choice(self._world.nodes)]
         seconds = LONG_S * self._random.random() ** 2
         self._world.say(f"the loop of {process.name} hangs for {seconds:.2f} s")
@@ -178,7 +178,7 @@ class Faults:
         world.loop.call_later(8 * draw.random(), setattr, Call, "on_its_way", staticmethod(in_time))
 
     def _reload(self) -> None:
-        """A node dies, and the leader loses its connections to etcd while it moves what the node had: it has to read everything anew."""
+        """A node dies, and the leader loses its connections to etcd while it moves the node's pchannels: it must read everything again."""
         world = self._world
         self._kill_one(self._random.choice(world.nodes))
 

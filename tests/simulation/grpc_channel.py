@@ -82,13 +82,13 @@ class Wire:
     # -- how it ends
 
     def reset(self) -> None:
-        """Breaks at both sides, each of which is told by a message of its own."""
+        """Breaks at both sides, each of which gets a message of its own."""
         loop = self.client.loop
         loop.call_later(0.0005, self.break_at_client, "Connection reset by peer", context=self.client.main.context)
         loop.call_later(0.0005, self.break_at_server, context=self.server.main.context)
 
     def killed(self, name: str) -> None:
-        """The process at one side was killed; its kernel tells the other side, which hears it unless the link is cut."""
+        """The process at one side was killed; its kernel notifies the other side, unless the link is cut."""
         if self.server.name == name and self.server.dead:
             self.close_at_server()
         elif self.client.name == name and self.client.dead:
@@ -244,7 +244,7 @@ class Channel:
         host = network.listeners.get(self.address)
         context = self.process.main.context
         if host is None:
-            # The machine refuses; it may be one that was never there.
+            # The machine refuses; it may never have been there.
             self._loop.call_later(0.001, self._failed, attempt, "Connection refused", context=context)
             return
         server, _ = host
@@ -332,7 +332,7 @@ class Window:
         self.closed: bool = False
 
     async def take(self, size: int) -> None:
-        """Waits until so many bytes may be sent; one message may always be."""
+        """Waits until `size` bytes may be sent; one message may always be."""
         while self._under_way and self._under_way + size > WINDOW and not self.closed:
             waiting = self._loop.create_future()
             self._waiting.append(waiting)
@@ -355,7 +355,7 @@ class Window:
 
 
 class Call:
-    """A call, as its client has it: one that streams both ways, or only its responses."""
+    """The client's side of a call: a stream both ways, or only of responses."""
 
     on_its_way: Callable[[Call], tuple[float, float | None]] = staticmethod(lambda _: (0.0, None))
     """Returns how much longer a unary call takes to its server, and after how long it is executed there once more, if it is."""

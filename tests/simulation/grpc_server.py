@@ -1,7 +1,7 @@
 """Server: gRPC's server over the simulated network, with the interface of `grpc.aio` that the product uses.
 
 A call runs as a task of the server's process, through the interceptors, in the order in which gRPC asks them. It is cancelled when its
-client cancels it, when its deadline is over, and when the connection has ended. `Accepted` is the server's side of a connection.
+client cancels it, when its deadline has passed, and when the connection has ended. `Accepted` is the server's side of a connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Metadatum(NamedTuple):
 
 
 class CallDetails(NamedTuple):
-    """What an interceptor is told of a call (`grpc.HandlerCallDetails`)."""
+    """The interceptor's data of a call (`grpc.HandlerCallDetails`)."""
 
     method: str
     invocation_metadata: tuple[Metadatum, ...]
@@ -197,7 +197,7 @@ class ServerCall:
     # -- the call
 
     def cancelled_by_client(self) -> None:
-        """The client has cancelled the call, or is gone, or the deadline is over."""
+        """The client has cancelled the call, or is gone, or the deadline has passed."""
         if not self._gone:
             self._gone = True
             self.inbox.end()

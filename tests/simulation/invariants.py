@@ -158,7 +158,7 @@ class Invariants:
         self.records[record.name] = record
 
     def restored(self) -> None:
-        """etcd was restored from an earlier copy: what it says goes back. The log does not: its fences and its ticks count."""
+        """etcd was restored from an earlier copy: its data go back. The log does not: its fences and its ticks count."""
         for known in (self.records, self._shown, self._claims, self._given, self._opened, self.removed):
             known.clear()
         for version in self._data.current.values():

@@ -2,8 +2,8 @@
 
 How it works. Every callback belongs to the strand (a thread of a simulated process) in whose context it was scheduled, as asyncio passes
 contexts on. Time moves only when nothing is left to do, to the next timer. A stopped strand runs nothing: its callbacks are kept, in their
-order, until it goes on: what arrived comes before the timers then, as asyncio takes what its sockets have before the timers that are due.
-Those of a killed process are dropped, and its tasks are kept from being collected, so that none of its `finally` blocks runs.
+order, until it continues: arrivals come before the timers then, as asyncio serves its sockets before the due timers. The callbacks of a
+killed process are dropped, and its tasks are kept from being collected, so that none of its `finally` blocks runs.
 
 Nothing here draws a number that the seed does not give, and tasks and futures hash to their number in the order of creation, so that a
 set of them is iterated in the same order in every run. `trace` is a checksum of what ran when.
@@ -61,7 +61,7 @@ class Process:
             strand.stop()
 
     def go_on(self) -> None:
-        """Lets a stopped process go on: what was due meanwhile runs now."""
+        """Continues a stopped process: its due callbacks run now."""
         for strand in self.strands.values():
             strand.go_on()
 
@@ -74,12 +74,12 @@ class Process:
 
     @property
     def stopped(self) -> bool:
-        """Whether its main strand stands still."""
+        """Whether its main strand is frozen."""
         return self.main.stopped
 
 
 class Strand:
-    """A thread of a simulated process, which stands still by itself when its event loop hangs."""
+    """A thread of a simulated process, which freezes alone when its event loop hangs."""
 
     def __init__(self, process: Process, name: str) -> None:
         self.process = process
@@ -187,7 +187,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         raise NotImplementedError
 
     def _write_to_self(self) -> None:
-        """There is no selector to wake."""
+        """Does nothing: the loop has no selector."""
 
     def next_number(self) -> int:
         """Returns the next number, for what has to have an order of its own."""
@@ -301,7 +301,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is no pool."""
+        """Does nothing: the loop has no pool."""
 
 
 class SimulatedThread:
@@ -354,7 +354,7 @@ class SimulatedThread:
 
 
 class _Workers:
-    """Real threads for functions that wait for the loop. One thread runs at a time: a worker, or the loop."""
+    """Real threads for functions that wait for the loop. Threads never overlap: a worker runs, or the loop."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop

@@ -1,10 +1,10 @@
 """Network: carries messages between simulated processes: late, over links that are cut, and over connections that break.
 
-How it works. A message takes a random time, sometimes a long one. Messages of one direction of one stream keep their order, those of
-different streams do not. A cut link keeps what is sent over it until it is mended, as TCP does by sending again; a connection over it
-breaks when its side waits too long (`grpc_channel.py`), or when somebody resets it, and then what was under way is lost. A link may be cut
-in one direction only. A message is delivered as a callback of the process that receives it, so one that stands still gets it later, and
-one that was killed never.
+How it works. A message takes a random time, sometimes a long one. Messages of one direction of one stream keep their order, messages of
+different streams do not. A cut link keeps its messages until it is mended, as TCP does by sending again; a connection over it breaks when
+its side waits too long (`grpc_channel.py`), or when somebody resets it, and then what was under way is lost. A link may be cut in one
+direction only. A message is delivered as a callback of the process that receives it, so a frozen process gets it later, and a killed one
+never.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Network:
         self._cut.setdefault((source, target), [])
 
     def mend(self, source: str, target: str) -> None:
-        """Lets messages pass again, and those that were sent meanwhile."""
+        """Lets messages pass again, also the ones sent meanwhile."""
         for process, direction, deliver, args in self._cut.pop((source, target), ()):
             if not process.dead:
                 self.send(source, process, direction, deliver, *args)

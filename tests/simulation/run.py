@@ -59,7 +59,7 @@ class Run:
         self.workload = workload
 
     async def until(self, condition: Callable[[], object], what: str, *, within_s: float = 30.0) -> None:
-        """Returns when something is so. Raises AssertionError if it is not within so many seconds of the run."""
+        """Returns when a condition holds. Raises AssertionError if it does not hold within `seconds` of the run."""
         for _ in range(round(within_s / _LOOK_S)):
             if condition():
                 return
@@ -83,7 +83,7 @@ class Run:
         return max(counts) - min(counts) <= 1
 
     def owner(self, pchannel: str) -> str:
-        """Returns the node that has a pchannel, or is about to have it, as etcd says; empty without one."""
+        """Returns the node that has a pchannel, or is about to have it, by etcd's records; empty without one."""
         owner = self.invariants.records[pchannel].owner
         return "" if owner is None else owner.node.address.rpartition(":")[0]
 

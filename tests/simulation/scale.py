@@ -1,8 +1,8 @@
 """Scale: a cluster of many pchannels that loses one of many nodes, and what that costs in messages, bytes and plans.
 
 The cluster starts, its clients append, and it rests. Then one node is killed, and everything is counted until its pchannels are served
-elsewhere: what leaders, nodes and clients ask of each other and of etcd, by kind, what watches bring to each process, and what each client
-is told. Nothing here depends on how fast this machine is, except `longest_step_s`, which is measured only if that is asked for.
+elsewhere: what leaders, nodes and clients ask of each other and of etcd, by kind, the events of watches for each process, and the pushes to
+each client. Nothing here depends on how fast this machine is, except `longest_step_s`, which is measured only if that is asked for.
 """
 
 from __future__ import annotations

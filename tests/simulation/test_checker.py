@@ -51,7 +51,7 @@ def test_answer_that_contradicts_the_log_is_found(subtests: pytest.Subtests) -> 
 
 @pytest.mark.parametrize("earlier", [read(4.2, b"a", b"b", b"c"), answer(4.2, 30)])
 def test_read_that_goes_back_is_found(earlier: Operation) -> None:
-    """`c` has no answer yet: only what was seen or promised before says that a later read must see it."""
+    """`c` has no answer yet: only earlier reads or promises require that a later read sees it."""
     writes = [*WRITES[:2], msgspec.structs.replace(WRITES[2], began_s=4.1, outcome=Outcome.UNKNOWN, ended_s=99, ticks={})]
     assert found(earlier, writes=writes) == []
     assert any("3 were there when it began" in each for each in found(earlier, read(6, b"a", b"b"), writes=writes))

@@ -71,7 +71,7 @@ def test_fence_of_one_extent() -> None:
 
 @defect(first_seed=6)
 def test_keys_not_recovered() -> None:
-    """The next owner of a pchannel knows none of the keys in its log."""
+    """The next owner of a pchannel has none of the keys in its log."""
     _replace(IdempotencyTable, "replay", lambda _self, _position, _view, *, live=None: 0)
     _replace(IdempotencyTable, "restore", lambda _self, _blob, *, live=None: None)
 
@@ -85,13 +85,13 @@ def test_unanswered_sent_again() -> None:
 
 @defect(found_by="promises_of_a_lost_node_hold")
 def test_promise_not_observed() -> None:
-    """A node does not raise its ticks above those that it is told."""
+    """A node does not raise its ticks above the ticks that it gets."""
     _replace(TimestampOracle, "observe", lambda _self, _tick, **_: None)
 
 
 @defect()
 def test_shown_before_assigned() -> None:
-    """Clients are told of pchannels that their node has not opened yet."""
+    """Clients get pchannels that their node has not opened yet."""
 
     def shown(self: Assignments) -> dict[Any, list[Any]]:
         by_node: dict[Any, list[Any]] = {}
@@ -105,7 +105,7 @@ def test_shown_before_assigned() -> None:
 
 @defect()
 def test_visible_before_saved() -> None:
-    """A leader tells everybody of a change first, and saves it then."""
+    """A leader pushes a change first, and saves it then."""
     save = Assigner._save
 
     async def saved(self: Any, change: Any) -> bool:
@@ -176,7 +176,7 @@ def test_version_not_raised() -> None:
 
 @defect(found_by="woken_node_answers_nothing")
 def test_lease_not_asked() -> None:
-    """A node answers, and goes on, whatever has become of its lease."""
+    """A node answers, and continues, also without its lease."""
 
     async def never(_self: NodeSession) -> None:
         await asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ def test_lease_not_asked() -> None:
 
 @defect(found_by="late_assign_opens_nothing")
 def test_claim_not_compared() -> None:
-    """A node opens what it is told to, in the term that the pchannel has now."""
+    """A node opens a pchannel in its present term, and ignores the term of the call."""
 
     async def opened(self: NodeManager, info: Any, floor: int) -> None:
         meta = await load_pchannel(self._claims, info.name)
@@ -200,14 +200,14 @@ def test_claim_not_compared() -> None:
 
 @defect(found_by="assign_after_remove_opens_nothing")
 def test_calls_not_ordered() -> None:
-    """A node opens and closes pchannels in whatever order it is told."""
+    """A node opens and closes pchannels in whatever order the calls come."""
     _replace(Hosting, "_admit", lambda self, name, _term, *, available: self._places.setdefault(name, _Place()))
     _replace(Hosting, "_check_newest", lambda _self, _place, _name, _term, *, available: None)
 
 
 @defect(found_by="watch_that_missed_a_death")
 def test_watch_merged() -> None:
-    """What a leader reads anew is added to what it knew of the nodes: the dead stay."""
+    """A leader that reads the nodes again adds them to its old list: the dead stay."""
     listed = Membership._list
 
     async def merged(self: Membership) -> None:
@@ -230,21 +230,21 @@ def test_floor_not_taken_over() -> None:
 
 @defect(found_by="leader_and_node_die_together")
 def test_copies_not_recovered() -> None:
-    """The next owner of a pchannel knows none of the broadcasts in its log."""
+    """The next owner of a pchannel has none of the broadcasts in its log."""
     _replace(CopyTable, "replay", lambda _self, _position, _view: 0)
     _replace(CopyTable, "restore", lambda _self, _blob: None)
 
 
 @defect(found_by="leader_reads_anew_amid_moves")
 def test_versions_begin_anew() -> None:
-    """A leader that begins anew counts its versions from zero again."""
+    """A restarted leader counts its versions from zero again."""
     made = Assignments.__init__
     _replace(Assignments, "__init__", lambda self, records, *, leader, count=0: made(self, records, leader=leader))
 
 
 @defect(found_by="leader_goes_on_over_a_restored_etcd")
 def test_restore_not_noticed() -> None:
-    """A leader does not ask whether what it has saved is there still."""
+    """A leader does not check whether its saved records still exist."""
 
     async def commit_as(self: Any, leader: Any, batch: Any) -> Any:
         if leader is not None:

@@ -1,11 +1,11 @@
-"""What went wrong in other systems, replayed: each incident costs what it must, and none of the guarantees.
+"""Incidents of other systems, replayed: each has its expected cost, and breaks no guarantee.
 
 Each test is the script of one incident, which a run of the simulation plays in place of random faults: it makes the faults at the moments
-at which they hurt, and waits for what must come of it. The workload of every run goes on meanwhile, and what holds of every run is checked
-as ever, at each step and at the end. A script that fails says in one sentence what did not come.
+at which they hurt, and waits for what must come of it. The workload of every run continues meanwhile, and what holds of every run is
+checked as ever, at each step and at the end. A script that fails reports in one sentence the missing event.
 
-Some are left to the soak: those that wait for the balancer or for a recovery, and those that the default tests show otherwise, over real
-processes or with a defect that the incident finds.
+The soak has some of them: incidents that wait for the balancer or for a recovery, and incidents that the default tests show otherwise, over
+real processes or with a defect that the incident finds.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ async def _asleep(run: Run) -> tuple[str, list[str]]:
 
 
 def _stall_assignments(run: Run, client: str, seconds: float) -> None:
-    """Lets what a client is told of assignments arrive so much later."""
+    """Delays a client's assignments."""
     for _, server in run.world.network.listeners.values():
         for call in server.calls:
             if call.path == ASSIGNMENT_DISCOVER.path and call.client == client:
@@ -91,7 +91,7 @@ def _stall_assignments(run: Run, client: str, seconds: float) -> None:
 
 @incident()
 async def test_woken_node_answers_nothing(run: Run) -> None:
-    """A node that stood still for longer than its lease lives goes on, with questions and appends in its ears (milvus#53368)."""
+    """A node that was frozen for longer than its lease lives continues, with requests and appends waiting (milvus#53368)."""
     node, vchannels = await _asleep(run)
     work = run.workload
     asking = [
@@ -108,7 +108,7 @@ async def test_woken_node_answers_nothing(run: Run) -> None:
 
 @incident()
 async def test_woken_owner_truncates_nothing(run: Run) -> None:
-    """A node that stood still for longer than its lease lives is told to truncate as it wakes up (milvus PR #50007)."""
+    """A node that was frozen for longer than its lease lives gets a truncation as it wakes up (milvus PR #50007)."""
     node, vchannels = await _asleep(run)
     world, log = run.world, run.workload.logs["client0"]
     names = {run.pchannel(vchannel) for vchannel in vchannels}
@@ -167,7 +167,7 @@ async def test_fence_holds_in_later_extents(run: Run) -> None:
 
 @incident()
 async def test_failed_pchannels_are_read_elsewhere(run: Run) -> None:
-    """The log answers a node no more while nobody leads: its pchannels fail there, and their readers go on at their next owner."""
+    """The log answers a node no more while nobody leads: its pchannels fail there, and their readers continue at their next owner."""
     await run.served()
     world = run.world
     node = run.owner(run.pchannel(VCHANNELS[0]))
@@ -312,7 +312,7 @@ async def test_first_node_gets_its_share(run: Run) -> None:
 
 @incident()
 async def test_waiting_broadcast_holds_no_other(run: Run) -> None:
-    """A broadcast waits for a pchannel that nobody can open, and others go on (milvus#47629)."""
+    """A broadcast waits for a pchannel that nobody can open, and others continue (milvus#47629)."""
     await run.served()
     await _broadcaster_runs(run)
     world, work = run.world, run.workload
@@ -371,7 +371,7 @@ async def test_standby_leads_after_its_watch_broke(run: Run) -> None:
 
 @incident(is_long=True)
 async def test_deposed_leader_hands_calls_on(run: Run) -> None:
-    """A leader that stood still for longer than its session lives goes on, with calls in its ears: its clients find the next one."""
+    """A leader that was frozen for longer than its session lives continues, with calls waiting: its clients find the next one."""
     await run.served()
     world, leader = run.world, run.world.leader()
     (standby,) = set(world.coordinators) - {leader}
@@ -423,7 +423,7 @@ async def test_late_assign_opens_nothing(run: Run) -> None:
 
 @incident()
 async def test_assign_after_remove_opens_nothing(run: Run) -> None:
-    """A node is told to remove what it is about to open, by a leader that has begun anew, while etcd answers the node late."""
+    """A restarted leader makes a node remove a pchannel that it is about to open, while etcd answers the node late."""
 
     def hold_claim(run: Run, name: str, nodes: list[str]) -> list[str]:
         """Holds back what etcd answers the first of these nodes once it reads the claim of a pchannel; returns a list that gets that
@@ -456,7 +456,7 @@ async def test_assign_after_remove_opens_nothing(run: Run) -> None:
     old = run.owner(name)
     world.kill(old)
     await run.until(lambda: held, "another node that is given the pchannel reads its claim")
-    # A broadcast that waits for the pchannel must not keep the leader from beginning anew.
+    # A broadcast that waits for the pchannel must not keep the leader from a restart of its work.
     waiting = _as(run, "client1", run.workload.broadcast("client1", (VCHANNELS[0],)))
     await asyncio.sleep(0.2)
     assert not waiting.done(), "nobody can have appended it"
@@ -468,7 +468,7 @@ async def test_assign_after_remove_opens_nothing(run: Run) -> None:
 
 
 def _read_anew(run: Run) -> None:
-    """Ends the work of the leader as a write does that etcd has not answered: it begins anew with what is saved."""
+    """Ends the work of the leader as an unanswered write to etcd does: it restarts from the saved records."""
     leading = run.world.leading()
     assert leading is not None
     run.world.say("the leader has to read everything anew")
@@ -477,7 +477,7 @@ def _read_anew(run: Run) -> None:
 
 @incident()
 async def test_leader_reads_anew_amid_moves(run: Run) -> None:
-    """A leader has to begin anew, again and again, while it moves what a node had."""
+    """A leader has to restart its work, again and again, while it moves a node's pchannels."""
     await run.served()
     world = run.world
     node = run.owner(run.pchannel(VCHANNELS[0]))
@@ -511,7 +511,7 @@ async def test_promises_of_a_lost_node_hold(run: Run) -> None:
 
 @incident()
 async def test_clocks_hours_ahead_refuse_nothing(run: Run) -> None:
-    """The clock of a node, then that of the leader, is hours ahead: clients, other nodes and later owners go on from their ticks."""
+    """The clock of a node, then that of the leader, is hours ahead: clients, other nodes and later owners continue from their ticks."""
     await run.served()
     world, work = run.world, run.workload
     node = run.owner(run.pchannel(VCHANNELS[0]))

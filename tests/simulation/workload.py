@@ -1,8 +1,8 @@
-"""Workload: what the clients of a run do, noted in a history: appends, keyed appends, transactions, broadcasts, reads and MVCC answers.
+"""Workload: the calls of a run's clients, recorded in a history: appends, keyed appends, transactions, broadcasts, reads and MVCC answers.
 
-An append without a key is made once, whatever comes of it. One with a key is repeated until it has a result, and so is what a client was
-refused. A reader follows its vchannel from the beginning, saves a cursor now and then, and goes on from a cursor or a position when its
-scanner ends or when it feels like it.
+An append without a key is made once, whatever comes of it. An append with a key is repeated until it has a result, and so is a refused
+call. A reader follows its vchannel from the beginning, saves a cursor now and then, and continues from a cursor or a position when its
+scanner ends, or at random.
 """
 
 from __future__ import annotations

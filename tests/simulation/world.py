@@ -163,7 +163,7 @@ class World:
                 self.network.cut(other, name)
 
     def restore(self, data: EtcdData) -> None:
-        """Has etcd begin anew with a copy of its data from before."""
+        """Restarts etcd with an earlier copy of its data."""
         self.say(f"etcd is restored, from revision {self.data.revision} to {data.revision}")
         self.kill("etcd")
         granted = self.data.granted  # no lease has the number of another one

@@ -1,6 +1,6 @@
 """A process that loads a log at full rate and reports its resource usage: `python -m tests.soak.load '<json of a Load>'`.
 
-It measures every half second until its time is over, then closes the log and ends. It is a separate process so that it measures only
+It measures every half second until its time has passed, then closes the log and ends. It is a separate process so that it measures only
 itself.
 """
 

@@ -17,7 +17,7 @@ def test_disk_stays_within_its_bound_and_memory_flat(tmp_path: Path) -> None:
     mib = 1 << 20
     segment_bytes = 16 * mib
     retention_bytes = 64 * mib
-    # The rest of the active segment, two spares, and one that fills up during a turn.
+    # The rest of the active segment, two spares, and a segment that fills up during a turn.
     segments_beyond = 4
     duration_s = 300.0 if SOAK else 5.0
     settled_s = 60.0

@@ -83,9 +83,9 @@ def test_last_act_of_the_demo(spark: SparkSession, data_dir: Path, first_flights
 def test_demo_without_a_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    assert "there is no Java" in str(spark_problem())
+    assert "no Java" in str(spark_problem())
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(SystemExit, match="there is no Java"):
+    with pytest.raises(SystemExit, match="no Java"):
         spark_problem()
 
 

@@ -228,7 +228,7 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
         Batch("another", 0).write_parquet(spark.range(1), target)
 
     def again(df: DataFrame, batch: Batch) -> None:
-        raise AssertionError(f"there is nothing for {batch}")
+        raise AssertionError(f"nothing exists for {batch}")
 
     run(spark, data_dir, checkpoint, foreach_batch(again))
 

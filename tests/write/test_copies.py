@@ -88,8 +88,7 @@ def test_copies_survive_restarts() -> None:
 
         @rule()
         def restart(self) -> None:
-            """Recovers broadcasts that were forgotten since the checkpoint; their owner knows that they are finished, and forgets them
-            again."""
+            """Recovers broadcasts that were forgotten since the checkpoint; their owner has finished them, and forgets them again."""
             position, blob = self.checkpoint
             self.table = CopyTable()
             self.table.restore(blob)

@@ -1,7 +1,7 @@
 """WALAccesser: the log as its users see it. Every public call starts here.
 
 Owns the checks of arguments: a wrong type is a TypeError, a wrong value an InvalidArgumentError, and both are raised before anything is
-sent. It has no state of its own: `Lifecycle` knows whether the log is open, and the engine that it opened serves the calls
+sent. It has no state of its own: `Lifecycle` has the state of the log, and the engine that it opened serves the calls
 (`wal/engine.py`).
 """
 
@@ -81,10 +81,10 @@ class WALAccesser:
     garbage-collected while it is open is released with a `ResourceWarning`.
     """
 
-    if not TYPE_CHECKING:  # a type checker knows the names
+    if not TYPE_CHECKING:  # for type checkers
 
         def __getattr__(self, name: str) -> object:
-            from wal.api.guesses import missing_call  # needed once, by somebody who is new
+            from wal.api.guesses import missing_call  # needed only once, by a new user
 
             raise AttributeError(missing_call(type(self), name), name=name, obj=self)
 
@@ -414,7 +414,7 @@ class WALAccesser:
         use = None
         if cursor is not None:
             if resume is not None:
-                raise InvalidArgumentError("resume=… and cursor=… both say where to go on: give one of them")
+                raise InvalidArgumentError("resume=… and cursor=… both set the position: give one of them")
             use = CursorUse(check_cursor(cursor), names, self._cursors)
         if not isinstance(auto_ack, bool):
             raise TypeError(f"auto_ack must be a bool, not {auto_ack!r}")
@@ -485,7 +485,7 @@ class WALAccesser:
         saved = [info for info in await self.cursors() if info.name == cursor and names in (None, info.vchannels)]
         if not saved:
             of = "" if names is None else f" of {named(names)}"
-            raise InvalidArgumentError(f"no cursor {cursor!r}{of} is saved: cursors() lists those that are")
+            raise InvalidArgumentError(f"no cursor {cursor!r}{of} is saved: cursors() lists the saved ones")
         check_only(cursor, [info.vchannels for info in saved])
         messages: list[ImmutableMessage] = []
         async with self.read(
@@ -577,7 +577,7 @@ class WALAccesser:
         await self._lifecycle.readable()
 
     async def _submit(self, request: Request[Answer]) -> Answer:
-        """Returns the answer to a request. One that changes the log needs a log that was opened for writing."""
+        """Returns the answer to a request. A request that changes the log needs a log that was opened for writing."""
         lifecycle = self._lifecycle
         engine = await (lifecycle.readable() if request.right is Right.READ else lifecycle.ready())
         return await engine.submit(request)
@@ -775,8 +775,8 @@ class WALAccesser:
         (TypeError, InvalidArgumentError), nothing is written.
         The call waits for room when too much is in flight, and cancelling the caller does not undo the transaction. Without messages
         the transaction has no body, and is delivered. The barrier and the idempotency key mean what they mean for `raw_append`; the
-        key belongs to the vchannel, or to the set of vchannels, as that of `txn` does. `expected_last` is what it is for `raw_append`; for
-        several vchannels it is a mapping from names to ids (or None), and a vchannel that it does not name is not checked.
+        key belongs to the vchannel, or to the set of vchannels, as that of `txn` does. `expected_last` means the same as for `raw_append`;
+        for several vchannels it is a mapping from names to ids (or None), and a vchannel that it does not name is not checked.
         """
         names = check_vchannels(vchannel, "append_txn takes the name of a vchannel, or several")
         if not names:
@@ -817,8 +817,8 @@ class WALAccesser:
 
         `async with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an
         append; 0 means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels:
-        a commit with a key that was seen returns the first result. The commit judges `expected_last` too, which is what it is for
-        `append_txn`: after a ConflictError nothing is written, and the transaction is over.
+        a commit with a key that was seen returns the first result. The commit checks `expected_last` too, as `append_txn` does: after a
+        ConflictError nothing is written, and the transaction has ended.
         """
         self._lifecycle.check_writable()
         names = txn_vchannels(vchannel, vchannels)

@@ -7,7 +7,7 @@ Properties as an Arrow column of maps.
 
 Stored maps (MessagePack, see `wal.message.properties`) become Arrow's maps here. The many messages of one producer mostly have few
 different maps, so equal ones are decoded once. If most maps differ, for example because each holds an id, Arrow's kernels parse all of
-them at once, one text after the other. Raises CorruptionError if a stored value is no map of str to str.
+them at once, one text after the other. Raises CorruptionError if a stored value is not a map of str to str.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def load_pyarrow() -> Any:
-    """Returns the module pyarrow; raises an ImportError that says what to install if it is missing."""
+    """Returns the module pyarrow; raises an ImportError that names the package to install if it is missing."""
     with Needed("Arrow batches need", "arrow"):
         import pyarrow
         import pyarrow.compute
@@ -297,7 +297,7 @@ def _repeated_maps(pa: Any, maps: Any, codes: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _ends(pairs: int) -> Any:
-    """Returns the offsets of `_TILED_MAPS` maps of so many pairs."""
+    """Returns the offsets of `_TILED_MAPS` maps with this number of pairs."""
     return steps(load_pyarrow(), 0, pairs, _TILED_MAPS + 1)
 
 

@@ -585,7 +585,7 @@ class BlockingWAL(TwinOfLog):
         (TypeError, InvalidArgumentError), nothing is written. The call waits for room when too much is in flight, and interrupting the
         caller does not undo the transaction. Without messages the transaction has no body, and is delivered. The barrier and the
         idempotency key mean what they mean for `raw_append`; the key belongs to the vchannel, or to the set of vchannels, as that of `txn`
-        does. `expected_last` is what it is for `raw_append`; for several vchannels it is a mapping from names to ids (or None), and a
+        does. `expected_last` means the same as for `raw_append`; for several vchannels it is a mapping from names to ids (or None), and a
         vchannel that it does not name is not checked.
 
         An iterable is iterated in the caller's thread.
@@ -626,8 +626,8 @@ class BlockingWAL(TwinOfLog):
 
         `with` commits at the end, and rolls back on an exception. The transaction expires after `keepalive` seconds without an append; 0
         means the setting `txn_keepalive`. An idempotency key is checked at the commit, for the vchannel or the set of vchannels: a commit
-        with a key that was seen returns the first result. The commit judges `expected_last` too, which is what it is for `append_txn`:
-        after a ConflictError nothing is written, and the transaction is over.
+        with a key that was seen returns the first result. The commit checks `expected_last` too, as `append_txn` does: after a
+        ConflictError nothing is written, and the transaction has ended.
         """
         call: Callable[..., TxnOpening[AppendResult | ForgottenResult]] = self._async.txn
         return BlockingTxn(
@@ -728,7 +728,7 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
     ) -> None:
         """Has the commit save a cursor: it moves if and only if the transaction is written, in the same frame.
 
-        `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: that of its own cursor). Or it is a
+        `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: the name of its own cursor). Or it is a
         position, with the name of the cursor and the vchannels that were read. A transaction saves one cursor; the last call counts. The
         cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be on that pchannel
         (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no reader sees it;
@@ -738,9 +738,9 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
         this position or later already. Raises InvalidArgumentError for a scanner that has not begun to read, or has no cursor and gets no
         name here. The commit raises TruncatedError, and writes nothing, if the log was truncated past the position or the cursor is stale.
 
-        Several transactions that save positions of a scanner may be committed at a time, in the order of the positions. If one of them
-        fails, those after it fail with InvalidRequestSeqError and write nothing, and so does every later one, until its position is saved:
-        none covers what was not written. A new reader of the cursor begins where the last one that was written left it.
+        Several transactions that save positions of a scanner may be committed concurrently, in the order of the positions. If one of them
+        fails, all later ones fail with InvalidRequestSeqError and write nothing, until its position is saved: so no save covers an
+        unwritten one. A new reader of the cursor begins at the last written save.
         """
         settled_read = settled(read)
         self._run(lambda: self._async.save(settled_read, cursor, vchannels=vchannels))
@@ -756,7 +756,7 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
         return self._call(lambda: self._async.commit())
 
     def rollback(self) -> None:
-        """Forgets the transaction; it is no error if it has expired. Ending it a second time raises InvalidTransactionStateError."""
+        """Forgets the transaction; an expired one is not an error. Ending it a second time raises InvalidTransactionStateError."""
         self._call(lambda: self._async.rollback())
 
     @property
@@ -768,8 +768,8 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
 class BlockingBroadcast(Twin):
     """Appends one message to many vchannels: each of them eventually gets it once, whatever crashes.
 
-    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that only one broadcast at a time changes
-    what they name.
+    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that broadcasts with a common key never
+    overlap.
     """
 
     _async: LogBroadcast
@@ -808,7 +808,7 @@ class BlockingBroadcast(Twin):
         self._call(lambda: self._async.block_until_resource_key_ack_all(key))
 
     def tasks(self) -> list[BroadcastTask]:
-        """Returns the unfinished broadcasts, including those that cannot continue."""
+        """Returns the unfinished broadcasts, also the stuck ones."""
         return self._call(lambda: self._async.tasks())
 
     def abort(self, broadcast_id: int, reason: str) -> None:
@@ -895,9 +895,9 @@ class BlockingConsumer(Twin):
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
-        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
-        an async one that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until it
-        returns.
+        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync handler,
+        or an async handler that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until
+        it returns.
         """
         self._call(lambda: self._async.close(drain_s=drain_s))
 
@@ -932,10 +932,10 @@ class BlockingSchedule(Twin, Sequence[ScheduledMessage]):
         return self._async.vchannel
 
     def cancel(self, key: str) -> bool:
-        """Cancels the message with this key, durably; returns False if none with it waits for its time, or if it was delivered first.
+        """Cancels the message with this key, durably; returns False if no such message waits, or if it was delivered first.
 
-        The key may be one that is not in this schedule. After a cancellation it can be used again. Over the network a lost answer is an
-        UnknownOutcomeError: `log.scheduled` says whether the message still waits.
+        The key need not be in this schedule. After a cancellation it can be used again. Over the network a lost answer is an
+        UnknownOutcomeError: `log.scheduled` shows whether the message still waits.
         """
         return self._call(lambda: self._async.cancel(key))
 

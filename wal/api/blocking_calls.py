@@ -61,7 +61,7 @@ class Twin:
 class TwinOfLog(Twin):
     """An open log: it ends with `close()` from any thread, at the end of its `with` block, or at the exit of the interpreter."""
 
-    if not TYPE_CHECKING:  # a type checker knows the names
+    if not TYPE_CHECKING:  # for type checkers
 
         def __getattr__(self, name: str) -> object:
             from wal.api.guesses import missing_call
@@ -98,7 +98,7 @@ class TwinOfTxn(Twin):
 
 
 def listed(values: _T) -> _T:
-    """Returns the elements of an iterable as a list, so that it is iterated in the caller's thread; what is none stays as it is."""
+    """Returns the elements of an iterable as a list, so that it is iterated in the caller's thread; other values stay as they are."""
     if isinstance(values, list | tuple | str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     return list(values)  # type: ignore[return-value]  # where a call takes an iterable, it takes a list

@@ -44,7 +44,7 @@ LOOK_S: Final = 0.05
 
 
 class BlockingRead:
-    """One read in the caller's thread. A subclass says in `_step` how messages are handed over.
+    """One read in the caller's thread. A subclass hands over messages in `_step`.
 
     The constructor checks the arguments, and waits at most `wait_s` seconds for the log to exist. The read begins when it is
     entered, or with the first message.
@@ -76,7 +76,7 @@ class BlockingRead:
         names = check_vchannels(vchannel, READ_TAKES)
         options = ReadOptions.of(names, **read)
         if cursor is not None and options.resume is not None:
-            raise InvalidArgumentError("cursor=… and resume=… both say where to go on: give one of them")
+            raise InvalidArgumentError("cursor=… and resume=… both set the position: give one of them")
         self._names = names
         self._cursor = None if cursor is None else CursorKey.of(check_cursor(cursor), names)
         _wait_until_present(source, wait_s)
@@ -225,12 +225,12 @@ class BlockingRead:
                 with self._lock:
                     if self._flush():
                         return True
-                raise TimeoutError(f"no message came within {self._timeout_s} s; the read can go on")
+                raise TimeoutError(f"no message came within {self._timeout_s} s; the read can continue")
             if need is Need.TAIL:
                 self._closing.wait(min(backoff.next(), left_s))
 
     def _turn(self) -> tuple[Need, bool]:
-        """Takes one step of the read, under the lock; returns what it needs, and at the tail whether the tail has moved."""
+        """Takes one step of the read, under the lock; returns its next need, and at the tail whether the tail has moved."""
         if self._ready():  # another thread read on while this one waited
             return Need.MESSAGES, False
         self._begin()
@@ -312,7 +312,7 @@ class BlockingRead:
 
 
 def _wait_until_present(source: ReadOnlySource, wait_s: float) -> None:
-    """Returns when there is a log to open; raises FormatError if there is none after `wait_s` seconds."""
+    """Returns when the log exists; raises FormatError if it does not exist after `wait_s` seconds."""
     try:
         for pause_s in pauses(wait_s, time.monotonic):
             if source.absence(0.0) is None:
@@ -358,7 +358,7 @@ def iterate(
     `next()` that waits longer than `timeout_s` raises TimeoutError, and the iteration can continue. It blocks: in an event loop use
     `log.read`. `settings` are those for locating and reaching the log, for example `kv`.
 
-    A log in `memory:` cannot be read this way: InvalidArgumentError. If there is no log, the call raises FormatError; with `wait_s`
+    A log in `memory:` cannot be read this way: InvalidArgumentError. Without a log the call raises FormatError; with `wait_s`
     it first waits up to that many seconds for a process to create one.
     """
     return Iteration(

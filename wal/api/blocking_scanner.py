@@ -1,8 +1,8 @@
 """The messages of a BlockingScanner: a scanner for blocking callers, as a context manager and a plain iterator.
 
-TwinOfScanner owns the current page: messages come from the loop one frame at a time, and are delivered in the caller's thread without
-asking the loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the
-scanner on the loop first reports what was delivered, so `position`, `save` and `close` are exact.
+TwinOfScanner owns the current page: messages come from the loop frame by frame, and are delivered in the caller's thread without a call to
+the loop. Each message is delivered once, whichever threads take them, and an interrupted `next` loses none. Every call to the scanner on
+the loop first reports what was delivered, so `position`, `save` and `close` are exact.
 """
 
 from __future__ import annotations

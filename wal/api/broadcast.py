@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class LogBroadcast:
     """Appends one message to many vchannels: each of them eventually gets it once, whatever crashes.
 
-    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that only one broadcast at a time changes what
-    they name.
+    A broadcast holds its resource keys until every vchannel has acknowledged its copy, so that broadcasts with a common key never overlap.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
@@ -71,7 +70,7 @@ class LogBroadcast:
         await (await self._lifecycle.ready()).submit(AwaitResourceKey(key, everywhere=True))
 
     async def tasks(self) -> list[BroadcastTask]:
-        """Returns the unfinished broadcasts, including those that cannot continue."""
+        """Returns the unfinished broadcasts, also the stuck ones."""
         tasks = await (await self._lifecycle.ready()).submit(ListBroadcasts())
         return list(tasks)
 

@@ -1,7 +1,7 @@
-"""The calls of a log that concern consumers: consume, redrive and seek, behind the accesser.
+"""The accesser's calls that concern consumers: consume, redrive and seek.
 
 They are imported at the first call of one of them, since most programs that append or read have no consumer. A consumer is
-`wal/consumers/consumer.py`; the lifecycle of the log has the registry of those that run, and ends them when the log is closed.
+`wal/consumers/consumer.py`; the lifecycle of the log has the registry of running consumers, and ends them when the log is closed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
     (name,) = options.vchannels
     if name not in {info.name for info in await (await lifecycle.ready()).submit(ListVChannels())}:
         raise ChannelNotExistError(
-            f"vchannel {name!r} does not exist, so there are no dead letters in it: redrive takes the vchannel that a consumer names as "
+            f"vchannel {name!r} does not exist, so it has no dead letters: redrive takes the vchannel that a consumer names as "
             "its dead_letter, which exists from its first dead letter on"
         )
     try:
@@ -94,7 +94,7 @@ async def seek(
 
 
 def _target(to: object) -> tuple[DeliverPolicy | None, ReadPosition | None]:
-    """Returns where a cursor is to go on, as a policy or as a position."""
+    """Returns the target of a seek, as a policy or as a position."""
     if isinstance(to, ReadPosition):
         return None, to
     if isinstance(to, MessageID):
@@ -115,7 +115,7 @@ async def _names(cursors: Cursors, name: str, vchannels: tuple[str, ...] | None)
         return vchannels
     saved = [info for info in await cursors.infos() if info.name == name]
     if not saved:
-        raise InvalidArgumentError(f"no cursor {name!r} is saved: say with vchannels= what it is for, and it is created")
+        raise InvalidArgumentError(f"no cursor {name!r} is saved: give its vchannels=, and it is created")
     check_only(name, [info.vchannels for info in saved])
     return Matching(saved[0].pattern) if saved[0].pattern else saved[0].vchannels
 

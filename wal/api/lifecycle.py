@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def opening_failed(location: object, error: OSError) -> Exception:
-    """Returns the error for an opening that this one ended: a typed one if there was no free file descriptor."""
+    """Returns the error for an opening that this error ended: a typed error without a free file descriptor."""
     if error.errno not in (errno.EMFILE, errno.ENFILE):
         return error
     return UnavailableError(
@@ -173,7 +173,7 @@ class Lifecycle:
     async def _close(self, opening: asyncio.Task[ReadableEngine]) -> None:
         self.engine = self._readable = None
         if self._read_only:
-            opening.cancel()  # it may be waiting for the first writer, for as long as wait_s says
+            opening.cancel()  # it may be waiting for the first writer, for up to wait_s
         await asyncio.wait((opening,))
         if self.consumers is not None:
             await self.consumers.close()

@@ -37,11 +37,11 @@ def open_wal(
     The location is `data/` or `journal:data/` (files in a directory), `memory:`, or `pulsar://host:6650/tenant/namespace` (also
     `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. An unknown form of location and a wrong
     setting raise here. Awaiting the opening raises a LockedError for a journal that another process has open for writing, and a
-    FormatError for a directory that is no journal. On Pulsar a new writer takes the log over from the previous writer. A path
+    FormatError for a directory that is not a journal. On Pulsar a new writer takes the log over from the previous writer. A path
     is made absolute at the call, after a leading `~` or `~user` is expanded: a later `os.chdir` changes nothing.
 
     `read_only=True` opens a log that another process may be writing, and creates and writes nothing but cursors. It gives the reading
-    half of the API; the writing half raises InvalidArgumentError. Where there is no log, the opening waits up to `wait_s` seconds
+    half of the API; the writing half raises InvalidArgumentError. Without a log, the opening waits up to `wait_s` seconds
     (infinity: no limit) for the first writer to create it, then raises a FormatError. With `create=False` a writer raises that
     FormatError too, and creates nothing; for `memory:`, which is empty at each opening, that is an InvalidArgumentError.
     """
@@ -109,7 +109,7 @@ def init(
     """
     global _shared
     if _shared is not None:
-        raise InvalidArgumentError("init() was called already: release() the log first, or use the one that WAL() gives")
+        raise InvalidArgumentError("init() was called already: release() the log first, or use the log that WAL() returns")
     log = _maker(location, settings, overrides, read_only=read_only, create=create, wait_s=wait_s)()
     try:
         asyncio.get_running_loop()
@@ -123,7 +123,7 @@ def init(
 def WAL() -> WALAccesser:
     """Returns the log that `init` opened; ClosedError before `init` and after `release`."""
     if _shared is None:
-        raise ClosedError("there is no shared log: call wal.init(location) first (and not after wal.release())")
+        raise ClosedError("no shared log: call wal.init(location) first (and not after wal.release())")
     return _shared
 
 

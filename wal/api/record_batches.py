@@ -1,4 +1,4 @@
-"""RecordBatches: a log as Arrow batches, read in the caller's thread, whole frames at a time."""
+"""RecordBatches: a log as Arrow batches, read in the caller's thread, in whole frames."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RecordBatches(BlockingRead):
         return schema(self._columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read a batch at a time.
+        """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read batch by batch.
 
         The read begins here, so that its first errors are raised as they are, and not as errors of Arrow.
         """

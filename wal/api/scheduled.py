@@ -56,10 +56,10 @@ class Schedule(Sequence[ScheduledMessage]):
         self.vchannel: str = vchannel
 
     async def cancel(self, key: str) -> bool:
-        """Cancels the message with this key, durably; returns False if none with it waits for its time, or if it was delivered first.
+        """Cancels the message with this key, durably; returns False if no such message waits, or if it was delivered first.
 
-        The key may be one that is not in this schedule. After a cancellation it can be used again. Over the network a lost answer is an
-        UnknownOutcomeError: `log.scheduled` says whether the message still waits.
+        The key need not be in this schedule. After a cancellation it can be used again. Over the network a lost answer is an
+        UnknownOutcomeError: `log.scheduled` shows whether the message still waits.
         """
         if not isinstance(key, str):
             raise TypeError(f"a scheduled message has a str as its key, not {key!r}")

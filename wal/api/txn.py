@@ -119,19 +119,19 @@ class Txn(Generic[R_co]):
     ) -> None:
         """Has the commit save a cursor: it moves if and only if the transaction is written, in the same frame.
 
-        `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: that of its own cursor). Or it is a
+        `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: the name of its own cursor). Or it is a
         position, with the name of the cursor and the vchannels that were read. A transaction saves one cursor; the last call counts. The
         cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be on that pchannel
-        (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor
-        alone, and no reader sees it; its result has the id of no message of its own.
+        (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no reader sees it;
+        its result has the id of no message of its own.
 
         With an idempotency key that was seen before, the messages are not written again; the cursor is saved all the same, unless it is at
         this position or later already. Raises InvalidArgumentError for a scanner that has not begun to read, or has no cursor and gets no
         name here. The commit raises TruncatedError, and writes nothing, if the log was truncated past the position or the cursor is stale.
 
-        Several transactions that save positions of a scanner may be committed at a time, in the order of the positions. If one of them
-        fails, those after it fail with InvalidRequestSeqError and write nothing, and so does every later one, until its position is saved:
-        none covers what was not written. A new reader of the cursor begins where the last one that was written left it.
+        Several transactions that save positions of a scanner may be committed concurrently, in the order of the positions. If one of them
+        fails, all later ones fail with InvalidRequestSeqError and write nothing, until its position is saved: so no save covers an
+        unwritten one. A new reader of the cursor begins at the last written save.
         """
         self._check_open()
         scanner = getattr(read, "scanner", read)  # that of a TypedScanner
@@ -150,7 +150,7 @@ class Txn(Generic[R_co]):
             )
         names = check_vchannels(vchannels, "save(vchannels=…) takes the name of a vchannel, or several")
         if not names:
-            raise InvalidArgumentError("save(vchannels=[]) names no vchannel: name those that were read")
+            raise InvalidArgumentError("save(vchannels=[]) names no vchannel: name the vchannels of the read")
         self._saved, self._before_save, self._chained = (CursorKey.of(check_cursor(cursor), names), read), None, None
 
     async def commit(self) -> R_co:
@@ -203,7 +203,7 @@ class Txn(Generic[R_co]):
             self._served.save(cursor_of(key, pchannel.origin(), incarnations, pchannel.reached_at(position)))
 
     async def rollback(self) -> None:
-        """Forgets the transaction; it is no error if it has expired. Ending it a second time raises InvalidTransactionStateError."""
+        """Forgets the transaction; an expired one is not an error. Ending it a second time raises InvalidTransactionStateError."""
         self._end("rolled back")
         await self._lifecycle.ready()
         await self._served.rollback()

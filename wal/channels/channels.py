@@ -93,7 +93,7 @@ def channels_named(records: Mapping[str, VChannelInfo], names: Iterable[str]) ->
     for name in names:
         info = records.get(name)
         if info is None:
-            raise ChannelNotExistError(f"channel {name!r} does not exist: describe_channels() lists those that do")
+            raise ChannelNotExistError(f"channel {name!r} does not exist: describe_channels() lists the channels")
         if info.owner is None:
             raise ChannelNotExistError(
                 f"{name!r} is a vchannel without an owner, which create_channels did not make: use drop_vchannel({name!r}) to end it"

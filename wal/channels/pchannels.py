@@ -98,7 +98,7 @@ def _number(name: str) -> int:
     """Returns the number in a pchannel's name; raises ValueError for any other name, which may not be a safe name of a folder."""
     number = int(name.removeprefix("p"))
     if name != f"p{number}" or number < 0:
-        raise ValueError(f"there is no pchannel {name!r}")
+        raise ValueError(f"no pchannel {name!r}")
     return number
 
 

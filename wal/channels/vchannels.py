@@ -128,7 +128,7 @@ def check_vchannels(vchannels: object, call: str) -> tuple[str, ...]:
     if isinstance(vchannels, str):
         return (check_vchannel(vchannels),)
     if isinstance(vchannels, Matching):
-        raise InvalidArgumentError(f"{call}, and no pattern yet, as {vchannels} is: name them (log.vchannels() lists those that exist)")
+        raise InvalidArgumentError(f"{call}, and no pattern yet, as {vchannels} is: name them (log.vchannels() lists the vchannels)")
     if not isinstance(vchannels, Iterable) or isinstance(vchannels, bytes | bytearray | memoryview):
         raise TypeError(f"{call}, not {vchannels!r}")
     return tuple(dict.fromkeys(check_vchannel(name) for name in vchannels))

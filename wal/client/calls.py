@@ -1,18 +1,18 @@
-"""Supervision: the tasks that a client lives by, what becomes of a defect in one of them, and of a client whose server has another log.
+"""Supervision: a client's tasks, the handling of their defects, and the end of a client whose server has another log.
 
-Every task of the client's engine that outlives a call runs here: those that follow the assignments, the vchannels and the ends of the
-pchannels, the producers, and single writes to a stream. The component that starts a task also cancels it. A defect is an exception that
-the work of a task does not handle, or a cancellation that nobody asked for: gRPC raises CancelledError for calls that have ended.
+Every task of the client's engine that outlives a call runs here. Tasks follow the assignments, the vchannels and the ends of the pchannels;
+others are producers and single writes to a stream. The component that starts a task also cancels it. A defect is an exception that the work
+of a task does not handle, or an unexpected cancellation: gRPC raises CancelledError for calls that have ended.
 
     running --defect--> logged --(kept, fewer than DEFECTS_MAX in DEFECTS_S)--> pause --> running
                         logged --(else)--> the client ends: `end` is called once, and every later call raises the UnknownError
 
-A task that is kept may start anew because its stream begins with the whole state of the server. A producer may not: its requests would meet
+A kept task may restart because its stream begins with the whole state of the server. A producer may not: its requests would meet
 the same defect again, and their callers would wait for ever.
 
 Beside it is what the calls of a client share: `Pauses` between attempts to find a server, `SharedCalls` for callers that want the same
 answer (all readers at the tail ask for the same page when it moves), and the client's figures: the largest tick in its results, its events
-and frames, and what it has not committed yet.
+and frames, and its uncommitted bodies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Supervision:
         return self._start(work, name, defects_max=1)
 
     def keep(self, work: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
-        """Starts a task that is started anew after a defect; `DEFECTS_MAX` of them within `DEFECTS_S` end the client."""
+        """Starts a task that restarts after a defect; `DEFECTS_MAX` defects within `DEFECTS_S` end the client."""
         return self._start(work, name, defects_max=DEFECTS_MAX)
 
     async def begun(self, first: asyncio.Future[None], task: asyncio.Task[None], *, timeout_s: float) -> bool:
@@ -156,7 +156,7 @@ Answer = TypeVar("Answer")
 
 
 class SharedCalls(Generic[Answer]):
-    """The calls under way, by what they ask for. One that fails or is cancelled concerns its own caller: the others call by themselves."""
+    """The running calls, by request. The failure or cancellation of a call concerns its own caller: the others call by themselves."""
 
     def __init__(self) -> None:
         self._under_way: dict[Hashable, _UnderWay[Answer]] = {}

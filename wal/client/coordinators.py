@@ -1,8 +1,8 @@
-"""Coordinators: where the coordinators of a cluster are, as the root of the cluster in etcd says.
+"""Coordinators: the addresses of a cluster's coordinators, from the root of the cluster in etcd.
 
-They are the candidates of an election, each under its address. A client needs etcd only for that: who knows the coordinators' addresses
-names them (`wal://…`), and is told by any of them who leads. The candidates are followed, so that a client outlives all those that it began
-with.
+They are the candidates of an election, each under its address. A client needs etcd only for that. Without etcd a client names the
+coordinators' addresses (`wal://…`), and any of them returns the leader. The client follows the candidates, so it outlives all coordinators
+of its beginning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Coordinators:
 
     @classmethod
     async def open(cls, root: EtcdLocation, *, wait_s: float = 0.0) -> Coordinators:
-        """Finds the coordinators of the cluster at this root. Raises UnavailableError if there is none in time."""
+        """Finds the coordinators of the cluster at this root. Raises UnavailableError if none appears in time."""
         kv = await open_etcd(root)
         deadline = asyncio.get_running_loop().time() + max(wait_s, WAIT_S)
         backoff = Backoff(0.02, 0.5)
@@ -47,7 +47,7 @@ class Coordinators:
             while not (addresses := await _candidates(kv)):
                 if asyncio.get_running_loop().time() >= deadline:
                     raise UnavailableError(
-                        f"there is no coordinator at {root}: is a cluster there (wal coordinator {root}), or is the root another one?"
+                        f"no coordinator at {root}: is a cluster there (wal coordinator {root}), or is the root another one?"
                     )
                 await asyncio.sleep(backoff.next())
         except BaseException:

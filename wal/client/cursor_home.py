@@ -1,8 +1,8 @@
 """RemoteCursorHome: the home of a cursor in a log on the network, for one consumer of this process.
 
-The server keeps the claim as a lease by its own clock, which a task here renews; when it is over, another consumer may take the cursor, and
-this one's commits are refused. A commit is one request of the home's producer, so commits keep the order of the calls, also over a lost
-connection: one that is sent again is recognised by its number.
+The server keeps the claim as a lease by its own clock, which a task here renews; when the lease expires, another consumer may take the
+cursor, and this consumer's commits are refused. A commit is one request of the home's producer, so commits keep the order of the calls,
+also over a lost connection: a repeated commit is recognised by its number.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RemoteCursorHome:
             try:
                 await self._ask(fence)
             except ResourceAcquiredError:
-                return  # another consumer has it: the next commit says so
+                return  # another consumer has it: the next commit raises the error
             except WALError:
                 continue  # the lease may outlast it, and if not, the commits are refused
 

@@ -1,7 +1,7 @@
-"""RemoteDirectory: the vchannels of a log on the network, and where they are.
+"""RemoteDirectory: the vchannels of a log on the network, and their pchannels.
 
-Owns the task that keeps the known vchannels up to date, ends the readers of those that are dropped, and moves readers that wait for one
-that is created on another pchannel. Where a stale copy would be wrong, as at the beginning of a read, the server is asked.
+Owns the task that keeps the known vchannels up to date. The task ends the readers of dropped vchannels, and moves readers that wait for a
+vchannel to its pchannel. A read's beginning and other uses that need the present state ask the server.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from wal.runtime.tasks import end_tasks
 
 
 class ShownVChannels:
-    """The vchannels of a log as its server has shown them. Pure.
-
-    It is a copy that may lag behind. Where it matters, as at the beginning of a read, the server is asked, and its answer is added.
+    """The vchannels of a log as its server has shown them. Pure. The copy may lag. Where that matters, as at the beginning of a read, the
+    server is asked, and its answer is added.
 
     The vchannels by name, and for each pchannel the smallest incarnation that an unknown vchannel of it can have.
     """
@@ -57,7 +56,7 @@ class ShownVChannels:
     def take(self, states: Iterable[VChannelState]) -> None:
         """Takes single vchannels; an older incarnation than the known one is ignored.
 
-        The floors stay: one vchannel says nothing about those that were created before it.
+        The floors stay: one vchannel implies nothing about earlier ones.
         """
         for state in states:
             known = self.records.get(state.name)
@@ -157,11 +156,11 @@ class RemoteDirectory:
     # -- calls
 
     async def located_to_write(self, names: tuple[str, ...]) -> list[VChannelInfo]:
-        """Returns these vchannels, after creating those that do not exist; raises ChannelNotExistError if the log forbids that."""
+        """Returns these vchannels, and creates missing ones; raises ChannelNotExistError if the log forbids that."""
         return [state.info for state in await self._locate(names, create=True, together=False)]
 
     async def pchannel_of(self, name: str) -> str:
-        """Returns the pchannel of a vchannel, or the one that it would get. Raises ChannelNotExistError if it cannot be created."""
+        """Returns the present or future pchannel of a vchannel. Raises ChannelNotExistError if it cannot be created."""
         (state,) = await self._locate_to_read((name,))
         return state.pchannel
 
@@ -182,7 +181,7 @@ class RemoteDirectory:
                 return pchannel, self.known.selection(states)
 
     def _expected(self, names: tuple[str, ...]) -> list[_Mark] | None:
-        """Returns the marks of these vchannels by what is known of them, which may be old; None if one is not known."""
+        """Returns the marks of these vchannels from the copy, which may be old; None if one is unknown."""
         known = [self.known.records.get(name) for name in names]
         return None if None in known else [(info.pchannel, int(Existence.EXISTS), info.incarnation) for info in known if info]
 
@@ -193,7 +192,7 @@ class RemoteDirectory:
 
     @contextmanager
     def forgetting(self, names: tuple[str, ...]) -> Iterator[None]:
-        """Forgets these vchannels when they were dropped, before the watch says so, unless they were recreated meanwhile."""
+        """Forgets these dropped vchannels before the watch reports the drop, unless they were recreated meanwhile."""
         records = self.known.records
         before = {name: records[name] for name in names if name in records}
         yield
@@ -241,7 +240,7 @@ class RemoteDirectory:
             await asyncio.sleep(pauses.next())
 
     def _tell(self) -> None:
-        """Tells the readers what has changed for them."""
+        """Notifies the readers of changes of their vchannels."""
         for pchannel in list(self._pchannels.values()):
             for reader in list(pchannel.readers):
                 bound = {name: reader.incarnation(name) for name in reader.vchannels}

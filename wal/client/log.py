@@ -154,7 +154,7 @@ class RemoteLog:
         self.released = True
 
     def _end(self, failure: WALError) -> None:
-        """Ends the client: its readers, what it has in flight, and every later call get this error."""
+        """Ends the client: its readers, its requests in flight, and every later call get this error."""
         self.in_flight.fail(lambda: failure)
         for name, producer in self.producers.items():
             producer.end(_of(failure, name))

@@ -134,10 +134,10 @@ class Nodes:
         return partial(self._report, pchannel, self._terms.get(pchannel, 0))
 
     def _report(self, pchannel: str, term: int, error: WALError) -> None:
-        """Tells the coordinator that a server answered with this error for a pchannel, if that says that the assignment is wrong.
+        """Reports a server's error for a pchannel to the coordinator, if the error means that the assignment is wrong.
 
-        Without a stream it tells nothing: the next stream begins with the assignments. Nor does it if the pchannel was assigned anew since
-        the call was made: the error says nothing of that.
+        Without a stream it reports nothing: the next stream begins with the assignments. After a new assignment of the pchannel it reports
+        nothing either: the error is older.
         """
         is_told = self._stream is None or self._reported.get(pchannel, -1) >= term
         if not isinstance(error, MISPLACED) or is_told or self._terms.get(pchannel, 0) > term:
@@ -186,7 +186,7 @@ class Nodes:
             await asyncio.sleep(pauses.next())
 
     async def _take(self, full: proto.FullStreamingNodeAssignmentWithVersion) -> bool:
-        """Adopts these assignments, unless newer ones are known; returns whether the sender is one that counts."""
+        """Adopts these assignments, unless newer ones are known; returns whether the sender is valid."""
         version = (getattr(full.version, "global"), full.version.local)
         if version < self._version and not self._went_back(version):
             return bool(version[0] == self._version[0])
@@ -214,9 +214,8 @@ class Nodes:
         return True
 
     def _went_back(self, version: Version) -> bool:
-        """Returns whether a lower version is the one that counts: that of a restored etcd, whose revisions went back.
-
-        A leader that was deposed pushes a lower one too, but only until its session is over.
+        """Returns whether a lower version is valid: it comes from a restored etcd, whose revisions went back. A deposed leader pushes a
+        lower version too, but only until its session ends.
         """
         if version[0] == self._version[0]:
             return False
@@ -227,7 +226,7 @@ class Nodes:
 
 
 async def _leave(connection: Connection) -> None:
-    """Closes the connection to a server all of whose pchannels are elsewhere now. What it has answered is on its way for a moment still."""
+    """Closes the connection to a server that has no pchannel any more, after a moment for its last answers."""
     gone = UnavailableError(f"the server at {connection.where} has none of its pchannels any more: ask where they are now")
     connection.stop(gone)
     try:

@@ -1,8 +1,8 @@
-"""Outbox: the requests of one producer: those that wait, those that were sent, and what becomes of them when the connection is lost. Pure.
+"""Outbox: the waiting and sent requests of one producer, and their fate when the connection is lost. Pure.
 
 Requests are sent in the order in which they were added. A request that the server refused for its own state was not executed, and is sent
-again; so is one without an answer if executing it twice does no harm, such as an append with an idempotency key. Both are sent again before
-anything newer, in their order. The outcome of any other request without an answer is unknown.
+again; so is an unanswered request that may be executed twice without harm, such as an append with an idempotency key. Both are sent again
+before anything newer, in their order. The outcome of any other request without an answer is unknown.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Outbox:
     def may_grow(self) -> bool:
         """Returns whether the next request is better sent after the next answer: fewer messages wait than have no answer yet.
 
-        Writers that append to several pchannels in turn would send a few at a time to each otherwise. Where one half waits and the other is
-        under way, nothing is delayed.
+        Otherwise writers that append to several pchannels in turn would send small requests to each. While one half waits and the other is
+        in flight, nothing is delayed.
         """
         waiting = self.waiting
         under_way = len(self.sent) - len(self._at_barriers)
@@ -182,7 +182,7 @@ class Outbox:
         return taken
 
     def clear(self) -> list[Sending]:
-        """Takes back all waiting requests, in their order. Those that were sent stay."""
+        """Takes back all waiting requests, in their order. Sent requests stay."""
         taken = list(self.waiting)
         self.waiting.clear()
         return taken
@@ -251,7 +251,7 @@ class Withdrawals:
             self._add()
 
     def _withdraw(self) -> None:
-        # One with a key may have a result that others share, which only the server knows.
+        # A request with a key may share its result with others, which only the server decides.
         gone, self._cancelled = self._cancelled, set()
         taken = self._outbox.take_back(lambda sending: sending in gone and not sending.repeatable)
         self._release(sum(sending.size for sending in taken))

@@ -1,24 +1,24 @@
-"""Producer: the Produce stream of one pchannel, as a client over the network writes it.
+"""Producer: a client's Produce stream to one pchannel.
 
-How it works. Callers `add` what they send (a `Sending`: a message or a request, and its future) to the `Outbox`; one task, begun with the
-first of them, runs as long as the log is open:
+How it works. Callers `add` a `Sending` (a message or a request, and its future) to the `Outbox`; one task, begun with the first of them,
+runs as long as the log is open:
 
     no stream --open_stream--> the server has answered --_use--> requests out, outcomes in --end--> no stream, after a pause
 
-What was added in one turn of the loop, or while the server took no more, becomes one request. Two tasks use a stream: `_use` sends, `_read`
-takes outcomes, resolves futures and releases room in flight. `Outbox` knows what was sent and not answered, and in which order.
+All `Sending`s of one turn of the loop, or added while the server took no more, become one request. Two tasks use a stream: `_use` sends,
+`_read` takes outcomes, resolves futures and releases room in flight. `Outbox` has the unanswered requests in their order.
 
-What can go wrong, and what becomes of the requests:
+What can go wrong, and the fate of the requests:
 
 * **refused** for the server's state (it stops, has another term, the pchannel moved): nothing was written; all of them are sent again, in
-  their order, on the next stream. The stream takes nothing new meanwhile, so that none overtakes another.
-* **unanswered**, since the connection was lost: one that may be repeated (it has a key, or asks only) is sent again before anything newer;
+  their order, on the next stream. The stream takes nothing new meanwhile, so the order holds.
+* **unanswered**, since the connection was lost: a repeatable request (with a key, or read-only) is sent again before anything newer;
   the others have an unknown outcome (`UnknownOutcomes`). Their callers get that error when a new stream of the same session has ended the
   lost one on the server: after that the server executes nothing of it, so a caller that does not find its message in the log may send it
   again. Without a server they get it after `UNKNOWN_S`.
-* **no server** takes any request for `UNREACHABLE_S`, because none is there or all refuse: those that wait fail, as not sent.
-* **a caller is cancelled**: what was not sent is taken back; what waits for its barrier at the server is withdrawn there.
-* any other error, of the server or of what it says of its log, fails what waits; a defect is `Supervision`'s matter.
+* **no server** takes any request for `UNREACHABLE_S`, because no server is reachable or all refuse: waiting requests fail, as not sent.
+* **a caller is cancelled**: an unsent request is taken back; a request that waits for its barrier at the server is withdrawn there.
+* any other error, of the server or of the check of its log, fails the waiting requests; `Supervision` handles a defect.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def open_stream(
 ) -> tuple[ProduceStream, int]:
     """Returns a stream that the server has answered, and the term in which it has the pchannel.
 
-    Raises the error of the server, and that of `check`, which gets what the server says of its log.
+    Raises the error of the server, and the error of `check`, which gets the server's description of its log.
 
     Once it returns, the server executes nothing of an older stream of the same session.
     """
@@ -150,8 +150,8 @@ MOVED: Final = (*REFUSALS, ChannelNotExistError, UnavailableError)
 class Producer:
     """The requests for one pchannel; `connection` returns the connection to the server that has it.
 
-    `reporter` returns, before a stream is opened, what is told the error with which a server does not take requests for the pchannel. `log`
-    checks what each server has, and notes what was written.
+    `reporter` returns, before a stream is opened, the function that gets a server's refusal of requests for the pchannel. `log` checks each
+    server's log, and records the writes.
     """
 
     def __init__(
@@ -237,8 +237,8 @@ class Producer:
     async def close(self) -> None:
         """Waits for the outcomes of everything that was added, and ends the stream. Without a server, requests fail at once.
 
-        What waits at the server, such as an append for its barrier, has an unknown outcome once nothing was answered for `QUIET_S`. A
-        refusal is no answer here: a server may refuse for ever.
+        A request that waits at the server, such as an append for its barrier, has an unknown outcome after `QUIET_S` without an answer. A
+        refusal does not count as an answer here: a server may refuse for ever.
         """
         self._withdrawals.close()
         self._unknown.tell()
@@ -346,7 +346,7 @@ class Producer:
                 else:
                     await self._changed.wait()
         except WALError:
-            # What the stream ended with is told to the task that reads; outcomes that came before its end are taken first.
+            # The reading task gets the error that ended the stream; earlier outcomes are taken first.
             await asyncio.wait([reading], timeout=self._connection().timeout_s)
         finally:
             if not reading.done():

@@ -1,9 +1,9 @@
 """RemoteReadableLog: the log of one pchannel on a server, for its readers.
 
-It knows the log as the server last showed it. A first read asks the server for one page. A read that begins where another one ended is
-that of a reader that goes forward: to such a reader the server sends all pages up to the end of the log, without being asked for each. A
-page is found by where it begins, so no reader has to say that it ends. Readers that want the same page at the same time share one read. A
-read is asked again while no server can be reached: a reader outlives the restart of its server.
+It has the last state of the log that the server has shown. A first read asks the server for one page. A read that begins at the end of
+another page belongs to a reader that moves forward: the server sends such a reader all pages up to the end of the log, without a request
+for each. A page is found by its first position, so a reader need not report its end. Readers that want the same page at the same time share
+one read. A read is repeated while no server can be reached, so a reader outlives the restart of its server.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ _Following = tuple[int, frozenset[str] | None, int, int | None]
 class RemoteReadableLog(ShownLog):
     """`shown` is the log as its readers see it at first; `end` is called with the error of another log.
 
-    `connection` returns the connection to the server that has the pchannel now; `reporter` returns, before a call, what is told an error of
-    it which says that the server does not have it.
+    `connection` returns the connection to the server that has the pchannel now; `reporter` returns, before a call, the function that gets
+    the call's error if the server does not have the pchannel.
     """
 
     def __init__(self, shown: LogSnapshot, nodes: Nodes, end: Callable[[WALError], None]) -> None:
@@ -208,7 +208,7 @@ class RemoteReadableLog(ShownLog):
 
     async def _page_from(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
         following = (start, names, min(bytes_max, PAGE_BYTES), end)
-        if self.earliest[0] <= start < self._end(end) and bytes_max > 1:  # a page of one frame is no reader that goes forward
+        if self.earliest[0] <= start < self._end(end) and bytes_max > 1:  # a reader of a single frame does not move forward
             return await self._reads.join(following, lambda: self._forward(following))
         # What was truncated meanwhile is refused, as without pages ahead.
         if (ahead := self._ahead.pop(following, None)) is not None:

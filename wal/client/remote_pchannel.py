@@ -1,6 +1,6 @@
 """RemotePChannel: a pchannel on a server, as the scanners of this process see it.
 
-Owns the FollowTail stream that says how far the log reaches and which ticks are promised, and the task that keeps it open. The stream
+Owns the FollowTail stream with the end of the log and the promised ticks, and the task that keeps it open. The stream
 begins with the first reader. When it ends it is opened again for as long as the log is open: a reader waits for a server that is restarted,
 and continues exactly where it stopped. In a cluster it also waits for the next owner of a pchannel whose log has failed at a node.
 """
@@ -37,7 +37,7 @@ Created = frames_pb2.TailUpdate | append_pb2.ProducerOpened
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What a client knows of the log at a moment."""
+    """A client's view of the log at a moment."""
 
     shown: LogSnapshot
     seen: ReadPosition | None
@@ -47,7 +47,7 @@ class _Known(msgspec.Struct, frozen=True):
 class RemotePChannel(ShownPChannel):
     """A pchannel of an open log. `close` it with the error for its readers.
 
-    `moves` says whether the pchannel is one of a cluster, in which another node gets it when it has failed.
+    `moves` is True in a cluster, in which another node gets the pchannel after a failure.
     """
 
     log: RemoteReadableLog
@@ -138,7 +138,7 @@ class RemotePChannel(ShownPChannel):
         return False
 
     async def _follow(self) -> None:
-        """Keeps a stream open and shows what it says."""
+        """Keeps a stream open and applies its messages to the view."""
         try:
             while True:
                 report = self.log.reporter()

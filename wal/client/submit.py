@@ -60,7 +60,7 @@ class RemoteRequests:
         self._writes = asyncio.Semaphore(WRITES_MAX)
 
     async def submit(self, request: Request[Answer]) -> Answer:
-        """Returns the answer to a request, when there is room in flight for it; raises what it says, and the errors of connections."""
+        """Returns the answer to a request, sent once the bytes in flight have room; raises the errors of the request and of connections."""
         request.check(self._settings)
         if not (room := request.room):
             return await self._submit(request)

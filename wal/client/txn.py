@@ -164,7 +164,7 @@ class RemoteTxn:
         return self._producer.ask(RollbackTxn(self.context.txn_id))
 
     def _end(self) -> None:
-        """Forgets the bodies; the caller knows what became of the transaction. Idempotent."""
+        """Forgets the bodies; the caller reports the outcome of the transaction. Idempotent."""
         if not self._ended:
             self._open_txns.count -= 1
         self._ended = True
@@ -188,7 +188,7 @@ class RemoteTxn:
         try:
             future = self._producer.ask(KeepTxn(self.context.txn_id, len(self._bodies), self._counted))
         except WALError:
-            return  # the log is closed: the next call says so
+            return  # the log is closed: the next call raises the error
         future.add_done_callback(self._renewed)
 
     def _renewed(self, future: asyncio.Future[Any]) -> None:
@@ -209,7 +209,7 @@ class RemoteTxn:
         self._end()
 
     def _check_open(self) -> None:
-        """Raises why the transaction is over, if it is known here."""
+        """Raises the reason of the transaction's end, if it is known here."""
         if self._failure is None:
             for _, change in self._known.changes(self._producer.pchannel, self._incarnations):
                 if isinstance(change, ChannelNotExistError):

@@ -217,9 +217,9 @@ class Consumer(AsyncOnly):
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Ends the consumer: no more handlers start, and running ones get `drain_s` seconds before they are released. Idempotent.
 
-        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync one, or
-        an async one that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until it
-        returns. A handler that closes its own consumer does not wait.
+        A released message uses up no attempt, and is redelivered by the next consumer. A handler may still run after that: a sync handler,
+        or an async handler that needs as long again (at least a second) after its cancellation. It keeps its message, and the cursor, until
+        it returns. A handler that closes its own consumer does not wait.
         """
         self._close(check_drain(drain_s))
         if self._task is not None and not self._is_inside():

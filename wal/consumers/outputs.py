@@ -83,7 +83,7 @@ class OutputRouter:
             outputs = Outputs([])
         if len(outputs.messages) >= self.bodies_max or outputs.size + size > self.bytes_max:
             raise InvalidArgumentError(
-                f"the outputs of one message are over the bounds of a transaction: {len(outputs.messages) + 1} messages of "
+                f"the outputs of one message exceed the bounds of a transaction: {len(outputs.messages) + 1} messages of "
                 f"{outputs.size + size} bytes, and at most txn_bodies_max={self.bodies_max} of {self.bytes_max} bytes can be committed "
                 "together; append less for each message, or raise the settings"
             )

@@ -721,9 +721,7 @@ class Deliveries:
         return ended, dead
 
     def end(self, work: Sequence[Delivery]) -> None:
-        """Records that these bodies, which were started together and in this order, are handled; `settle` does the same, for any
-        outcomes.
-        """
+        """Records that these bodies, which were started together and in this order, are handled; `settle` accepts any outcomes."""
         if self._stretch is not None:
             self._stretch.end(work)
             return

@@ -93,7 +93,7 @@ class Version(msgspec.Struct, frozen=True, order=True):
 
 
 class AssignmentChange(msgspec.Struct, frozen=True):
-    """Records to save at once, each if its key still has the text of `before` (None: there is no record yet)."""
+    """Records to save at once, each if its key still has the text of `before` (None: no record yet)."""
 
     before: Mapping[str, Assignment | None]
     after: Mapping[str, Assignment]
@@ -109,7 +109,7 @@ class AssignmentChange(msgspec.Struct, frozen=True):
 
 class Assignments:
     """The assignments of all pchannels under the leader with this token. A method that changes something returns an AssignmentChange, or
-    None if there is nothing to change; nothing changes before `commit`.
+    None without a change; nothing changes before `commit`.
     """
 
     def __init__(self, records: Mapping[str, Assignment], *, leader: int, count: int = 0) -> None:
@@ -191,7 +191,7 @@ class Assignments:
         try:
             return self.records[name]
         except KeyError:
-            raise InvalidArgumentError(f"there is no pchannel {name!r}: this log has {len(self.records)} of them") from None
+            raise InvalidArgumentError(f"no pchannel {name!r}: this log has {len(self.records)} pchannels") from None
 
 
 def encode(record: Assignment) -> str:

@@ -88,7 +88,7 @@ class Coordinator:
                 metas[name] = meta
         if lost := {info.pchannel for info in directory.records.values()} - metas.keys():
             raise CorruptionError(
-                f"vchannel records in the KV name the pchannels {', '.join(sorted(lost))}, of which there is no record",
+                f"vchannel records in the KV name the pchannels {', '.join(sorted(lost))}, which have no record",
                 expected=f"pchannels {', '.join(metas)}",
             )
         self.pchannels.update(metas)

@@ -128,7 +128,7 @@ class Membership:
         """Saves that a node gets no pchannels and loses the ones it has, or that it takes some again."""
         if server_id not in self.nodes:
             live_nodes = ", ".join(f"{one:x}" for one in self.nodes) or "none"
-            raise InvalidArgumentError(f"there is no live node {server_id:x}: the live ones are {live_nodes}")
+            raise InvalidArgumentError(f"no live node {server_id:x}: the live ones are {live_nodes}")
         key = f"{DRAINED}{server_id:016x}"
         await (self._kv.save(key, "") if drain else self._kv.remove(key))
         (self.drained.add if drain else self.drained.discard)(server_id)

@@ -2,7 +2,7 @@
 
 Rules, in this order:
 
-1. A pchannel without a live owner gets one, unless so many nodes vanished at once that the loss is doubted (`MassLoss`).
+1. A pchannel without a live owner gets one, unless the sudden loss of many nodes is doubted (`MassLoss`).
 2. Assigned pchannels stay: a pchannel moves for balance only, or away from a node that drains or is not healthy, and not twice within
 `REST_S` seconds unless its node died or drains. Nothing moves while the balancer is paused; a pchannel without a node is assigned even
 then.

@@ -1,8 +1,8 @@
 """CoordinatorRequests: the table of what a coordinator does with each request, for a log in this process and for the clients of a server.
 
-An answer names only vchannels whose records are saved, so that a client never sees one that a crash takes back.
+An answer names only vchannels whose records are saved, so a crash never takes back a vchannel that a client has seen.
 
-When a client disconnects, its broadcasts that still wait for resource keys are withdrawn; those that have begun are completed. When a
+When a client disconnects, its broadcasts that still wait for resource keys are withdrawn; begun ones are completed. When a
 server stops, calls that wait for keys or for acknowledgements are refused, and clients send them to the next server.
 """
 
@@ -46,7 +46,7 @@ from wal.write.pchannel import PChannel
 
 
 class CoordinatorRequests:
-    """Executes requests on a log. `pchannels` are those that are in this process, and `oracle` gives ticks."""
+    """Executes requests on a log. `pchannels` are the pchannels of this process, and `oracle` gives ticks."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class CoordinatorRequests:
         self._ids = IdAllocator(coordinator.kv, key=IDS_KEY)
 
     def submit(self, request: Request[Answer]) -> Coroutine[Any, Any, Answer]:
-        """Returns the answer to a request. Raises InvalidArgumentError for one that is asked of a node, and what the request says."""
+        """Returns the answer to a request. Raises InvalidArgumentError for a request to a node, and the errors of the request."""
         handle = _HANDLERS.get(type(request))
         if handle is None:
             raise InvalidArgumentError(f"{type(request).__name__} is asked of a node, or of a cluster: this is neither")
@@ -125,7 +125,7 @@ class CoordinatorRequests:
         else:
             for first in range(0, len(names), SLICE):
                 while saving := self._saving(names[first : first + SLICE]):
-                    await asyncio.wait(saving)  # one that fails is not there afterwards
+                    await asyncio.wait(saving)  # a failed broadcast is not in the table afterwards
         return tuple([self._state(name, pchannels) async for name in sliced(names)])
 
     async def _create_all(self, names: Sequence[str]) -> None:
@@ -152,7 +152,7 @@ class CoordinatorRequests:
             raise spans_pchannels(places)
 
     def _state(self, name: str, pchannels: list[str]) -> VChannelState:
-        """Returns a vchannel as it is now. Raises ChannelNotExistError for one that neither exists nor may be created by an append."""
+        """Returns a vchannel's present state. Raises ChannelNotExistError if it does not exist and an append may not create it."""
         vchannels = self._vchannels
         info = vchannels.records.get(name)
         if info is not None:
@@ -231,7 +231,7 @@ class CoordinatorRequests:
 def _check_count(what: str, count: int, bound: str, most: int) -> None:
     """Raises InvalidArgumentError before anything is done with more than a broadcast may have."""
     if count > most:
-        raise InvalidArgumentError(f"a broadcast with {count} {what} is over {bound}={most} of the server: send several broadcasts")
+        raise InvalidArgumentError(f"a broadcast with {count} {what} exceeds {bound}={most} of the server: send several broadcasts")
 
 
 _HANDLERS: Final[Mapping[type[Request[Any]], Callable[[CoordinatorRequests, Any], Coroutine[Any, Any, Any]]]] = {

@@ -224,7 +224,7 @@ class VChannels:
         saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if info is None:
             if self.maps is None or not self.maps.is_overdue(name):
-                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists the vchannels")
             # An earlier call dropped it, but could not notify readers in other processes.
             self._when_shown(name, partial(_settle, saved))
             await asyncio.shield(saved)

@@ -68,7 +68,7 @@ def message_from_wire(wire: wire_pb2.Message) -> Message:
     fields, properties = _split(wire, _APPEND_KEYS)
     number = type_number(fields)
     if number not in _TYPES:
-        raise refused(Reserved.TYPE, str(number), "a type that this version knows")
+        raise refused(Reserved.TYPE, str(number), "a type of this version")
     vchannel = fields.get(Reserved.VCHANNEL, "")
     if not vchannel:
         raise refused(Reserved.VCHANNEL, vchannel, "the vchannel that the message is for")
@@ -210,7 +210,7 @@ def _check_txn(txn: ImmutableTxnMessage) -> None:
     names = txn.vchannels
     if not names or txn.vchannel != (names[0] if len(names) == 1 else "") or txn._first_index > txn._index:
         raise InvalidArgumentError(
-            f"{txn!r} is no transaction over {names}: its vchannel is the only name, or empty, and its first index "
+            f"{txn!r} is not a transaction over {names}: its vchannel is the only name, or empty, and its first index "
             f"({txn._first_index}) not above its own"
         )
     next_index = txn._first_index
@@ -224,7 +224,7 @@ def _check_txn(txn: ImmutableTxnMessage) -> None:
             or body._type in _NO_BODIES
         ):
             raise InvalidArgumentError(
-                f"{body!r} is no body of the transaction {txn.message_id} at tick {txn.time_tick}: bodies have the commit's frame, "
+                f"{body!r} is not a body of the transaction {txn.message_id} at tick {txn.time_tick}: bodies have the commit's frame, "
                 "tick and txn_context, a vchannel of the transaction, and ascending indices below the commit's"
             )
         next_index = body._index + 1

@@ -22,8 +22,8 @@ class Matching(msgspec.Struct, frozen=True):
 
     `Matching("account-*")` also has the vchannels that are created later. Upper and lower case differ. `name in Matching(…)` is a match.
 
-    Raises TypeError for a pattern that is not a str; InvalidArgumentError for an empty pattern, one longer than 512 bytes, one that UTF-8
-    cannot encode, or one with control characters, which no name has.
+    Raises TypeError for a pattern that is not a str; InvalidArgumentError for an empty pattern, and for a pattern longer than 512 bytes,
+    with control characters, which no name has, or with characters that UTF-8 cannot encode.
     """
 
     pattern: str
@@ -71,7 +71,7 @@ def _matcher(pattern: str) -> re.Pattern[str]:
     """Returns the regular expression of a pattern.
 
     Matching takes at most as many steps as the product of both lengths: the text between two `*` matches at its first fit, since no later
-    fit could help the rest, and an atomic group tries no other. `fnmatch` does the same, but gives `[` a meaning.
+    fit could help the rest, and an atomic group tries no other. `fnmatch` works alike, but gives `[` a meaning.
     """
     first, *rest = [_piece(piece) for piece in re.sub(r"\*+", "*", pattern).split("*")]
     if not rest:

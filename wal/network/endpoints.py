@@ -132,7 +132,7 @@ class Endpoints:
         return until > 0.0 and asyncio.get_running_loop().time() < until
 
     async def why(self) -> list[str]:
-        """Returns, as texts for people, what each unconnected member answered, or why there was no answer."""
+        """Returns, as texts for people, what each unconnected member answered, or why it did not answer."""
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="asking members why")

@@ -58,7 +58,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
                 context.load_cert_chain(certificate_path, key_path, password="")  # refuses an encrypted key, without a prompt
         except ssl.SSLError as error:
             raise InvalidArgumentError(
-                f"the TLS files {_shown(self.certificate)} and {_shown(self.key)} are no PEM certificate with its unencrypted key "
+                f"the TLS files {_shown(self.certificate)} and {_shown(self.key)} are not a PEM certificate with its unencrypted key "
                 f"({error.reason or error}): give the certificate and the key that belong together"
             ) from error
         try:

@@ -1,4 +1,4 @@
-"""The node's half of a log: the pchannels that are here, each in its term under a lease, and what is done with them. It knows no gRPC.
+"""The node's half of a log: its pchannels, each in its term under a lease, and the operations on them. It does not import gRPC.
 
 `StreamingNode` has the parts. `Hosting` opens and closes single pchannels; `Routes` lead from names of vchannels that exist to their
 actors, and ask the coordinator's half before they refuse a name; appends, cursors, `retention/` and the copies of broadcasts stand on both.

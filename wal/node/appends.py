@@ -167,7 +167,7 @@ class LocalAppends:
         return await self._in_flight.sent(size, lambda: self.append(message, options, taken=True))
 
     async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, a piece at a time; a failure carries the outcomes of all messages."""
+        """Appends messages in order, piece by piece; a failure carries the outcomes of all messages."""
         listed = list(messages)
         for message in listed:
             check_message(message, bytes_max=self.message_bytes_max)
@@ -185,10 +185,10 @@ class LocalAppends:
         return await bulk_results(listed, sent())
 
     def runs(self, rows: Rows, refusals: dict[int, WALError]) -> Iterator[tuple[int, int]]:
-        """Yields the first row and the end of each run of rows that share an operation; a row that is refused comes alone.
+        """Yields the first row and the end of each run of rows that share an operation; a refused row is a run of its own.
 
         Consecutive rows for one vchannel that need no operation of their own share one of at most `BULK_BYTES`. `refusals` are the errors
-        of rows that must not be sent; those that are too large, or of a type that no client appends, are added.
+        of rows that must not be sent. The errors of rows that are too large, or of a type that no client appends, are added.
         """
         lengths = list(map(len, rows.payloads))
         if rows.properties:
@@ -206,8 +206,8 @@ class LocalAppends:
     async def send_run(self, rows: Rows, row: int, end: int, actors: dict[str, VChannel]) -> asyncio.Future[Any]:
         """Sends a run of rows as one operation, when there is room for it; returns its future, which gets a `Together` for several rows.
 
-        `actors` are the vchannels that the caller has used so far, to which that of the run is added: one that is dropped meanwhile is not
-        created again.
+        `actors` are the vchannels that the caller has used so far; the vchannel of the run is added. So a vchannel that is dropped
+        meanwhile is not created again.
         """
         future: asyncio.Future[Any] = self._create_future()
         payloads, types, properties = rows.payloads[row:end], rows.types[row:end], rows.properties[row:end]
@@ -247,12 +247,12 @@ class LocalAppends:
         return refusals
 
     async def forget(self, name: str, pchannels: Iterable[PChannel]) -> None:
-        """Forgets a producer on each of these pchannels that knows it; raises InvalidArgumentError if none does."""
+        """Forgets a producer on each of these pchannels that has it; raises InvalidArgumentError if none has."""
         tables = [pchannel.keyed.table.producers for pchannel in pchannels]
         scopes = [scope for table in tables if (scope := table.scope_of(name))]
         gave_up = [table.forget_gaps(name) for table in tables]
         if not scopes and not any(gave_up):
-            raise InvalidArgumentError(f"producer {name!r} is not known: log.producers() lists those that are")
+            raise InvalidArgumentError(f"producer {name!r} is unknown: log.producers() lists the producers")
         futures: list[asyncio.Future[None]] = []
         for scope in scopes:
             future: asyncio.Future[None] = self._create_future()
@@ -374,7 +374,7 @@ class LocalAppends:
         return limits
 
     def _on_one_pchannel(self, names: tuple[str, ...]) -> tuple[VChannel, ...]:
-        """Returns the actors of a transaction's vchannels, of which it creates those that do not exist.
+        """Returns the actors of a transaction's vchannels, and creates the missing vchannels.
 
         Raises InvalidArgumentError if they are on several pchannels, or if they may not be created, and creates none of them then.
         """

@@ -75,7 +75,7 @@ class CopyRoutes:
         return known
 
     async def places(self, names: tuple[str, ...]) -> Places:
-        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        """Returns the pchannels of these vchannels, and creates the missing vchannels first."""
         saving = self._vchannels.known.saving
         places = self._find(names)
         while saving and (created := [saving[name] for name in names if name in saving]):
@@ -116,7 +116,7 @@ class CopyRoutes:
             return last
         route = self._routes.get(names)
         if route is not None:
-            route.names = names  # an equal tuple, but the one that the next calls bring
+            route.names = names  # an equal tuple, but the same object as in the next calls
             self._last = route
         return route
 
@@ -206,7 +206,7 @@ class CopiesOperator:
         return self._routes.places_nowait(tuple(vchannels))
 
     async def places(self, vchannels: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """Returns the pchannels of these vchannels, after creating those that are missing."""
+        """Returns the pchannels of these vchannels, and creates the missing vchannels first."""
         return await self._routes.places(tuple(vchannels))
 
     def located(self, vchannels: Sequence[str]) -> Mapping[str, str]:

@@ -158,7 +158,8 @@ class CursorClaims:
         return future
 
     async def lease(self, key: CursorKey, pchannel: PChannel, *, holder: bytes, lease_ms: int, client: str = "") -> CursorClaim:
-        """Gives a cursor to a consumer over the network until its lease is over, or it is released; `client` is who `connected` names.
+        """Gives a cursor to a consumer over the network until its lease expires, or it is released; `client` is a name that `connected`
+        accepts.
 
         Raises ResourceAcquiredError while another consumer has it. A lease of an earlier term counts from the first such call.
         """
@@ -172,7 +173,7 @@ class CursorClaims:
         if before is not None and before.session != holder and (before.until_s is None or now < before.until_s):
             others = "members that share it" if before.session == SHARED else "another consumer"
             raise ResourceAcquiredError(
-                f"{key} is held by {others} (number {before.fence}): wait until it is released, or its lease is over", keys=(key.name,)
+                f"{key} is held by {others} (number {before.fence}): wait until it is released, or its lease expires", keys=(key.name,)
             )
         if before is not None:
             self._free(key, before)

@@ -1,7 +1,7 @@
-"""What a node does with the requests about cursors.
+"""The requests about cursors, executed on a node.
 
-A saved position comes from a client, so it is compared with the log before it is stored: a cursor of another log, or one that is ahead of
-what the log holds, would hold back nothing and lose what its reader has not seen. That also holds for the saves of transactions.
+A saved position comes from a client, so it is compared with the log before it is stored: a cursor of another log, or a cursor beyond the
+end of this log, would hold nothing back, and its reader would miss messages. That also holds for the saves of transactions.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def held_by_another(error: ConsumerLostError, key: CursorKey) -> ResourceAcquire
 
 
 async def catch_up(node: StreamingNode, cursor: Cursor) -> None:
-    """Brings up to date what this node knows of vchannels if the client that saves this cursor knows more."""
+    """Updates this node's view of vchannels if the client that saves this cursor has a newer one."""
     known = node.routes.known
     if any(incarnation is not None and incarnation >= known.next_incarnation for incarnation in cursor.incarnations):
         await known.catch_up()
@@ -112,6 +112,6 @@ def check_position(node: StreamingNode, cursor: Cursor, pchannel: PChannel) -> N
     following = node.routes.known.next_incarnation
     if any(incarnation is not None and incarnation >= following for incarnation in cursor.incarnations):
         raise InvalidArgumentError(
-            f"{cursor.key} has an incarnation of a vchannel that does not exist yet (the next one is {following}): give those that "
-            "were read"
+            f"{cursor.key} has an incarnation of a vchannel that does not exist yet (the next one is {following}): "
+            "give the incarnations of the read"
         )

@@ -1,14 +1,15 @@
-"""NodeCursors: the cursors of the pchannels that are here.
+"""NodeCursors: the cursors of this node's pchannels.
 
-How it works. A cursor is a record in the log of one pchannel, its home: the one that it reads, or that of the first transaction that saves
-it. `CursorWrites` writes the records, `CursorTable` judges them. The cursors of a home are in memory, and retention asks the tables.
+How it works. A cursor is a record in the log of one pchannel, its home: the pchannel that it reads, or the pchannel of the first
+transaction that saves it. `CursorWrites` writes the records, `CursorTable` judges them. The cursors of a home are in memory, and retention
+asks the tables.
 
 Processes beside this one store pins (`wal/read/cursors/pins.py`). `look` makes records of the new ones: when the pchannel is opened, when
 a caller asks for cursors, and before anything is truncated. A pin stays as long as its record is the newest one of its cursor. After
 another change it is removed, so that its process, which keeps no records, reads the log again.
 
-A truncation sets an intent for the time in which it looks at cursors and pins (`intend`): a save below it is refused, as if the log was
-truncated already. So none comes between the look and the truncation.
+A truncation sets an intent while it looks at cursors and pins (`intend`): a save below the intent is refused, as if the log was truncated
+already. So no save comes between the look and the truncation.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class NodeCursors:
     """See the top of the file, and `wal.read.cursors.service.Cursors`.
 
     `pins` are None where no other process reads the log. `view` returns, on the loop, the logs with which cursors are compared; `catch_up`
-    brings up to date what is known of vchannels, and `pchannel_of` returns the pchannel of one. `raise_format` is called before the first
-    record: earlier versions must not write the log from then on. `shared`: other nodes have other pchannels of the log.
+    updates the view of vchannels, and `pchannel_of` returns the pchannel of a vchannel. `raise_format` is called before the first record:
+    earlier versions must not write the log from then on. `shared`: other nodes have other pchannels of the log.
     """
 
     def __init__(
@@ -259,7 +260,7 @@ class NodeCursors:
         return [*(cursor for _, cursor in sorted(cursors.items()) if cursor is not None), *self._damaged.values()]
 
     async def view_for(self, cursors: Iterable[Cursor | DamagedCursor | None]) -> LogView:
-        """Returns what to compare these cursors with. What is known of vchannels is brought up to date before one counts as dropped."""
+        """Returns the view of the logs to compare these cursors with. The view is updated before a vchannel counts as dropped."""
         cursors = list(cursors)
         view = self._view()
         if any(isinstance(cursor, Cursor) and cursor_status(cursor, view) is CursorStatus.DROPPED for cursor in cursors):
@@ -338,7 +339,7 @@ class NodeCursors:
     # -- homes, for transactions and consumers
 
     async def name(self, key: CursorKey, *, pchannel: str | None = None) -> None:
-        """Names a home for a cursor that consumers will move: this pchannel, or (None) the one that it has, or that of its vchannels."""
+        """Names a home for a cursor that consumers will move: this pchannel, or (None) its home or the pchannel of its vchannels."""
         home = self._homes.get(key)
         if home is None or (pchannel not in (None, home) and not self._is_moving(key)):
             target = pchannel or self._pchannel_of(key.vchannels[0])
@@ -437,7 +438,7 @@ class NodeCursors:
         change: CursorChange | None = None,
         make: Callable[[CursorTable], CursorRecord | None] | None = None,
     ) -> asyncio.Future[CursorRecord | None]:
-        """Sends a change of a cursor to its home; the future gets its durable record, or None if there was nothing to write."""
+        """Sends a change of a cursor to its home; the future gets its durable record, or None if nothing had to be written."""
         if self._closed:
             raise closed_log()
         future: asyncio.Future[CursorRecord | None] = asyncio.get_running_loop().create_future()
@@ -461,7 +462,7 @@ class NodeCursors:
         change: CursorChange | None = None,
         make: Callable[[CursorTable], CursorRecord | None] | None = None,
     ) -> CursorRecord | None:
-        """Carries a change out, and returns its durable record; None if there was nothing to write."""
+        """Carries a change out, and returns its durable record; None if nothing had to be written."""
         return await asyncio.shield(self.tell(pchannel, key, change=change, make=make))
 
     def _settled(self, pchannel: PChannel, key: CursorKey) -> None:
@@ -554,7 +555,7 @@ class NodeCursors:
         return [pin.name for pin in self._sound.get(key, ()) if self._is_passed(pin, moves=moves)]
 
     def _is_passed(self, pin: Pin, *, moves: bool = False) -> bool:
-        """Returns whether what is durable says more than a pin: a later record, or that consumers or transactions move the cursor
+        """Returns whether the durable state supersedes a pin: a later record, or consumers or transactions that move the cursor
         (`moves`: will do so now)."""
         if self._is_refused(pin):
             return True
@@ -570,7 +571,7 @@ class NodeCursors:
         return moves or record.is_moving or pin.deleted or pin.copy or not _is_same(pin.cursor, record.cursor)
 
     async def _remove(self, names: Iterable[str]) -> None:
-        """Removes pins. Those of a cursor have the order in which they were stored: what is left if the process dies is the newest."""
+        """Removes pins. The pins of a cursor are removed in the order in which they were stored, so a crash leaves the newest."""
         if self._pins is not None and (gone := list(names)):
             await self._pins.remove(gone)
             left = set(gone)
@@ -614,7 +615,7 @@ async def _position_after(pchannel: PChannel, tick: int) -> LogPosition:
 
 
 async def _tick_below(pchannel: PChannel, up_to: LogPosition) -> int:
-    """Returns the tick of the newest event below a log position, 0 if there is none that is not truncated."""
+    """Returns the tick of the newest event below a log position, 0 if all such events are truncated."""
     try:
         event = await run_async(event_below((0, 0), up_to, pchannel.log.earliest, distance), pchannel.answer)
         if event is None or event[0] >= pchannel.tail.durable_end:

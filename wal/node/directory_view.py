@@ -1,11 +1,11 @@
-"""DirectoryView: the vchannels of a cluster as a node knows them: a copy of the coordinator's records in etcd.
+"""DirectoryView: a node's view of the vchannels of a cluster: a copy of the coordinator's records in etcd.
 
-How it works. A watch brings what changes; after a watch that broke, and once a minute, all records are read anew and replace what was
-known. A copy lags, so nothing is refused by it alone: `look_up` asks etcd for one name, and `catch_up` reads everything that was saved
-before the call. A record is only replaced by one of a later incarnation, in whatever order the two ways bring them.
+How it works. A watch brings what changes; after a watch that broke, and once a minute, all records are read again and replace the copy. A
+copy lags, so nothing is refused by it alone: `look_up` asks etcd for one name, and `catch_up` reads everything that was saved before the
+call. A record is only replaced by one of a later incarnation, in whatever order the two ways bring them.
 
-Who calls: the routes and the services of a node, as `KnownVChannels`. `on_changed` tells the owner of what came and what has ended, so that
-actors of an incarnation that is over end too.
+Who calls: the routes and the services of a node, as `KnownVChannels`. `on_changed` reports new and ended vchannels to the owner, so that
+actors of an ended incarnation end too.
 
 What it never does: it gives no name an incarnation, and writes nothing. `ask_to_create` asks the coordinator to do so.
 """
@@ -88,7 +88,7 @@ class DirectoryView:
         return self.records.get(name)
 
     async def create_on(self, name: str, pchannel: str) -> None:
-        """Has the coordinator create a vchannel on this pchannel; what it is then is known on return."""
+        """Has the coordinator create a vchannel on this pchannel; on return this view has its record."""
         if self.ask_to_create is not None and name not in self.records:
             await self.ask_to_create(name, pchannel)
             await self.look_up(name)

@@ -1,10 +1,10 @@
 """Hosting: the pchannels that this process writes, each in a term of its own.
 
-Owns the pchannels that are here; how one is opened in a given term (its log, its recovered state, its actors, its checkpointer) and
+Owns the pchannels of this node; how one is opened in a given term (its log, its recovered state, its actors, its checkpointer) and
 closed by itself (drained, ended with a closing tick of its own, its log closed); the timer that drives all of them; the actor that waits
 for ticks on their behalf; and the end of all together: drained first, then ended with one closing tick. The calls for one pchannel are
-carried out in the order of (term, available): one that comes too late is refused. It never raises a term, and all it knows of vchannels
-is whether a name in a log still exists.
+carried out in the order of (term, available): a late call is refused. Hosting never raises a term. Of vchannels it checks only whether a
+name in a log still exists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Place:
 
 
 class Hosting:
-    """`pchannels` are the open pchannels, by name. `is_live` says whether a vchannel, in this incarnation, still exists."""
+    """`pchannels` are the open pchannels, by name. `is_live` returns whether a vchannel, in this incarnation, still exists."""
 
     def __init__(
         self,

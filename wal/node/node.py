@@ -1,7 +1,7 @@
-"""StreamingNode: the node's half of a log: the pchannels that are here, each in its term, and all that is asked of them.
+"""StreamingNode: the node's half of a log: its pchannels, each in its term, and every request to them.
 
 Owns the oracle, the hosting of pchannels, the routes of vchannels, appends, cursors and retention, and the order in which they are opened
-and closed. It knows vchannels that exist; what exists, and in which terms pchannels are opened, the coordinator's half says.
+and closed. The coordinator's half decides which vchannels exist and in which terms pchannels are opened; a node only has a view of them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StreamingNode:
         self._spawned = 0
 
     async def open_oracle(self, kv: KVBase, *, key: str = LIMIT_KEY, save_window_s: float = SAVE_WINDOW_S) -> None:
-        """Opens the oracle that saves its limit on this key, so many seconds ahead: from now on there are ticks."""
+        """Opens the oracle that saves its limit on this key, `save_window_s` seconds ahead, and gives ticks from now on."""
         self.oracle = TimestampOracle(kv, key=key, clock=self.system.clock, save_window_s=save_window_s)
         await self.oracle.start()
 
@@ -124,8 +124,9 @@ class StreamingNode:
     async def open_cursors(
         self, pins: AsyncPins | None, kv: KVBase, *, raise_format: Callable[[], Awaitable[None]], shared: bool = False
     ) -> None:
-        """Serves cursors; `pins` are those of processes beside this one. `raise_format` is the backend's; `shared` says that there are
-        other nodes."""
+        """Serves cursors; `pins` are those of processes beside this one. `raise_format` is the backend's; `shared`: the log has other
+        nodes.
+        """
 
         async def raise_both() -> None:
             await raise_format()
@@ -161,7 +162,7 @@ class StreamingNode:
         await self.retention.settled()
 
     async def _opened(self, pchannel: PChannel) -> None:
-        """Includes a pchannel that has come in what is truncated here; one that has gone is not among `pchannels` any more."""
+        """Includes a new pchannel in this node's truncation; a closed one has left `pchannels` already."""
         await self.cursors.open([pchannel])
         self.retention.watch(pchannel)
 

@@ -1,8 +1,8 @@
 """Routes: the way from a name to the actor of its vchannel on this node, and the beginning and the end of these actors.
 
-A node knows the vchannels that exist, and never gives a name its incarnation: it asks the coordinator's half, `KnownVChannels`, to create
-one that an append names. While the record of a new vchannel is being saved, its group of actors is paused: no frame is written for a
-vchannel that a crash would lose. Routes are the `VChannelHost` of the coordinator's half.
+A node has a view of the vchannels that exist, and never gives a name its incarnation: it asks the coordinator's half, `KnownVChannels`, to
+create a vchannel that an append names. While the record of a new vchannel is being saved, its group of actors is paused: no frame is
+written for a vchannel that a crash would lose. Routes are the `VChannelHost` of the coordinator's half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wal.write.vchannel import VChannel
 
 
 class KnownRecords(Protocol):
-    """The table of the vchannels that a node knows: by name in `records`; all of them have an incarnation below `next_incarnation`."""
+    """The table of a node's known vchannels: by name in `records`; all of them have an incarnation below `next_incarnation`."""
 
     @property
     def records(self) -> Mapping[str, VChannelInfo]: ...
@@ -50,7 +50,7 @@ class KnownRecords(Protocol):
 
 
 class KnownVChannels(Protocol):
-    """The vchannels as a node knows them, and the coordinator's half behind it."""
+    """A node's view of the vchannels, and its access to the coordinator's half."""
 
     @property
     def directory(self) -> KnownRecords:
@@ -159,7 +159,7 @@ class Routes:
         vchannel = self.actors.get(name)
         if vchannel is None:
             if name not in self.known.records:
-                raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions are over")
+                raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions have ended")
             vchannel = self.route(name)
         return vchannel
 
@@ -214,7 +214,7 @@ class Routes:
             yield name
 
     def is_live(self, name: str, incarnation: int) -> bool:
-        """Returns whether this incarnation of a vchannel has not ended, as far as is known here; one that is being dropped has not yet."""
+        """Returns whether this incarnation of a vchannel has not ended in this node's view; during its drop it has not ended yet."""
         info = self.known.records.get(name)
         if info is not None and info.incarnation == incarnation:
             return True
@@ -270,7 +270,7 @@ class Routes:
         return began
 
     def end(self, infos: tuple[VChannelInfo, ...], ended: Callable[[WALError | None], None]) -> None:
-        """Ends the actors of vchannels; see `VChannelHost.end`. Raises the reason of one that has failed."""
+        """Ends the actors of vchannels; see `VChannelHost.end`. Raises the reason of a failed actor."""
         vchannels = [self.route(info.name) for info in infos]
         for vchannel in vchannels:
             if vchannel.closed is not None:
@@ -336,7 +336,7 @@ def refusal(vchannel: VChannel, error: ActorError) -> WALError:
 
 
 def _end(vchannel: VChannel, then: Callable[[WALError | None], None]) -> None:
-    """Lets the actor of a vchannel finish what it was told before, and ends it; calls `then` when it has ended."""
+    """Ends the actor of a vchannel after its earlier operations; calls `then` when it has ended."""
     group = vchannel.pchannel.actor_group
     loop = asyncio.get_running_loop()
     dropped: asyncio.Future[None] = loop.create_future()

@@ -116,7 +116,7 @@ class NodeSession:
         return time.monotonic() - self._beaten < min(BEAT_MAX_S, self._session.ttl_s / 3)
 
     async def _watch(self) -> None:
-        """Tells the node of the end of its lease, also while nothing asks for it."""
+        """Reports the end of the lease to the node, also while no call needs the lease."""
         ending = asyncio.ensure_future(_in_thread(self._thread, self._session.wait_lost))
         while self.alive:
             await asyncio.wait([ending], timeout=BEAT_S)

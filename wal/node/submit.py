@@ -1,7 +1,7 @@
-"""NodeRequests: the table of what a node does with each request, for a log in this process and for the clients of a server.
+"""NodeRequests: the table of a node's handlers by request, for a log in this process and for the clients of a server.
 
-Owns the way from a request to the pchannels that it is for. A request of a client comes with the pchannel that the client has named, which
-the server has found in the term that the client knows; a request of this process is for whatever pchannel it concerns.
+Owns the way from a request to the pchannels that it is for. A request of a client comes with the pchannel that the client has named, in the
+client's term. A request of this process goes to whatever pchannel it concerns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class NodeRequests:
         """Returns the answer to a request, which a client has sent for this pchannel (None: it comes from this process).
 
         Raises ChannelNotExistError for a vchannel that does not exist and must not be created, or that is on another pchannel;
-        InvalidArgumentError for a request that concerns another pchannel; SessionLostError if the lease of the pchannel is lost; and what
-        the request says.
+        InvalidArgumentError for a request that concerns another pchannel; SessionLostError if the lease of the pchannel is lost; and the
+        errors of the request.
         """
         handle = _HANDLERS.get(type(request))
         if handle is None:
@@ -57,7 +57,7 @@ class NodeRequests:
         return answer
 
     async def _of_vchannel(self, name: str, asked: PChannel | None) -> PChannel:
-        """Returns the pchannel of a vchannel, or the one that it would get. What is known here may lag behind what a client knows."""
+        """Returns the present or future pchannel of a vchannel. This node's view may be older than the client's."""
         routes = self._node.routes
         vchannels = routes.known
         if name not in vchannels.records or (asked is not None and vchannels.pchannel_of(name) != asked.channel):

@@ -2,8 +2,7 @@
 
 Owns: the columns of a batch while it is built, one row for each plain message and each body. The rows of a frame are added as they
 are stored, without a Python object per row: plain messages, transactions and copies of broadcasts alike. Messages can be added too; both
-ways give the same rows. Unwanted columns are not gathered. It knows nothing of Arrow: `wal.bridge` and Spark build the
-batches.
+ways give the same rows. Unwanted columns are not gathered. It does not import Arrow: `wal.bridge` and Spark build the batches.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ class PageFields(msgspec.Struct, frozen=True, gc=False):
 class RowColumns:
     """Little-endian columns, each in pieces to be joined: growing a buffer piece by piece would copy it many times over.
 
-    Each column has `slots` entries, of which `rows` are rows: `keep` has a byte for each slot, 0 for an entry that is no row (a commit,
-    or a type that was not asked for). Without `keep` all entries are rows. If `in_order` is False the rows are in the order of the runs,
-    and have to be sorted by the rank.
+    Each column has `slots` entries, of which `rows` are rows: `keep` has a byte for each slot, 0 for an entry that is not a row (a commit,
+    or a type outside the selection). Without `keep` all entries are rows. If `in_order` is False the rows are in the order of the runs, and
+    have to be sorted by the rank.
 
     first_ticks          the first tick of a frame, and in `tick_counts` of how many slots it is: with `indices`, the rank of a row
                          among all others; with `events`, its tick (that of its transaction's commit)
@@ -391,7 +390,7 @@ def check_columns(columns: Collection[str]) -> None:
         raise InvalidArgumentError(f"no column is asked for: name some of {', '.join(COLUMNS)}")
     for name in columns:
         if name not in COLUMNS:
-            raise InvalidArgumentError(f"there is no column {name!r}: name some of {', '.join(COLUMNS)}")
+            raise InvalidArgumentError(f"no column {name!r}: name some of {', '.join(COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"a column is asked for twice in {', '.join(columns)}: name each once")
 

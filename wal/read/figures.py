@@ -63,10 +63,10 @@ class PChannelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     `segments` and `log_bytes` are what the log holds, truncated parts that are not freed yet included. `checkpoint_age_s` counts from the
     last checkpoint, or from the opening; `checkpoint_failures` are attempts that failed since. `opening_s` is how long the opening took,
     `replayed_events` how many events it replayed. `scheduled` messages wait for their time and take `scheduled_bytes`, and `delivered` ones
-    were appended since the opening. `failure` says why the pchannel writes nothing any more, or that its disk is full since
-    the opening; it is empty while all is well. `write_path` is what writes the small frames of a journal now, "loop" or "thread", and
-    `write_path_reason` says why. Scanners that were behind had `page_reads` pages read from the log and took `shared_pages` that were read
-    for another one; pages of `shared_page_bytes` are kept now for scanners that have not come for them yet.
+    were appended since the opening. `failure` is the reason why the pchannel no longer writes, or the full disk at the opening; it is empty
+    for a working pchannel. `write_path` is what writes the small frames of a journal now, "loop" or "thread", and `write_path_reason` is
+    the reason. For lagging scanners, `page_reads` pages were read from the log, and `shared_pages` were reused from another scanner's read.
+    Pages of `shared_page_bytes` now wait in memory for other scanners.
     """
 
     name: Annotated[str, PAGE]

@@ -2,11 +2,11 @@
 
 Its caller reports durable frames and dropped vchannels. It outlives restarts and truncation: a checkpoint holds it (see `pieces`), and
 recovery adds the last events written after the checkpoint. A plain message, a transaction (its commit) and a copy of a broadcast are
-events; what the log writes for itself is none. It has at most one entry for each vchannel that exists.
+events; the log's own messages are not. It has at most one entry for each vchannel that exists.
 
     5 last events [5, names, incarnations, positions, indices]: a column each, at least one such piece in each state
 
-A state without such a piece was stored by version 0.1.0, and says nothing about last events.
+A state without such a piece was stored by version 0.1.0, and has no last events.
 """
 
 from __future__ import annotations

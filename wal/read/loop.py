@@ -1,11 +1,11 @@
 """ReadLoop: the read of one scanner on one pchannel, from catch-up to tailing in one loop. Read: what every scanner's read has.
 
 A `Read` owns how it begins and ends, and the callers that wait for a tick. `ReadLoop` owns: the pchannel that the scanner reads, where its
-read begins (cursor and policy), its pages, and its waiting at the tail. A `Progress`, which is pure, knows what was read and what is needed
-next. It advances only between two awaits, so a cancelled read neither loses nor redelivers a message: the next call continues after the
-last hand-over. The callers of `fill` drive the loop. A read with a pattern has one for each pchannel (`merged.py`).
+read begins (cursor and policy), its pages, and its waiting at the tail. A `Progress`, which is pure, holds the state of the read and
+returns what is needed next. It advances only between two awaits, so a cancelled read neither loses nor redelivers a message: the next call
+continues after the last hand-over. The callers of `fill` drive the loop. A read with a pattern has one for each pchannel (`merged.py`).
 
-Its beginning and each fetch of a page run in a task, at most one at a time, which the end of the read cancels. A caller that is cancelled
+Its beginning and each fetch of a page run in at most one task, which the end of the read cancels. A caller that is cancelled
 leaves the task running for the next caller: otherwise a caller that polls with a time-out shorter than a fetch would never get a message.
 """
 
@@ -123,7 +123,7 @@ class Read(abc.ABC):
     # -- work that outlives a cancelled caller
 
     async def _under_way(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> asyncio.Task[Any]:
-        """Returns the task that is under way, or else the one that this starts, once it has ended. A cancelled caller leaves it running."""
+        """Awaits the running task, or starts one, and returns it after its end. A cancelled caller leaves the task running."""
         work = self._work or self._begin_work(start, name)
         if not work.done():
             await asyncio.wait((work,))
@@ -392,7 +392,7 @@ class ReadLoop(Read):
     def _begin_to_wait(self) -> asyncio.Future[None] | None:
         """Returns the future to await at the tail: for data, or also for a tick if this scanner or a caller of `wait_for` needs one.
 
-        Returns None if there is no need to wait. It is no coroutine: each idle scanner would keep the coroutine's frame.
+        Returns None if the read need not wait. The function is not a coroutine, because each idle scanner would keep the coroutine's frame.
         """
         options = self._options
         ticks: list[int] = []

@@ -78,7 +78,7 @@ class Merge:
         lane.covered = max(lane.covered, covered)
 
     def cover(self, name: str, tick: int) -> None:
-        """Takes note that a pchannel has no more messages up to this tick than those that came."""
+        """Records that a pchannel has delivered all its messages up to this tick."""
         lane = self.lanes[name]
         lane.covered = max(lane.covered, tick)
 
@@ -129,7 +129,7 @@ def key_of(message: ImmutableMessage) -> Key:
 def without(
     messages: list[ImmutableMessage], pchannel: str, vchannel: str, indices: range, types: frozenset[int] | None = None
 ) -> list[ImmutableMessage]:
-    """Returns these messages without those that a vchannel has at these indices of its frame, and transactions without such bodies.
+    """Returns these messages without a vchannel's messages at these indices of its frame, and transactions without such bodies.
 
     A transaction with no other vchannel is left out, and where a read wants certain `types`, one without other bodies.
     """

@@ -3,7 +3,7 @@
 Owns: a `ReadLoop` for each pchannel, whose pages and waiting at the tail it drives, and the `Merge` of their messages. How it works:
 
 * everything is bounded by ticks. Where the read begins is a position of the merge, which has a tick for each pchannel, and where it ends is
-  one tick for all. So a position says for every pchannel what was handed over;
+  one tick for all. So one position covers the deliveries of every pchannel;
 * a message waits in its lane until the other pchannels have promised its tick. At their tails the read asks for that promise. A pchannel
   that this process writes makes it at once, so an idle one holds up nothing;
 * a vchannel that is dropped leaves: its messages are taken out of the lanes, and later frames are judged as they are read
@@ -70,7 +70,7 @@ class MergedProgress(HandOver):
         self._become(MessagePage([message]))
 
     def drop(self, pchannel: str, vchannel: str, indices: range, types: frozenset[int] | None) -> None:
-        """Takes messages of a vchannel out of those that were not handed over; see `without`."""
+        """Removes messages of a vchannel that were not handed over yet; see `without`."""
         self.merge.drop(pchannel, vchannel, indices, types)
         following = self.following
         if following < len(self.messages):
@@ -267,7 +267,7 @@ class MergedRead(Read):
         return pages, tails
 
     async def _wait(self, pages: list[ReadLoop], tails: list[ReadLoop]) -> None:
-        """Returns when one of these parts may go on: its page is here, or its tail has moved as far as the merge needs."""
+        """Returns when one of these parts can continue: its page has arrived, or its tail has moved as far as the merge needs."""
         waits: list[asyncio.Future[Any]] = []
         waiters: list[asyncio.Future[None]] = []
         is_unbroken = False

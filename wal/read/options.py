@@ -2,7 +2,8 @@
 
 Everything is checked here once, for every reader: a scanner on a loop, the bridge without one, and Spark.
 
-How far a reader is says `Reached` within a read, and a `ReadPosition` outside of it, to be stored and resumed from. Everything is pure.
+`Reached` is the position within a read. A `ReadPosition` is the position outside of it, which a caller stores and resumes from. Everything
+is pure.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, filters: DeliverFilter | Iterable[DeliverFilter]) -> EventFilter:
-        """Returns the conjunction of these filters. Raises TypeError for a value that is no deliver filter."""
+        """Returns the conjunction of these filters. Raises TypeError for a value that is not a deliver filter."""
         tick_min = 0
         types: frozenset[int] | None = None
         if isinstance(filters, TimeTickGT | TimeTickGTE | MessageTypes):
@@ -168,7 +169,7 @@ class EventFilter(msgspec.Struct, frozen=True):
                 numbers = _numbers(one.types)
                 types = numbers if types is None else types & numbers
             else:
-                raise TypeError(f"{one!r} is no deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
+                raise TypeError(f"{one!r} is not a deliver filter: use TimeTickGT, TimeTickGTE or MessageTypes")
         return cls(tick_min, types) if parts else _EVERYTHING
 
 
@@ -241,7 +242,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
         if resume is not None and isinstance(resume, TickPosition) != (pattern is not None):
             one, other = ("a read with a pattern", "names vchannels") if pattern is None else ("a read of names", f"reads {pattern}")
             raise InvalidArgumentError(
-                f"resume={resume} is a position of {one}, and this read {other}, of which it says nothing: give a position of the same read"
+                f"resume={resume} is a position of {one}, and this read {other}, which it does not cover: give a position of the same read"
             )
         if resume is not None and deliver_policy is not None:
             raise InvalidArgumentError("resume=… and deliver_policy=… both say where to begin: give one of them")
@@ -312,10 +313,10 @@ class Selection:
         return self.names
 
     def forget(self) -> None:
-        """Forgets what is kept of the last frame, everything of which was handed over."""
+        """Drops the state of the last frame after all its messages were handed over."""
 
     def ended(self) -> list[tuple[str, int]]:
-        """Returns the vchannels of the last frame that have ended since; a reader of names is told otherwise."""
+        """Returns the vchannels of the last frame that have ended since. A reader of names gets an error instead."""
         return []
 
     def bind(self, name: str, incarnation: int) -> None:
@@ -499,7 +500,7 @@ class TickPosition(ReadPosition, frozen=True):
     Pchannels that come later, or move to other nodes, do not change it. Its `message_id` names that pchannel, and no event.
 
     `begun` has the pchannels that were already truncated past this tick when the read began, each with the position and index of its first
-    event then: so a position tells what was truncated before the read from what was truncated since. The text form is
+    event then: so a position separates truncation before the read from truncation since. The text form is
     `time_tick@pchannel`, followed by `+pchannel:position:index` for each of those.
     """
 
@@ -528,7 +529,7 @@ class TickPosition(ReadPosition, frozen=True):
 
 
 def _tick_position(time_tick: int, text: str) -> TickPosition | None:
-    """Returns the position at this tick whose text goes on so, None if it is no such text."""
+    """Returns the position at this tick with this rest of its text, None for an invalid text."""
     pchannel, *begun = text.split("+")
     parts = [part.rsplit(":", 2) for part in begun]
     if not pchannel or not all(len(part) == 3 and part[0] and _is_number(part[1]) and _is_number(part[2]) for part in parts):

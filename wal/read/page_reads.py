@@ -22,13 +22,13 @@ READS_MAX: Final = 8
 
 
 class PageReads:
-    """The pages of a pchannel's log that its scanners fetch, a few at a time, and one for all that want it.
+    """Fetches pages of a pchannel's log for its scanners: few reads run at once, and scanners share a page.
 
     Scanners that catch up together ask for pages that begin at the same position, each for its own vchannels. If each had its own, a frame
-    of 64 vchannels would be read and decoded 64 times, and be in memory as often. So a read is for all scanners that ask for the page, and
-    for those that took the page before it and will ask next: a frame is fetched once. A scanner that is somewhat behind finds the page that
-    another one has read ahead of it (`SharedPages`), and its own pages end where that page begins, so that both go on with the same pages.
-    At most `READS_MAX` reads are under way. A page may have frames in which a scanner has nothing; it skips them, as it does in the recent
+    of 64 vchannels would be read and decoded 64 times, and be in memory as often. So a read serves all scanners that ask for the page, and
+    scanners that took the previous page and will ask next: a frame is fetched once. A scanner that lags a little finds the page that
+    another one has read ahead of it (`SharedPages`). Its own pages end where that page begins, so both continue with the same pages. At
+    most `READS_MAX` reads are under way. A page may have frames in which a scanner has nothing; it skips them, as it does in the recent
     frames. A read for several scanners that fails is repeated for each of them: the error may concern the vchannel of another one.
     """
 
@@ -106,7 +106,7 @@ class PageReads:
 
 
 class _PageRead:
-    """A read, and the vchannels of the scanners that wait for its page. `names` are those that it reads, once it has begun."""
+    """A read, and the vchannels of the scanners that wait for its page. `names` are the vchannels of a read that has begun."""
 
     __slots__ = ("ended", "failed", "has_begun", "names", "page", "takers")
 
@@ -216,7 +216,7 @@ class SharedPages:
         expected[names] += 1
 
     def _awaited(self, start: int) -> Counter[frozenset[str] | None]:
-        """Returns the scanners that are expected here, or so little behind that they find the page when they come."""
+        """Returns the scanners that will ask for this page, because they are expected here or lag only a little."""
         oldest = min([kept.start for kept in self._pages], default=start)
         awaited: Counter[frozenset[str] | None] = Counter()
         for position, names in self._expected.items():

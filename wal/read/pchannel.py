@@ -64,7 +64,7 @@ class Reader(Protocol):
         """Has a reader by a pattern hand over nothing more of this incarnation of the vchannel, whose record is gone."""
 
     def changed(self) -> None:
-        """Has a reader by a pattern hand over nothing more of what has ended by what is known now."""
+        """Stops deliveries from vchannels that have ended, in a reader by a pattern."""
 
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.

@@ -6,13 +6,13 @@
                  |  +--END---> everything that was asked for was handed over   |
                  +-------------------------------------------------------------+
 
-Whoever reads drives it and fetches around it: a scanner on an event loop (`loop.py`), `wal.bridge` and Spark's tasks in a thread. It
-looks at a snapshot of the tail, says what it needs next (`Need`), takes a page, and has messages. It never waits and never fetches.
+A reader drives it and fetches the pages: a scanner on an event loop (`loop.py`), `wal.bridge` and Spark's tasks in a thread. `Progress`
+takes a snapshot of the tail, returns its next need (`Need`), takes a page, and returns messages. It never waits and never fetches.
 
-* The beginning is decided once (`ReadStart`): from the deliver policy, from the position that is resumed, or from a cursor. Pages begin
-  at a frame and reads at an event, so it also says which events of the first frames do not belong to the read. `begin` asks for what the
-  decision needs. Whenever it has waited, it attaches again: meanwhile vchannels may be created and dropped, the log may be truncated, and
-  more may be appended. What is truncated during a search is searched for again in what is left of the log.
+* The beginning is decided once (`ReadStart`): from the deliver policy, from the position that is resumed, or from a cursor. Pages begin at
+  a frame and reads at an event, so the start also marks the events of the first frames that do not belong to the read. `begin` asks for
+  what the decision needs. Whenever it has waited, it attaches again: meanwhile vchannels may be created and dropped, the log may be
+  truncated, and more may be appended. After a truncation during a search, the search runs again in the rest of the log.
 * Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
   nothing for this reader. A caller that is cancelled before a hand-over gets the same messages again.
 * The end is the tick or the position that the options name, or the durable end when the read began without following.
@@ -99,7 +99,7 @@ class HandOver(abc.ABC):
         return messages.part(following, stop) if following or stop < count else messages
 
     def hand_over(self, count: int) -> None:
-        """Hands over the next `count` messages, or those that there are."""
+        """Hands over the next `count` messages, or fewer if fewer are ready."""
         self._given, self.coming = min(self.following + count, len(self.messages)), None
 
     @property
@@ -269,7 +269,7 @@ class Progress(HandOver):
                 return Need.MESSAGES
 
     def step(self, tail: TailView) -> Need:
-        """Returns what the read needs next, one frame at a time. The current messages count as handed over."""
+        """Returns the next need of the read, frame by frame. The current messages count as handed over."""
         self.settle()
         if self._frames:
             self.frame = self._frames.pop()
@@ -289,7 +289,7 @@ class Progress(HandOver):
         return Need.TAIL if end_tick is None else Need.OVER
 
     def has_page(self, tail: TailView) -> bool:
-        """Returns whether the read goes on with another page after the frames that it has."""
+        """Returns whether the read continues with another page after its frames."""
         return self.at < self._limit(tail) and tail.failure is None
 
     def _limit(self, tail: TailView) -> int:
@@ -543,10 +543,10 @@ def _begin_in(
 
 
 class BodyTurns:
-    """The turns of the bodies of one message after the other, for reads that go body by body.
+    """Iterates over the bodies of one message after another, for reads that go body by body.
 
-    A message counts as handed over with its last body. So a position in the middle of a transaction is the one before it: a reader that
-    resumes there gets the whole transaction again, and none of its bodies is skipped. One that goes on in the same read gets the rest.
+    A message counts as handed over with its last body. So a position in the middle of a transaction is the position before the transaction:
+    a reader that resumes there gets all its bodies again. The same read continues with the next body.
     """
 
     __slots__ = ("_count", "_message")

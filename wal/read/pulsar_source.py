@@ -102,7 +102,7 @@ class ReadOnlyPulsarSource(ReadOnlySource):
         return any(not log.reach().closed and log.has_writer() for log in self._logs.values())
 
     def is_current(self) -> bool:
-        return True  # a look at a log finds one that was recreated
+        return True  # a look at the log detects its recreation
 
     def close(self) -> None:
         self._connection.abandon()
@@ -152,7 +152,7 @@ _COSTS: Final = 20
 class PulsarMetadata:
     """The metadata at `kv`, an `etcd://…` location, open until `close`. Raises UnavailableError when it does not answer.
 
-    `closing` is awaited in the loop before the KV is closed. `pchannels` and `vchannels` are for one thread at a time.
+    `closing` is awaited in the loop before the KV is closed. `pchannels` and `vchannels` are not thread-safe.
     """
 
     def __init__(self, kv: Secret, *, closing: Callable[[], Awaitable[None]]) -> None:

@@ -26,9 +26,9 @@ from wal.storage.read_only import ReadOnlyPChannelLog, ReadOnlyStoredLog
 class ReadOnlyCore:
     """The pchannels and vchannels of a log that another process writes, and where a read of them begins and continues.
 
-    It owns the open log of each pchannel and the vchannels as they were last seen. It knows a log by its `ReadOnlySource` alone, so it
-    serves every backend. Everything here blocks and nothing here waits for the log to grow: the two shells do that, `ReadOnlyLog` on an
-    event loop with threads, the reads of `wal.bridge` in the caller's thread. It starts no thread and knows no event loop.
+    It owns the open log of each pchannel and the vchannels as they were last seen. It uses a log through its `ReadOnlySource` only, so it
+    serves every backend. Every call blocks, and no call waits for the log to grow. Two shells do the waiting: `ReadOnlyLog` on an event
+    loop with threads, and the reads of `wal.bridge` in the caller's thread. The core starts no thread and uses no event loop.
 
     Use it after `open` and until `close`; any number of threads may call at once.
     """
@@ -48,7 +48,7 @@ class ReadOnlyCore:
         self._closed = False
 
     def open(self) -> None:
-        """Opens the source and looks for the first time. Raises FormatError if there is no log; a failure undoes what was done."""
+        """Opens the source and looks for the first time. Raises FormatError if the log does not exist; a failure closes everything."""
         try:
             if (absent := self.source.absence(0.0)) is not None:
                 raise absent
@@ -114,8 +114,8 @@ class ReadOnlyCore:
     ) -> Iterator[tuple[str, VChannelInfo | ChannelNotExistError]]:
         """Yields what the last look means to a read of these vchannels on this pchannel, by vchannel.
 
-        `incarnation` returns the incarnation of a vchannel that is read, None if none was met yet. A dropped vchannel ends the read with
-        the error. If none was met and the vchannel was created on another pchannel, it is read there: its record says where.
+        `incarnation` returns the incarnation of a vchannel that is read, None before the first one. A dropped vchannel ends the read with
+        the error. A vchannel that is first created on another pchannel is read there: its record names the pchannel.
         """
         view = self.view
         for name in names:
@@ -158,7 +158,7 @@ class ReadOnlyCore:
         info = self.look().records.get(name)
         if info is None:
             if not self._create_vchannels:
-                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists those that do")
+                raise ChannelNotExistError(f"vchannel {name!r} does not exist: log.vchannels() lists the vchannels")
             return None
         log, run_name = cast("ReadOnlyStoredLog", self.logs[info.pchannel]), (info.name, info.incarnation)
         while True:
@@ -207,9 +207,9 @@ class ReadOnlyCore:
 class ReadOnlySource(Protocol):
     """The log at one location, for a process that reads it. It writes nothing there but cursors.
 
-    Its calls block. The core calls `pchannels`, `open_log` and `vchannels` one at a time, in this order, from any thread; `cursors` and the
-    logs are used by several threads at once. The answer of a call may be older than what the writer knows, but never goes back: a
-    pchannel that was once named stays, and the records of vchannels only advance.
+    Its calls block. The core calls `pchannels`, `open_log` and `vchannels` in this order, from any thread, without overlap. Several threads
+    use `cursors` and the logs at once. An answer may be older than the writer's state, but never goes back: a pchannel that was once named
+    stays, and the records of vchannels only advance.
     """
 
     name: str
@@ -222,7 +222,7 @@ class ReadOnlySource(Protocol):
     """The cursors of the log, saved so that the writer's retention sees them. Set from `open` on."""
 
     def absence(self, waited_s: float) -> FormatError | None:
-        """Returns None if there is a log that can be opened, else the error that says what is missing after waiting for `waited_s`.
+        """Returns None for a log that can be opened, else the error that names what is missing after a wait of `waited_s`.
 
         It is called before `open`, repeatedly while the first writer is waited for. It raises errors that waiting would not fix. `close`
         releases what it holds.
@@ -235,7 +235,7 @@ class ReadOnlySource(Protocol):
         """Returns the names of the pchannels that have a log now.
 
         Raises StorageError if the log's location was removed or replaced since `open`. From then on the open logs raise it too, where they
-        could otherwise continue with what is left of the old log.
+        could otherwise continue with the rest of the old log.
         """
 
     def open_log(self, pchannel: str) -> ReadOnlyPChannelLog:

@@ -160,7 +160,7 @@ class ReadOnlyPChannel(ShownPChannel):
             return True
 
     async def _fetch(self, start: int, end: int) -> tuple[int, int] | None:
-        """Reads these frames into the window. Returns the newest event, None if a frame cannot be read or there is no event."""
+        """Reads these frames into the window. Returns the newest event, None if a frame cannot be read or the frames have no event."""
         newest = self.tail.newest
         try:
             while start < end:

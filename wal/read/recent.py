@@ -225,13 +225,12 @@ _set_field: Final = msgspec.structs.force_setattr
 class SharedMessages:
     """The messages that one reader has built, for the other readers of the same frames with the same selection. Pure.
 
-    Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; at most so many bytes of
-    them, the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload in
-    memory. The messages of one frame may be built while it is written; no reader gets them before it is durable. Messages never change, so
-    all readers get the same objects. A reader whose list has left builds it again, so what is
-    delivered never depends on what is kept.
+    Owns: the lists that were built last, by frame, by the incarnations that a reader reads, and by its filters; within a bound of bytes,
+    beyond which the oldest lists leave first. A list also leaves with its frame, because the copies of a broadcast keep the frame's payload
+    in memory. The messages of one frame may be built while it is written; no reader gets them before it is durable. Messages never change,
+    so all readers get the same objects. A reader whose list has left builds it again, so deliveries never depend on this cache.
 
-    `size` counts the bytes that are kept.
+    `size` counts the bytes of the lists.
     """
 
     __slots__ = ("_bytes_max", "_last", "_lists", "_prepared", "_start", "size")

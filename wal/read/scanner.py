@@ -201,7 +201,7 @@ class Scanner(AsyncOnly):
         return self._progress.page() if await self._has_messages() else NO_MESSAGES
 
     def _hand_over(self, count: int) -> None:
-        """Counts the next `count` messages of the last `_page`, or those that there are, as handed over."""
+        """Counts the next `count` messages of the last `_page`, or all of its rest, as handed over."""
         self._progress.hand_over(count)
         if self._loop.tick_waiters:
             self._loop.wake_tick_waiters()
@@ -478,7 +478,7 @@ class HandlerActor(Actor):
 
     def _ended_by(self, error: BaseException) -> None:
         if isinstance(error, ClosedError) and isinstance(self._loop.failure, ClosedError):
-            self._loop.finish(error)  # the caller that closed the log knows
+            self._loop.finish(error)  # the caller itself closed the log
         elif self._handling is not None:
             self._keep(error)
             _log.error(
@@ -495,7 +495,7 @@ class HandlerActor(Actor):
                 },
             )
         elif isinstance(error, ChannelNotExistError):
-            self._loop.finish(error)  # the caller that dropped the vchannel knows
+            self._loop.finish(error)  # the caller itself dropped the vchannel
         else:
             self._keep(error)
             _log.error("%s has ended, and its handler receives nothing more: %s", self._where(), error, exc_info=error)

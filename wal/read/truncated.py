@@ -1,12 +1,12 @@
-"""What a reader's position is worth: the event that an id names, the first event, whether the log went back, and the errors. Pure.
+"""Checks of a reader's position: the event that an id names, the first event, whether the log went back, and the errors. Pure.
 
 The questions are generators that yield the pages they need (`wal.storage.search`), so that each is written once, for readers on an event
 loop, in a thread and over the network.
 
-A directory may be replaced by an older copy of itself. The copy has the same incarnation, and what is written to it takes the positions
-of the events that are lost. Every event has a tick of its own, ticks ascend with time, and what is written to the copy is later than what
-was lost. So the log went back if an event that was seen with some tick has a larger one now, or is not there; and the events with ticks up
-to that of a lost event are those that both have.
+A directory may be replaced by an older copy of itself. The copy has the same incarnation, and new events in it take the positions of the
+lost events. Every event has its own tick, and ticks ascend with time, so new events in the copy have larger ticks than the lost ones. So
+the log went back if an event has a larger tick than it had before, or is missing. Both logs share the events with ticks below that of the
+first lost event.
 """
 
 from __future__ import annotations

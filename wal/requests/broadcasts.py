@@ -146,14 +146,14 @@ class AwaitResourceKey(LogRequest[None], frozen=True):
 
 
 class ListBroadcasts(LogRequest[tuple[BroadcastTask, ...]], frozen=True):
-    """Asks for the running broadcasts, including those that cannot continue."""
+    """Asks for the running broadcasts, also the stuck ones."""
 
     saying: ClassVar[str] = "listing the broadcasts"
     insists_s: ClassVar[float] = CALL_S
 
 
 class AbortBroadcast(LogRequest[None], frozen=True):
-    """Aborts a broadcast. A second abort waits for the same end; InvalidArgumentError for one that is unknown, or ended otherwise."""
+    """Aborts a broadcast. A second abort waits for the same end; InvalidArgumentError for an unknown broadcast, or one with another end."""
 
     saying: ClassVar[str] = "aborting broadcast {0.broadcast_id}"
     right: ClassVar[Right] = Right.ADMIN

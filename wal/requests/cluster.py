@@ -11,7 +11,7 @@ from wal.requests.rights import Right
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a cluster. `trouble` says why it is not healthy, and `healthy_s` since when it is."""
+    """A node of a cluster. `trouble` is the reason why it is not healthy, and `healthy_s` how long it has been healthy."""
 
     server_id: int
     address: str
@@ -23,9 +23,9 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedPChannel(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pchannel is. `state` is an AssignmentState (`wal.coordinator.assignments`), and `since_s` how long it is in that.
+    """The assignment of a pchannel. `state` is an AssignmentState (`wal.coordinator.assignments`), and `since_s` its age.
 
-    `server_id` is 0 and `address` empty while nobody has it; `trouble` says why it is not ASSIGNED.
+    `server_id` is 0 and `address` empty for a pchannel without a node; `trouble` is the reason why it is not ASSIGNED.
     """
 
     name: str
@@ -39,7 +39,7 @@ class PlacedPChannel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster. `leader` is the address of the one that leads, and `broadcasts` why there are none now; empty if there are."""
+    """A cluster. `leader` is the address of the leading coordinator. `broadcasts` is why broadcasts are unavailable, or empty."""
 
     leader: str
     token: int = 0

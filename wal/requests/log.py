@@ -44,7 +44,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: getattr(settings, name) for name in cls.__struct_fields__})
 
     def settings(self) -> Settings:
-        """Returns the settings of the log; those that concern a process have their defaults."""
+        """Returns the settings of the log; the settings of a process have their defaults."""
         values: dict[str, Any] = msgspec.structs.asdict(self)
         return Settings(**values)
 

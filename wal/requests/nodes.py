@@ -105,7 +105,7 @@ class ReadCopy(LeaderRequest[Content], frozen=True):
 
 
 class ForgetBroadcasts(LeaderRequest[tuple[int, ...]], frozen=True):
-    """Has the node drop finished broadcasts; the answer are those that no recovery of the pchannel finds any more.
+    """Has the node drop finished broadcasts; the answer lists the broadcasts that no recovery of the pchannel finds any more.
 
     With `checkpoint` many wait for a checkpoint of the pchannel.
     """

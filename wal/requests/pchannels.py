@@ -102,7 +102,7 @@ class PChannelRetention(msgspec.Struct, frozen=True):
 
 
 class Retention(Request[tuple[PChannelRetention, ...]], frozen=True):
-    """Asks for each pchannel what is held, by which bounds, and who holds it."""
+    """Asks for the bytes that each pchannel keeps, the bounds, and the cursors that keep them."""
 
     saying: ClassVar[str] = "asking what is held"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
@@ -123,7 +123,7 @@ class ListProducers(Request[tuple[ProducerInfo, ...]], frozen=True):
 
 
 class ForgetProducer(Request[None], frozen=True):
-    """Forgets a producer durably. InvalidArgumentError if no pchannel knows it; WouldBlockError while its appends are in flight."""
+    """Forgets a producer durably. InvalidArgumentError if no pchannel has it; WouldBlockError while its appends are in flight."""
 
     saying: ClassVar[str] = "forgetting producer {0.name!r}"
     where: ClassVar[Where] = Where.EACH_PCHANNEL

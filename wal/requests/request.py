@@ -114,7 +114,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
         return answer
 
     def unpacked(self, answer: Any) -> Answer:
-        """Returns the answer that was sent. Raises UnknownError for one that does not fit the request."""
+        """Returns the answer that was sent. Raises UnknownError for an answer that does not fit the request."""
         answered: Answer = answer
         return answered
 
@@ -124,9 +124,8 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
         return ()
 
     def newest_tick(self, answer: Answer) -> int:
-        """Returns the largest tick in the answer: later writes of the client are above it. 0 if there is none.
-
-        A client sends the largest one that it has seen in the field `seen_time_tick` of the requests that have it.
+        """Returns the largest tick in the answer: later writes of the client are above it. 0 without one. A client sends the largest tick
+        that it has seen in the field `seen_time_tick` of requests with this field.
         """
         return 0
 

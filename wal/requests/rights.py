@@ -1,4 +1,4 @@
-"""Rights: what the token of a call allows, and what code knows of the caller while it serves the call: its rights and its client.
+"""Rights: the rights of a call's token, and the caller's rights and client in the context of a served call.
 
 Code that no server has called, such as a log that is used in its own process, has all rights and no client.
 """
@@ -35,7 +35,7 @@ _client: ContextVar[str] = ContextVar("client of the call", default="")
 
 @contextlib.contextmanager
 def calling_from(client: str) -> Iterator[None]:
-    """A block that serves a call of this client: the text by which the server knows its connection."""
+    """A block that serves a call of this client: the text that identifies its connection on the server."""
     before = _client.set(client)
     try:
         yield

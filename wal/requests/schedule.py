@@ -19,7 +19,7 @@ from wal.write.txn_table import BODY_OVERHEAD
 class ScheduleMessage(VChannelRequest[ScheduledResult], frozen=True):
     """Schedules an INSERT for this time, in milliseconds since 1970; appends it if the time has passed.
 
-    `keyed` says that the key is an idempotency key of the caller, not a generated one; only such a request may be repeated. Raises
+    `keyed`: the key is the caller's idempotency key, not a generated one; only such a request may be repeated. Raises
     WouldBlockError past the bounds of scheduled messages, InvalidArgumentError if the settings would forget the key at once.
     """
 

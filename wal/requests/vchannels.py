@@ -15,7 +15,7 @@ from wal.requests.rights import Right
 
 
 class Existence(enum.IntEnum):
-    """What is known of the existence of a vchannel."""
+    """The known state of a vchannel's existence."""
 
     UNKNOWN = 0
     """It does not exist: it is an empty log, on the pchannel where it would be created. `incarnation` is its smallest possible one."""
@@ -25,7 +25,7 @@ class Existence(enum.IntEnum):
 
 
 class VChannelState(msgspec.Struct, frozen=True, gc=False):
-    """A vchannel, and what is known of its existence."""
+    """A vchannel, and the known state of its existence."""
 
     info: VChannelInfo
     state: Existence
@@ -37,7 +37,7 @@ class VChannelState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pchannel(self) -> str:
-        """The pchannel of the vchannel, or the one that it would get."""
+        """The present or future pchannel of the vchannel."""
         return self.info.pchannel
 
     @property
@@ -47,7 +47,7 @@ class VChannelState(msgspec.Struct, frozen=True, gc=False):
 
 
 class VChannelStates(msgspec.Struct, frozen=True):
-    """What a watcher is told: first all vchannels, then those that changed.
+    """The answer to a watcher: first all vchannels, then the changed ones.
 
     `floors` has, by pchannel, the smallest incarnation that an unknown vchannel of it can have.
     """
@@ -57,10 +57,8 @@ class VChannelStates(msgspec.Struct, frozen=True):
 
 
 class LocateVChannels(LogRequest[tuple[VChannelState, ...]], frozen=True):
-    """Asks where these vchannels are, to read or to write them; the answer has each name once, in this order.
-
-    With `create` those that do not exist are created, as an append does, which needs the right to write. With `together` they must be on
-    one pchannel: InvalidArgumentError.
+    """Asks for the pchannels of these vchannels, to read or to write them; the answer has each name once, in this order. `create` creates
+    missing vchannels, as an append does, and needs the right to write. With `together` they must be on one pchannel: InvalidArgumentError.
     """
 
     changes: ClassVar[bool] = True
@@ -75,10 +73,10 @@ class LocateVChannels(LogRequest[tuple[VChannelState, ...]], frozen=True):
 
 
 class CreateVChannel(LogChange[VChannelInfo], frozen=True):
-    """Creates a vchannel durably, on this pchannel or (None) on one that the log chooses.
+    """Creates a vchannel durably, on this pchannel or (None) on a pchannel of the log's choice.
 
     ChannelExistError if the name is taken; InvalidArgumentError for a pchannel that does not exist, or past `vchannels_max`; NoSpaceError,
-    UnavailableError or StorageError if it could not be saved: then there is no such vchannel.
+    UnavailableError or StorageError if it could not be saved: then the vchannel does not exist.
     """
 
     saying: ClassVar[str] = "creating vchannel {0.name!r}"
@@ -118,7 +116,7 @@ class ListVChannels(LogRequest[tuple[VChannelInfo, ...]], frozen=True):
 
 
 class CreateChannels(LogChange[tuple[str, ...]], frozen=True):
-    """Creates so many channels durably, all or none, and asks for their names. Errors are those of CreateVChannel.
+    """Creates `count` channels durably, all or none, and asks for their names. Errors are those of CreateVChannel.
 
     After an UnknownOutcomeError all exist, or none.
     """
@@ -175,7 +173,7 @@ class AllocatedRange(msgspec.Struct, frozen=True):
 
 
 class AllocateTimeTicks(LogRequest[AllocatedRange], frozen=True):
-    """Asks for ticks above every tick allocated before, and above the one that the client has seen.
+    """Asks for ticks above every tick allocated before, and above the client's last seen tick.
 
     StorageError if the limit of ticks cannot be saved; InvalidArgumentError for a seen tick too far ahead of the clock.
     """

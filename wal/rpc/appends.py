@@ -93,7 +93,7 @@ def appends_from_proto(message: proto.Append) -> Iterator[tuple[Append, Refusals
 
 
 def count_of(columns: proto.MessageColumns) -> int:
-    """Returns how many messages these columns have. Raises InvalidArgumentError if it is no whole number."""
+    """Returns how many messages these columns have. Raises InvalidArgumentError if it is not a whole number."""
     lengths = len(columns.payload_lengths)
     if lengths % 4:
         raise _contradiction("payload_lengths", f"{lengths} bytes", "4 for each message")
@@ -135,7 +135,7 @@ class ReceivedColumns:
         self._properties = _optional(columns.properties_lengths, columns.properties, count, "properties")
 
     def take(self, size: int) -> tuple[Append, Refusals]:
-        """Takes rows to append, and the errors of those that are no messages, but for the names of their vchannels."""
+        """Takes rows to append, and the errors of invalid messages, except the check of their vchannels' names."""
         refusals: Refusals = {}
         payloads = list(islice(self._payloads, size))
         numbers = () if self._numbers is None else tuple(islice(self._numbers, size))
@@ -149,7 +149,7 @@ class ReceivedColumns:
         return Append(self.names, payloads, numbers, types, properties), refusals
 
     def take_bodies(self, size: int) -> list[Message]:
-        """Takes the bodies of a transaction. Raises InvalidArgumentError for the first that is no message."""
+        """Takes the bodies of a transaction. Raises InvalidArgumentError for the first invalid message."""
         payloads = list(islice(self._payloads, size))
         numbers = repeat(0) if self._numbers is None else self._numbers
         types = repeat(_INSERT) if self._types is None else self._types
@@ -186,7 +186,7 @@ def key_from_bytes(stored: bytes) -> Key:
                 return key
     except CorruptionError as error:
         raise InvalidArgumentError(f"an idempotency key cannot be decoded: {error}") from error
-    raise InvalidArgumentError(f"the bytes {stored[:40]!r} are no idempotency key: send its stored form (wal/frame/ext.py)")
+    raise InvalidArgumentError(f"the bytes {stored[:40]!r} are not an idempotency key: send its stored form (wal/frame/ext.py)")
 
 
 def _expected_to_bytes(expected: Mapping[str, MessageID | None], append: Append, row: int) -> bytes:
@@ -202,7 +202,7 @@ def _expected_from_bytes(stored: bytes, vchannel: str) -> Mapping[str, MessageID
 
 def _type(number: int) -> MessageType:
     if (kind := _TYPES.get(number)) is None:
-        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(_TYPES)}")
+        raise InvalidArgumentError(f"message type {number} is unknown: this version has {sorted(_TYPES)}")
     return kind
 
 

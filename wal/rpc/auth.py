@@ -1,9 +1,8 @@
 """TokenCheck: the server's check of tokens and their rights, before any handler of a call runs.
 
-Tokens that a server takes, each with a name and rights, and the right that each method of the protocol needs.
-
-A token file has a token a line. `NAME RIGHTS TOKEN` is a token with a name, which log lines show, and some of the rights, separated by
-commas; any other line is a token with all of them. Empty lines, and those that begin with `# `, are left out.
+Tokens that a server takes, each with a name and rights, and the right that each method of the protocol needs. A token file has a token a
+line. `NAME RIGHTS TOKEN` is a token with a name, which log lines show, and some of the rights, separated by commas; any other line is a
+token with all of them. Empty lines, and lines that begin with `# `, are skipped.
 
     # the service that writes
     shop   read,write  4f9d…
@@ -70,15 +69,16 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def right_for(path: str) -> Right | None:
-    """Returns the right that the method with this path needs, None for SUBMIT; `read` for one that nobody serves, whose caller learns
-    that."""
+    """Returns the right that the method with this path needs, None for SUBMIT; `read` for an unknown method, so that its caller gets the
+    error for that.
+    """
     return None if path == SUBMIT.path else RIGHTS.get(path, Right.READ)
 
 
 def tokens_in(text: str) -> list[Token]:
     """Returns the tokens of a token file.
 
-    Raises InvalidArgumentError for one that no client can send, and for a name that is there twice.
+    Raises InvalidArgumentError for a token that no client can send, and for a repeated name.
     """
     tokens: list[Token] = []
     for line in text.splitlines():
@@ -205,7 +205,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio ha
         return matching_token
 
     def _refusing(self, error: AuthenticationError, missing: str) -> grpc.RpcMethodHandler:
-        """Returns a handler that refuses the call, and tells that."""
+        """Returns a handler that refuses the call, and reports the refusal."""
 
         async def refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             self._tell(context.peer(), missing)

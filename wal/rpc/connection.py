@@ -1,19 +1,18 @@
 """Connection: calls and streams to one of several addresses that serve the same, each with a deadline.
 
-Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if there is
-one. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
-carried out (UnknownOutcomeError). A write that may be repeated is retried as a read is, and raises what a write raises. A server that is
-stopping refuses calls, with ClosedError, and a coordinator that does not lead, with NotLeaderError: all of them are sent again, there or
-elsewhere. Without a leader a call waits for `UNREACHABLE_S`, whatever its deadline: the session of one that died lives for 10 s by default.
-Any other error of the server is raised as it is, and a stream is
-never opened again here: its owner knows what is lost.
+Owns: the channels, the token, and the rules for sending a call twice. A read is retried until its deadline, at another address if one
+exists. A write is executed at most once: without a connection it is not sent (UnavailableError); sent and not answered it may have been
+carried out (UnknownOutcomeError). A repeatable write is retried as a read is, and raises the errors of a write. A server that is stopping
+refuses calls, with ClosedError, and a coordinator that does not lead, with NotLeaderError: all of them are sent again, there or elsewhere.
+Without a leader a call waits for `UNREACHABLE_S`, whatever its deadline: the session of a dead leader lives for 10 s by default. Any other
+error of the server is raised as it is, and a stream is never opened again here: its owner handles the loss.
 
 A change that was given up without an answer is not executed any more once a later call was answered: changes
 carry the session of this connection and a number, which grows with each that is given up, and a server executes none with an old number
 (`wal.serve.fence`).
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
-HTTP/2 has a window for each stream, so that one which is not read holds up no other.
+HTTP/2 has a window for each stream, so an unread stream holds up no other.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ class Connection:
         self._endpoints.stop()
 
     async def close_unless_answering(self, timeout_s: float) -> None:
-        """Closes the connection, which ends what is under way, unless a server answers in time: one that is frozen stays connected."""
+        """Closes the connection, which ends what is under way, unless a server answers in time: a frozen server stays connected."""
         if (endpoint := self._endpoints.connected()) is not None:
             _, channel = endpoint
             call = channel.unary_unary(NODE_STATES.path, **NODE_STATES.serializers())
@@ -444,7 +443,7 @@ class Stream(Generic[Request, Response]):
         return answer
 
     async def finish(self) -> None:
-        """Says that no request follows."""
+        """Ends the requests of the stream."""
         await self._call.done_writing()
 
     def cancel(self) -> None:

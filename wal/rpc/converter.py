@@ -88,11 +88,11 @@ def request_to_proto(request: Request[Any], pchannel: PChannelInfo | None, call:
 
 
 def request_from_proto(envelope: proto.SubmitRequest) -> Request[Any]:
-    """Returns the request in an envelope; raises InvalidArgumentError for one that this side does not know, or whose checks fail."""
+    """Returns the request in an envelope; raises InvalidArgumentError for an unknown request, or one whose checks fail."""
     check_known(envelope)
     name = envelope.WhichOneof("request")
     if name is None:
-        raise InvalidArgumentError("the call has no request that this version knows: set one, or use a server of your client's version")
+        raise InvalidArgumentError("the call has no request of this version: set one, or use a server of your client's version")
     kind = _kinds()[name]
     request: Request[Any] = _plan(kind, _message("SubmitRequest", kind)).from_proto(getattr(envelope, name), strict=True)
     return request

@@ -1,8 +1,7 @@
 """Converters: the types of this library as messages of the protocol, and back. Pure.
 
 Positions, ids, the identity of a log, vchannels and their owners; the results of appends; and what a log reports of itself:
-settings, counts of broadcasts, the tail. A message from the network that is not as the protocol says is an
-InvalidArgumentError.
+settings, counts of broadcasts, the tail. A proto from the network that violates the protocol is an InvalidArgumentError.
 
 Most results of one turn are events of one frame: their ids and ticks ascend by one, so a range describes all of them.
 """
@@ -27,7 +26,7 @@ def position_to_proto(position: int) -> pchannel_pb2.Position:
     """Returns a frame's position as protobuf. Raises InvalidArgumentError past 128 bits, which no log reaches, but a request can."""
     if position > _LOW:
         if position >> 128:
-            raise InvalidArgumentError(f"position {position} is past the last one, 2**128 - 1: send one that the log gave")
+            raise InvalidArgumentError(f"position {position} is past the last one, 2**128 - 1: send a position of the log")
         return pchannel_pb2.Position(low=position & _LOW, high=position >> 64)
     return pchannel_pb2.Position(low=position)
 

@@ -1,10 +1,9 @@
-"""The metadata of a call: what a stream is created with, a client's token, the log that it opened, and its session.
+"""The metadata of a call: the request that creates a stream, a client's token, the log that it opened, and its session.
 
 A stream is created by a message in its metadata, in base64: `open-producer` for Produce, `create-producer` for that of Milvus' protocol,
-`create-consumer` for Consume. A client with a token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` is what late calls
-are known by (`wal.serve.fence`), and on a stream it says which client is connected. `log-id: ID`, hexadecimal, is the log that the client
-opened: a server that has another one refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless
-the connection has TLS.
+`create-consumer` for Consume. A client with a token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` identifies late
+calls (`wal.serve.fence`), and on a stream the connected client. `log-id: ID`, hexadecimal, is the log that the client opened: a server with
+another log refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless the connection has TLS.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def producer_in(metadata: Metadata, kind: type[_Opening]) -> _Opening:
 
 
 def consumer_in(metadata: Metadata) -> CreateConsumerRequest:
-    """Returns the request in the metadata of Consume. Raises InvalidArgumentError unless there is one that names a pchannel."""
+    """Returns the request in the metadata of Consume. Raises InvalidArgumentError without a request that names a pchannel."""
     request = _decoded(metadata, CREATE_CONSUMER, CreateConsumerRequest)
     _check_pchannel(request.pchannel.name, CREATE_CONSUMER)
     return request
@@ -82,7 +81,7 @@ def session_header(session: str, number: int) -> Header:
 
 
 def session_in(metadata: Metadata) -> tuple[str, int] | None:
-    """Returns the session in the metadata of a call, and its number, or None. Raises InvalidArgumentError for one that cannot be read."""
+    """Returns the session in the metadata of a call, and its number, or None. Raises InvalidArgumentError for an unreadable session."""
     values = [value for key, value in metadata if key == _CALLS_SESSION]
     if not values:
         return None
@@ -101,7 +100,7 @@ def client_in(metadata: Metadata) -> str:
 
 
 def log_header(log_id: int) -> Header:
-    """Returns the metadata that names a log: in a call the one that its client opened, in a trailer the one that a server has."""
+    """Returns the metadata that names a log: in a call the log that its client opened, in a trailer the log of the server."""
     return LOG_ID, f"{log_id:x}"
 
 
@@ -137,4 +136,4 @@ def _decoded(metadata: Metadata, name: str, kind: type[_P]) -> _P:
 
 def _check_pchannel(name: str, header: str) -> None:
     if not name:
-        raise InvalidArgumentError(f"the header {header!r} names no pchannel: name one that AssignmentDiscover shows on this node")
+        raise InvalidArgumentError(f"the header {header!r} names no pchannel: name a pchannel that AssignmentDiscover shows on this node")

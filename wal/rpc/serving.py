@@ -78,8 +78,8 @@ def server_options(
     """Returns the options of a server, which refuses a request above `message_bytes_max` before it has room for it.
 
     A client that is gone without a word is found after `ping_s` and half of it, and its streams end. A connection without a call is closed
-    after `idle_connection_s`, and one that does not begin with HTTP/2 after `handshake_s`; above `connections_max` new ones are closed at
-    once. A client that has twice `client_calls_max` calls waits with more.
+    after `idle_connection_s`, and a connection that does not begin with HTTP/2 after `handshake_s`; above `connections_max` new ones are
+    closed at once. A client that has twice `client_calls_max` calls waits with more.
     """
     return [
         ("grpc.max_allowed_incoming_connections", connections_max),
@@ -109,7 +109,7 @@ def add_handlers(server: grpc.aio.Server, handlers: Mapping[Method[Any, Any], Ha
 
 
 def handed_on(methods: Iterable[Method[Any, Any]], to: Callable[[Method[Any, Any]], Any]) -> dict[Method[Any, Any], Handler]:
-    """Returns handlers of these methods that call the one which `to` returns at each call; what it raises ends the call."""
+    """Returns handlers of these methods that call the handler which `to` returns at each call; its error ends the call."""
     return {method: _handed_on(method, to, *_arity(method)) for method in methods}
 
 
@@ -196,7 +196,7 @@ def _handler(method: Method[Any, Any], handler: Any, many_requests: bool, many_r
 
 
 class Conversation:
-    """The part of a call's context that the handler of a stream uses. One task reads at a time."""
+    """The part of a call's context that the handler of a stream uses. Reads must not overlap."""
 
     def __init__(self, context: Any, parse: Callable[[bytes], Awaitable[Any]]) -> None:
         self.invocation_metadata: Callable[[], Any] = context.invocation_metadata
@@ -209,14 +209,15 @@ class Conversation:
         self._ended = False
 
     def room(self, size: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """A block in which the call has room for so many bytes of answers, once there is some. Raises WouldBlockError if there is none."""
+        """A block in which the call has room for this many bytes of answers. Waits for the room; raises WouldBlockError if none becomes
+        free.
+        """
         block: contextlib.AbstractAsyncContextManager[None] = self._context.room(size)
         return block
 
     async def read(self) -> Any:
-        """Returns the next request, or EOF, also when a reader was ended. Raises InvalidArgumentError for one that cannot be parsed.
-
-        End a task that may wait here with `end`. Only a node that is stopping cancels one.
+        """Returns the next request, or EOF, also when a reader was ended. Raises InvalidArgumentError for an invalid request. End a task
+        that may wait here with `end`. Only a stopping node cancels such a task.
         """
         if self._ended:
             return grpc.aio.EOF
@@ -259,7 +260,7 @@ def _parser(method: Method[Any, Any]) -> Callable[[bytes], Awaitable[Any]]:
 
 
 async def _check_entries(method: Method[Any, Any], kind: Any, data: bytes) -> None:
-    """Raises InvalidArgumentError for a request with more than `ENTRIES_MAX` fields, DecodeError for one that cannot be parsed.
+    """Raises InvalidArgumentError for a request with more than `ENTRIES_MAX` fields, DecodeError for an invalid encoding.
 
     Parsing keeps the loop, and takes 40 ns for each field: millions of empty names fit a request.
     """

@@ -103,7 +103,7 @@ class LoopThread:
     def stop(self) -> None:
         """Awaits `closing` in the loop, waits for the calls under way, and ends loop and thread. Idempotent; several callers all wait.
 
-        After an interrupt it can be called again and continues. In a forked child there is nothing to stop.
+        After an interrupt it can be called again and continues. In a forked child it does nothing.
         """
         if self._pid != os.getpid():
             return

@@ -72,7 +72,7 @@ def allocate(fd: int, start: int, size: int) -> None:
 
 
 def direct_flag() -> int:
-    """Returns the flag of an open file whose writes bypass the page cache; raises an OSError where there is no such flag."""
+    """Returns the flag of an open file whose writes bypass the page cache; raises an OSError on a system without such a flag."""
     flag: int | None = getattr(os, "O_DIRECT", None)
     if flag is None:
         raise OSError(errno.ENOTSUP, "this system has no O_DIRECT")

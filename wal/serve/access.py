@@ -41,12 +41,12 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """What clients may have under way."""
 
     def __post_init__(self) -> None:
-        """Raises InvalidArgumentError for an address that is none, or that must not be served with so little protection."""
+        """Raises InvalidArgumentError for an invalid address, or for one beyond loopback without TLS and a token."""
         listen_address = _parsed("listen", self.listen)
         missing = [name for name, value in (("TLS", self.tls), ("token", self.tokens)) if not value]
         if missing and not self.insecure and not _is_loopback(listen_address["host"]):
             raise InvalidArgumentError(
-                f"listen={self.listen!r} can be reached from other machines, and there is no {' and no '.join(missing)}: everybody there "
+                f"listen={self.listen!r} can be reached from other machines without {' or '.join(missing)}: everybody there "
                 "could read and write the log. Give a certificate, its key and a token, listen on 127.0.0.1, or insist with --insecure"
             )
         for name in ("metrics", "status"):
@@ -70,7 +70,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.listen.rpartition(':')[0]}:{port}"
 
     def advertised(self, port: int) -> str:
-        """Returns the address that clients are told; `port` is the one that the server listens on, in case port 0 was asked for."""
+        """Returns the address that clients get; `port` is the port that the server listens on, in case of port 0."""
         return self.advertise or self.address(port)
 
 
@@ -78,7 +78,7 @@ def _parsed(name: str, address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > _PORT_MAX:
         raise InvalidArgumentError(
-            f"{name}={address!r} is no address: write HOST:PORT, for example {LISTEN}, with a port up to {_PORT_MAX}; "
+            f"{name}={address!r} is not an address: write HOST:PORT, for example {LISTEN}, with a port up to {_PORT_MAX}; "
             "an IPv6 host in brackets"
         )
     return match

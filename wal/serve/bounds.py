@@ -1,16 +1,16 @@
-"""Bounds: what the clients of a server may have under way, accounted in one place.
+"""Bounds: accounts for the calls and bytes that a server's clients have in flight.
 
 A server counts three things, for all clients together and for each client: calls and streams, bytes of requests that may be arriving, and
-bytes of answers that were made and not yet read. A client is a connection: what several connections have in common, such as a token or an
-address, may belong to many processes that know nothing of each other. Over a bound a call ends with WouldBlockError, which is the status
-RESOURCE_EXHAUSTED, and names the bound; others are served on. Health checks are answered under all of them.
+bytes of answers that are encoded and not yet read. A client is a connection: several connections with one token or address may belong to
+independent processes. Over a bound a call ends with WouldBlockError, which is the status RESOURCE_EXHAUSTED, and names the bound; others
+are served on. Health checks are answered under all of them.
 
-`Bounded` is the outermost interceptor. It serves every kind of call as a stream, since only then a server says when a request is read and
-knows when an answer has left:
+`Bounded` is the outermost interceptor. It serves every kind of call as a stream. Only a stream shows when a request is read and when an
+answer has left:
 
-* A request that comes alone is read when there is room for the largest one, and has `UPLOAD_S` to arrive.
-* An answer counts from when it is encoded until the next one of its call was taken by HTTP/2, which waits for the client to read. What
-  needs much memory before, a page of frames, asks for its room first (`Conversation.room`), and waits a while for it.
+* A unary request is read when the largest request would have room, and has `UPLOAD_S` to arrive.
+* An answer counts from when it is encoded until the next one of its call was taken by HTTP/2, which waits for the client to read. An answer
+  that needs much memory earlier, a page of frames, reserves its room first (`Conversation.room`), and waits a while for it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Budget:
             raise
 
     def release(self, client: str, size: int) -> None:
-        """Gives room back, and grants it to those that wait, in their order."""
+        """Returns room, and grants it to the waiting calls, in their order."""
         self.used -= size
         if left := self.by_client.pop(client, 0) - size:  # an empty answer takes nothing
             self.by_client[client] = left
@@ -204,9 +204,10 @@ class _Context:
 
     @contextlib.asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[None]:
-        """A block in which the call has room for so many bytes of answers, once there is some. Raises WouldBlockError if there is none.
+        """A block in which the call has room for this many bytes of answers. Waits for the room; raises WouldBlockError if none becomes
+        free.
 
-        A call that goes on takes over the room of its last answer: if each waited for room while it has some, all might wait.
+        A call takes over the room of its last answer. If each call waited for room while it has some, all might wait.
         """
         if size > self._taken:
             if not self._taken:
@@ -221,7 +222,7 @@ class _Context:
             self._reserved = False
 
     async def write(self, response: Any) -> None:
-        """Writes a response of a stream. Raises WouldBlockError if there is no room for it."""
+        """Writes a response of a stream. Raises WouldBlockError without room for it."""
         data = self._serialize(response) if self._serialize is not None else response
         size = len(data)
         if size > self._taken:
@@ -245,7 +246,7 @@ class _Context:
         self._shrink(0)
 
     async def answer(self, response: Any) -> None:
-        """Writes a response after its handler has returned, and ends the call if there is no room for it."""
+        """Writes a response after its handler has returned, and ends the call without room for it."""
         try:
             await self.write(response)
         except WALError as refusal:

@@ -1,9 +1,9 @@
-"""AssignmentDiscover: which pchannels are on which node.
+"""AssignmentDiscover: the assignment of pchannels to nodes.
 
 A log in one process has one node, with all of them, as long as it runs (`Discovery`). The leader of a cluster (`ClusterDiscovery`) pushes
-all assignments in full, after each change: what is not ASSIGNED is not among them. Changes that come while a client reads are one push,
-and so are those that come soon after a push, if that was large: the loss of a node that has many pchannels is many changes, and a client
-is pushed at most `PUSH_BYTES_S` of them.
+all assignments in full after each change; pchannels that are not ASSIGNED are left out. Changes during a client's read are one push, and so
+are changes soon after a large push. The loss of a node with many pchannels is many changes, and a client gets at most `PUSH_BYTES_S` of
+them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def _reports(context: Any) -> AsyncIterator[proto.ReportAssignmentErrorReq
             case "close":
                 return
             case _:
-                raise InvalidArgumentError("an AssignmentDiscoverRequest has no command that this version knows: set report_error or close")
+                raise InvalidArgumentError("an AssignmentDiscoverRequest has no command of this version: set report_error or close")
 
 
 class Discovery:
@@ -58,7 +58,7 @@ class Discovery:
         await context.write(self._assignment())
         with self._draining.ending():
             async for reported in _reports(context):
-                # An error of a pchannel that is here as the client knows it says nothing about the assignment.
+                # The client's assignment of this pchannel is current, so the error does not concern it.
                 if not self._is_assigned(reported.pchannel):
                     await context.write(self._assignment())
             await context.write(_CLOSED)

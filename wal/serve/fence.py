@@ -1,4 +1,4 @@
-"""CallFence: no change is executed after its client has given it up and gone on.
+"""CallFence: rejects a change whose client has abandoned it and sent a later one.
 
 What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
 whenever it gives up a change without an answer; after that its other requests carry them too. A call with a higher number waits for the
@@ -42,7 +42,7 @@ class CallFence:
             return await answer()
         self._note(*session)
         await self._turn(*session, changes=request.changes)
-        if not request.changes or request.waits:  # one that waits for others is listed once it has begun, and withdrawn otherwise
+        if not request.changes or request.waits:  # a waiting call is listed once it has begun, and withdrawn otherwise
             return await answer()
         # Shielded, because gRPC cancels the handler when the connection is lost, and that does not undo what has begun.
         return await asyncio.shield(self._begin(answer(), *session))

@@ -30,7 +30,7 @@ class Hosted:
         if pchannel is None:
             raise ChannelNotExistError(
                 f"pchannel {info.name!r} is not on this node, which has {', '.join(self._pchannels) or 'none'}: "
-                "ask AssignmentDiscover where it is"
+                "AssignmentDiscover returns its node"
             )
         if info.term not in (0, pchannel.log.term):
             raise UnmatchedChannelTermError(

@@ -1,12 +1,12 @@
 """NodeManager: the calls with which the coordinator gives pchannels to this node and takes them back.
 
-How it works. `Assign` opens a pchannel in a term: the claim in etcd must have just this term, the vchannels are caught up, and no tick up
-to the floor is given. `Remove` closes it, and answers a floor for whoever opens it next. Both are executed in the order of their terms
-(`Hosting`), run to their end when the caller is gone, and may be repeated: a repeated call waits for the first one. `CollectStatus` shows
-what is here, how far openings are, and this node's clock.
+How it works. `Assign` opens a pchannel in a term: the claim in etcd must have exactly this term, the vchannels are caught up, and no tick
+up to the floor is given. `Remove` closes it, and answers a floor for whoever opens it next. Both are executed in the order of their terms
+(`Hosting`), run to their end when the caller is gone, and may be repeated: a repeated call waits for the first one. `CollectStatus` returns
+this node's pchannels, the progress of openings, and this node's clock.
 
-Every call names the start of the node that it means and the leader that calls: a node that was started again at the same address is another
-one, and a leader that was deposed is refused once its successor was here.
+Every call names the start of the node that it means and the leader that calls: a node that was restarted at the same address is another
+node, and a deposed leader is refused after the first call of its successor.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _KEPT: Final = 4096
 
 
 class CallCheck:
-    """Whom the calls of a coordinator mean, and who may still call. `leader` returns the token of the one that leads, as etcd says now.
+    """Checks the addressed node and the calling leader of a coordinator's calls. `leader` returns the present leader's token from etcd.
 
-    Tokens rise from leader to leader, unless etcd was restored from an older copy: then one with a lower token leads, and etcd is asked.
+    Tokens rise from leader to leader, unless etcd was restored from an older copy: then a coordinator with a lower token leads, and etcd is
+    read.
     """
 
     def __init__(self, server_id: int, lease: Lease, leader: Callable[[], Awaitable[int]]) -> None:

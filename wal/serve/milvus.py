@@ -105,7 +105,7 @@ class MessageFeed:
                 try:
                     await asyncio.wait((reader, sender), return_when=asyncio.FIRST_COMPLETED)
                     if reader.done() and not sender.done() and reader.exception() is None:
-                        # gRPC takes one write at a time, and one that is cancelled goes on: the answer to the close comes after it.
+                        # gRPC's writes must not overlap, and a cancelled write continues: the answer to the close comes after it.
                         async with self._writing:
                             sender.cancel()
                 finally:
@@ -128,7 +128,7 @@ class MessageFeed:
                     await self._idle()
 
     async def _idle(self) -> None:
-        """Waits for data, or for this stream's turn to hear of the next tick."""
+        """Waits for data, or for this stream's turn to get the next tick."""
         waiter = self._pchannel.tail.waiter(ticks=False)
         waiter.add_done_callback(self._moved)
         try:
@@ -157,14 +157,14 @@ class MessageFeed:
         with self._draining.ending():
             request = await self._context.read()
             if request is not grpc.aio.EOF and not request.HasField("close"):
-                raise InvalidArgumentError("a ConsumeRequest has no request that this version knows: set close")
+                raise InvalidArgumentError("a ConsumeRequest has no request of this version: set close")
 
     async def _attach_whole(self, _names: tuple[str, ...]) -> tuple[PChannel, Selection, Any]:
         return self._pchannel, WholePChannel(), self._node.spawn
 
 
 def policy_from_proto(policy: proto.DeliverPolicy) -> DeliverPolicy:
-    """Returns the policy of a message. Raises InvalidArgumentError for one that is not set, or whose id is none."""
+    """Returns the policy of a proto. Raises InvalidArgumentError for a missing policy or an invalid id."""
     match policy.WhichOneof("policy"):
         case "all":
             return All()
@@ -209,4 +209,4 @@ def _type(number: int) -> MessageType:
     try:
         return MessageType(number)
     except ValueError:
-        raise InvalidArgumentError(f"message type {number} is not one that this version knows: {sorted(map(int, MessageType))}") from None
+        raise InvalidArgumentError(f"message type {number} is unknown: this version has {sorted(map(int, MessageType))}") from None

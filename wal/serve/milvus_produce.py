@@ -1,7 +1,7 @@
 """Milvus' form of Produce: each message, and each message of a transaction, is a request of its own, which has an answer of its own.
 
-It is for clients that know Milvus' protocol alone; our own clients send columns (`produce.py`). A transaction comes message by message as
-`TxnMessage`. The type of a message says what it does, and the reserved property `_tx` to which transaction it belongs:
+It serves foreign clients of Milvus' protocol; our own clients send columns (`produce.py`). A transaction comes message by message as
+`TxnMessage`. The type of a message is its action, and the reserved property `_tx` identifies its transaction:
 
     _t 900   begins one on its vchannel; `_h` is the base64 of a BeginTxnHeader with the keepalive
     _tx      the base64 of the TxnContext that the begin was answered with: the message is a body
@@ -74,7 +74,7 @@ class MilvusProduceStream(RequestStream):
 
     async def _execute(self, request: proto.ProduceRequest) -> None:
         if not request.HasField("produce"):
-            raise InvalidArgumentError("a ProduceRequest has no request that this version knows: set produce or close")
+            raise InvalidArgumentError("a ProduceRequest has no request of this version: set produce or close")
         self._unanswered += 1
         number = request.produce.request_id
         try:
@@ -98,7 +98,9 @@ class MilvusProduceStream(RequestStream):
         return future or await self._appends.send(message)
 
     async def _create(self, vchannel: str) -> None:
-        """Checks a vchannel. One that does not exist is created on this pchannel if that is allowed: this form has no call for that."""
+        """Checks a vchannel. A missing vchannel is created on this pchannel if that is allowed, since this form has no call that creates
+        it.
+        """
         known = self._node.routes.known
         if self._node.settings.create_vchannels and vchannel not in known.records and await known.look_up(vchannel) is None:
             await known.create_on(vchannel, self._pchannel.channel)
@@ -109,7 +111,7 @@ class MessageTxns:
     """The transactions in Milvus' form, which a client sends message by message on a Produce stream.
 
     The node keeps the bodies until the commit, and loses them when it stops. An answer before the commit has only the transaction context:
-    nothing is in the log yet, so there is no id and no tick.
+    nothing is in the log yet, so the answer has no id and no tick.
 
     The transactions on `pchannel`.
     """
@@ -159,7 +161,7 @@ class MessageTxns:
 
 
 class TxnMessage(msgspec.Struct, frozen=True):
-    """A message, in Milvus' form, that begins or ends a transaction, or a body; the type of `message` says which.
+    """A message, in Milvus' form, that begins or ends a transaction, or a body, by the type of `message`.
 
     The message that begins it has the `txn_id` 0, and only its `keepalive_s` counts; 0.0 means the log's setting.
     """

@@ -1,9 +1,9 @@
-"""What a server does with the descriptors and the memory of its process.
+"""The descriptors and the memory of a server's process.
 
 A log that cannot open a file cannot change its segment, save a cursor or recover, so connections may not use the last descriptors. The soft
 limit is raised to the hard one when a server starts: it is often 1,024, for programs that use `select`.
 
-What gRPC has freed, the C library keeps for the process. So after large requests or answers it is told to give that back to the system.
+The C library keeps memory that gRPC has freed. So after large requests or answers the server makes it return the memory to the system.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProcessWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts to watch. The descriptors that are open now are none of connections."""
+        """Starts watching; descriptors open at this point are not connections."""
         before = await in_thread(open_descriptors)
         self._task = asyncio.get_running_loop().create_task(self._run(before), name="watching the process")
 

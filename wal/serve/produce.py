@@ -94,7 +94,7 @@ class ProduceStream(RequestStream):
         super()._settled(number, count, future)
 
     def _settle_later(self, number: int, future: asyncio.Future[Any], count: int = 1, *, may_wait: bool = True) -> None:
-        """Answers requests once their outcome is known; until then one that may wait for long can be withdrawn."""
+        """Answers requests once their outcome is known; until then a request that may wait for long can be withdrawn."""
         if may_wait:
             self._withdrawals.add(number, future)
         future.add_done_callback(partial(self._settled, number, count))

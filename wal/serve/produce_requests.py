@@ -19,10 +19,10 @@ from wal.write.pchannel import PChannel
 
 
 class Requests:
-    """The requests of a stream, of which none is handed out any more once the node is stopping.
+    """The requests of a stream. A stopping node hands out no more of them.
 
-    What comes then is read and forgotten until the client ends its stream: in gRPC for Python a client that is writing when its stream ends
-    gets an internal error, and not what it has not read yet.
+    Later requests are read and dropped until the client ends its stream. In gRPC for Python, a client that is writing when its stream ends
+    gets an internal error and loses its unread answers.
 
     The requests that `context` receives. One task calls `next`. `on_change` is called when `begin_no_more` may have become true.
     """
@@ -51,7 +51,7 @@ class Requests:
         return request
 
     def stop(self) -> None:
-        """Says that the node is stopping."""
+        """Records that the node is stopping."""
         self.stopped = True
         self._on_change()
 

@@ -59,8 +59,8 @@ class ProduceTxns:
     async def commit(self, request: CommitTxn) -> asyncio.Future[AppendResult | ForgottenResult]:
         """Commits a transaction with its bodies; returns the future of its result.
 
-        A commit with a key may be sent again: if the transaction is over and the key is known, it gets the first result, and its save
-        of a cursor follows that.
+        A commit with a key may be sent again. If the transaction has ended and the key is known, the commit gets the first result, and its
+        save of a cursor follows.
         """
         pchannel, names, options, begun = self._pchannel, request.vchannels, request.options, request.txn
         if begun.term > pchannel.log.term:
@@ -78,7 +78,8 @@ class ProduceTxns:
         txn = opened_txn(self._node, pchannel, txn_id, self._owner, options)
         if set(txn.names) != set(names):
             raise InvalidArgumentError(
-                f"transaction {txn_id} is over {', '.join(txn.names)}, not {', '.join(names)}: commit it with the vchannels of its begin"
+                f"transaction {txn_id} has the vchannels {', '.join(txn.names)}, not {', '.join(names)}: commit it with "
+                "the vchannels of its begin"
             )
         pchannel.table.forget_bodies(txn_id, now=pchannel.txn_now())
         if request.bodies or options.barrier_time_tick:
@@ -131,7 +132,7 @@ class ProduceTxns:
             if set(self._incarnations(names)) != set(request.txn.incarnations):
                 raise ChannelNotExistError(
                     f"one of {', '.join(map(repr, names))} was dropped and created again after transaction {context.txn_id} began: its "
-                    "transactions are over; begin a new one"
+                    "transactions have ended; begin a new one"
                 )
             await self._durable_up_to(txn.context)
             await self._look(request.txn.begun_at, frozenset(names), context.txn_id)

@@ -2,19 +2,19 @@
 
 How it works. A client opens a stream for one pchannel; a stream has one reader and one writer:
 
-* the reader takes requests in their order and executes them (`_execute`, which each form has of its own); it never waits for an outcome.
-  It stops reading while there is no room in flight, or while the client leaves `UNANSWERED_MAX` answers unread: HTTP/2 makes the client
-  wait, and other streams do not notice;
+* the reader takes requests in their order and executes them (`_execute`, which each form has of its own); it never waits for an outcome. It
+  stops reading without room in flight, or while the client leaves `UNANSWERED_MAX` answers unread: HTTP/2 makes the client wait, and other
+  streams do not notice;
 * each outcome becomes known in a future, and goes to the `StreamAnswers`; the writer sends the outcomes of one turn of the loop.
-  A result is made only while the lease of the pchannel is alive; one that leaves later is true as well, since its frame is in the log.
+  A result is made only while the lease of the pchannel is alive. It may leave later, since its frame is in the log.
 
 States: reading; refusing, after a request was refused for the state of the pchannel (moved, fenced, closing): every later one is refused
-for the same reason, so that none overtakes it; draining, after `close` or while the node stops: nothing more is read, everything that was
-accepted is answered, then the stream ends.
+for the same reason, so the order holds; draining, after `close` or while the node stops: no request is read, every accepted one is
+answered, then the stream ends.
 
-What can go wrong: a request that makes no sense ends the stream with its error once all before it is answered; a wrong message is answered
-alone. If the stream or the client is lost, what was accepted stays accepted: it is written, and nobody is told; the client learns the
-outcome by a key, or by reading.
+What can go wrong: an invalid request ends the stream with its error after the answers to all earlier ones; an invalid message gets its own
+error. If the stream or the client is lost, accepted messages are still written, without an answer. The client finds the outcome by a key,
+or by reading.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class RequestStream(abc.ABC):
 
     @abc.abstractmethod
     async def _execute(self, request: Any) -> None:
-        """Executes a request. Raises InvalidArgumentError for one that ends the stream."""
+        """Executes a request. Raises InvalidArgumentError for a request that ends the stream."""
 
     async def _read(self) -> bool:
         """Executes the requests; returns whether the client asked for the end. Raises for a request that ends the stream."""
@@ -200,14 +200,14 @@ class RequestStream(abc.ABC):
                 await self._taken.wait()
             await asyncio.sleep(0)
             if following.done() and following.result() is not grpc.aio.EOF:
-                raise InvalidRequestSeqError("a request follows the one that closes the producer: open another one")
+                raise InvalidRequestSeqError("a request follows the close of the producer: open another producer")
         finally:
             await self._context.end(following)
 
     # -- the state of the pchannel
 
     async def _begin_seen(self, seen_time_tick: int) -> WALError | None:
-        """Does the same as `_begin`. From now on ticks are larger than the one that the client has seen.
+        """Does the same as `_begin`. From now on ticks are larger than the last tick of the client.
 
         A tick of this log is accepted from any node, however far that node's clock is ahead.
         """
@@ -222,7 +222,7 @@ class RequestStream(abc.ABC):
         """Returns why a request is refused as a whole, else None."""
         try:
             if self._refusal is None and self._hosted.find(self._info) is not self._pchannel:
-                raise ChannelFencedError(f"pchannel {self._pchannel.channel!r} was opened anew: open another stream")
+                raise ChannelFencedError(f"pchannel {self._pchannel.channel!r} was reopened: open another stream")
         except ChannelNotExistError as moved:  # not a vchannel: the pchannel was here when the stream began
             self._refusal = ClosedError(str(moved))
         except WALError as error:
@@ -230,7 +230,7 @@ class RequestStream(abc.ABC):
         return self._refusal
 
     def _is_here(self, vchannel: str) -> bool:
-        """Returns whether a vchannel was used on this pchannel before, so that there is nothing to check."""
+        """Returns whether a vchannel was used on this pchannel before, and needs no check."""
         route = self._node.routes.actors.get(vchannel)
         return route is not None and route.pchannel is self._pchannel
 
@@ -260,6 +260,6 @@ class Places:
             )
 
     async def check_existing(self, vchannel: str) -> None:
-        """Raises ChannelNotExistError for a vchannel that is on another pchannel; one that was dropped is the concern of the commit."""
+        """Raises ChannelNotExistError for a vchannel on another pchannel. The commit refuses a dropped vchannel."""
         if self._vchannels.incarnation(vchannel) is not None or await self._vchannels.known.look_up(vchannel) is not None:
             await self.check(vchannel)

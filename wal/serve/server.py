@@ -1,9 +1,9 @@
 """Server: a gRPC server of the protocol, from its start to its end: bounds, tokens, TLS, the state of the process, and draining.
 
-What it serves are the handlers that it is given: those of a whole log, of a streaming node, or of a coordinator.
+It serves the handlers that it gets: the handlers of a whole log, a streaming node, or a coordinator.
 
-`States` answers for the process as a component: GetComponentStates, and gRPC's health for probes. Of the latter `readiness` is a service of
-its own, which says whether the whole log can be used: a process that is alive may know that it cannot.
+`States` answers for the process as a component: GetComponentStates, and gRPC's health for probes. `readiness` is a separate health service
+for the whole log: a live process may still be unable to serve the log.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ class States:
         await self.ready(self._unready)
 
     async def leads(self, leads: bool) -> None:
-        """Tells everybody who asks whether this process leads. One that does not lead is a standby, and not SERVING for gRPC's health."""
+        """Reports whether this process leads. A standby is not SERVING for gRPC's health."""
         if self._code not in (Abnormal, Stopping):
             self._code = Healthy if leads else StandBy
             await self._health.set("", health_pb2.HealthCheckResponse.SERVING if leads else health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def ready(self, why_not: str) -> None:
-        """Tells everybody who asks whether the whole log can be used: an empty text, or the reason why not."""
+        """Reports whether the whole log can be used: an empty text, or the reason why not."""
         self._unready = why_not
         serving = health_pb2.HealthCheckResponse.NOT_SERVING if why_not else health_pb2.HealthCheckResponse.SERVING
         await self._health.set(READINESS, serving)
 
     async def failed(self) -> None:
-        """Tells everybody who asks that the process cannot serve the log any more, and has to be started again."""
+        """Reports that the process can no longer serve the log, and has to be restarted."""
         self._code = Abnormal
         await self._health.enter_graceful_shutdown()
 
     async def stopping(self) -> None:
-        """Tells everybody who asks that the process is stopping."""
+        """Reports that the process is stopping."""
         if self._code is not Abnormal:
             self._code = Stopping
         await self._health.enter_graceful_shutdown()
@@ -111,7 +111,7 @@ _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
 
 
 class Server:
-    """A server that serves clients. `listen` creates it; `address` is where it listens, `advertised` where clients are told to go."""
+    """A server that serves clients. `listen` creates it; `address` is where it listens, `advertised` the address for clients."""
 
     def __init__(
         self, access: Access, states: States, draining: Draining, *, interceptors: Sequence[Any], settings: Settings, pchannels: int
@@ -133,7 +133,7 @@ class Server:
         self._certificate: ServerCertificate | None = None
 
     async def listen(self, handlers: Callable[[str], Mapping[Method[Any, Any], Handler]]) -> Self:
-        """Listens, and serves what `handlers` returns for the address that clients are told.
+        """Listens, and serves the handlers that `handlers` returns for the advertised address.
 
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """

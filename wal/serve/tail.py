@@ -2,9 +2,9 @@
 
 A client reads the frames by ReadFrames, at the pace of its readers.
 
-`TickRounds` tells idle streams that the promised tick has moved. One task waits for ticks on behalf of all of them, which themselves wait
-for data only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams hear of the tick every 0.2 s, as it moves by
-default, and 8,000 every 4 s. If each waited by itself, 8,000 would keep most of a core busy.
+`TickRounds` sends a moved promised tick to idle streams. One task waits for ticks on behalf of all streams, which themselves wait for data
+only. At most `STREAMS_A_TURN` are woken every `TURN_S` seconds: up to 400 streams get the tick every 0.2 s, its default interval, and 8,000
+every 4 s. If each waited by itself, 8,000 would keep most of a core busy.
 """
 
 from __future__ import annotations

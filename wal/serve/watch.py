@@ -21,7 +21,7 @@ BEHIND_MAX: Final = 65_536
 
 
 class WatchService:
-    """Tells watchers of vchannels whose records are saved, so that a client never sees one that a crash takes back.
+    """Pushes vchannels with saved records to watchers, so a crash never takes back a vchannel that a client has seen.
 
     Its streams end when `draining` begins.
     """

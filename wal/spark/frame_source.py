@@ -50,7 +50,7 @@ class LogSource(msgspec.Struct, frozen=True):
     settings: Settings = Settings()
 
     def open(self) -> FrameLogs:
-        """Opens the logs in this process. Blocks; raises FormatError, StorageError or UnavailableError when there is nothing to read."""
+        """Opens the logs in this process. Blocks; raises FormatError, StorageError or UnavailableError if the log cannot be read."""
         return FrameLogs(self)
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class FrameLogs:
         return self._ask(lambda: self._log(pchannel).weights(start, end, selected, rows_max=rows_max, bytes_max=bytes_max))
 
     def event_below(self, pchannel: str, since: LogPosition, below: LogPosition) -> LogPosition | None:
-        """Returns the newest event below `below`, or None if there is no known event at or above `since`. Reads few or no frames."""
+        """Returns the newest event below `below`, or None if no known event is at or above `since`. Reads few or no frames."""
         return self._ask(lambda: self._log(pchannel).event_below(since, below))
 
     def bytes_between(self, pchannel: str, start: int, end: int) -> int:

@@ -1,4 +1,4 @@
-"""lag: how far a query lags behind its log, from the progress that Spark reports. It opens a log only if its location is an argument.
+"""lag: the unread part of a query's log, from the progress that Spark reports. It opens a log only if its location is an argument.
 
 Owns the meaning of the difference between two offsets, pchannel by pchannel. Spark takes no metrics from Python sources, so its own do not
 show the lag.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PChannelLag(msgspec.Struct, frozen=True):
-    """The lag of one source of a query behind the end of one pchannel.
+    """The lag of one source of a query on one pchannel.
 
     The source's next batch begins at `done`, and the log ends at `end`. Between the two are `bytes` of log (all vchannels), written over
     `seconds` of the writer's clock, from `done_tick` to `end_tick`; and `rows` of the query's vchannels. `rows` is None unless `lag` got
@@ -85,11 +85,11 @@ def lag(
     vchannels: Sequence[str] | None = None,
     vchannels_pattern: str | None = None,
 ) -> QueryLag:
-    """Returns how far a query lags behind its log: `lag(query.lastProgress)`.
+    """Returns the lag of a query: `lag(query.lastProgress)`.
 
     `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; JSON, as text or parsed, is accepted too.
-    Sources of other formats are ignored. The end of the log is the one that Spark reports, as of the planning of the batch. Given the log
-    of the query (`path`, a journal, or `options`, those of the source), it reads the current end and counts the rows of `vchannels`, or of
+    Sources of other formats are ignored. The end of the log is the end that Spark reports, as of the planning of the batch. Given the log
+    of the query (`path`, a journal, or the source's `options`), it reads the current end and counts the rows of `vchannels`, or of
     vchannels that match `vchannels_pattern`, as the source reads them.
 
     Raises InvalidArgumentError for anything else, including None: Spark has no progress before the end of the first batch.
@@ -185,7 +185,7 @@ def _lag_now(number: int, position: StreamOffset, source: LogSource, choice: Cha
 def _between(
     source: int, here: PChannelOffset, there: PChannelOffset, lags: bool, size: int | None, rows: int | None = None
 ) -> PChannelLag:
-    """Returns the lag from `here` to `there`; with `lags` False there are no events for the query between the two."""
+    """Returns the lag from `here` to `there`; with `lags` False no events for the query lie between the two."""
     return PChannelLag(
         source,
         there.pchannel,

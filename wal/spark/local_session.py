@@ -61,7 +61,7 @@ def why_no_session() -> str | None:
         return str(error)
     java = _java()
     if java is None:
-        return f"there is no Java: install {JAVA_MIN} or newer, and put it on PATH or name it by JAVA_HOME"
+        return f"no Java: install {JAVA_MIN} or newer, and put it on PATH or name it by JAVA_HOME"
     version = _java_version(java)
     if version is None:
         return f"{java} does not tell its version: put a Java of {JAVA_MIN} or newer on PATH or name it by JAVA_HOME"

@@ -139,7 +139,7 @@ class SparkLocation(msgspec.Struct, frozen=True):
 
     @property
     def is_kv_file(self) -> bool:
-        """True if the metadata of a log on Pulsar is a sqlite file, which only one process at a time can open."""
+        """True if the metadata of a log on Pulsar is a sqlite file, which only one process can open."""
         return isinstance(parse_kv(self.pulsar()[1]), Path)
 
     def opening(self) -> tuple[str | Path, dict[str, Any]]:

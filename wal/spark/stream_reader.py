@@ -86,7 +86,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {name: at_edge(logs.moment(name), "latest") for name in logs.pchannels()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the end of the next batch; exactly `start` when there are no events for this query."""
+        """Returns the end of the next batch; exactly `start` without new events for this query."""
         begin = StreamOffset.parse(start)
         if not begin.pinned:
             self._ends = begin

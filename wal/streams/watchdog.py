@@ -258,7 +258,7 @@ class Watchdog:
 
     A component fails after `timeout_s` without a heartbeat. It must be cleaned up and restarted within `action_timeout_s`. An attempt that
     takes longer is cancelled once, and the component is watched again when the attempt has ended. Both times are more than 0 and at most
-    1e9 seconds; InvalidArgumentError otherwise. The end of the block waits at most 10 s for running attempts, and abandons those that
+    1e9 seconds; InvalidArgumentError otherwise. The end of the block waits at most 10 s for running attempts, and abandons attempts that
     ignore their cancellation.
     """
 

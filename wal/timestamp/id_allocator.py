@@ -71,5 +71,5 @@ class IdAllocator(RangeAllocator):
 
     def _decode(self, text: str) -> int:
         if not (text.isascii() and text.isdigit()) or not FIRST_ID <= int(text) <= ID_MAX + 1:
-            raise FormatError(f"{self._key!r} holds {text!r}, which is no number that an allocator saved: use another key")
+            raise FormatError(f"{self._key!r} holds {text!r}, which an allocator did not save: use another key")
         return int(text)

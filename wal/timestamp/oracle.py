@@ -103,7 +103,7 @@ class SavedLimit:
         digits, _, owner = text.partition(" ")
         # The form that `_encode` writes: isdigit alone accepts digits outside ASCII, which int() would read.
         if not (digits.isascii() and digits.isdigit() and owner) or int(digits) > MILLISECONDS_MAX:
-            raise FormatError(f"{self._key!r} holds {text!r}, which is no limit that an oracle saved: give the oracle a key of its own")
+            raise FormatError(f"{self._key!r} holds {text!r}, which an oracle did not save: give the oracle a key of its own")
         return int(digits), owner
 
 
@@ -458,7 +458,7 @@ class HybridClock:
         `now_ms` is the wall time in milliseconds, `limit` a tick. None changes nothing.
         """
         if not 0 < count <= COUNT_MAX:
-            raise InvalidArgumentError(f"count={count} is out of bounds: take 1 … {COUNT_MAX} ticks at a time")
+            raise InvalidArgumentError(f"count={count} is out of bounds: take 1 … {COUNT_MAX} ticks in one call")
         first = self.last + 1
         now = now_ms << LOGICAL_BITS
         if now > first:

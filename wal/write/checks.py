@@ -33,20 +33,20 @@ def check_size(message: Message, *, bytes_max: int) -> None:
     size = message.estimate_size()
     if size > bytes_max:
         raise InvalidArgumentError(
-            f"a message of {size} bytes (payload and properties) for vchannel {message.vchannel!r} is over message_bytes_max="
+            f"a message of {size} bytes (payload and properties) for vchannel {message.vchannel!r} exceeds message_bytes_max="
             f"{bytes_max}: split it, store the payload in another place and append a reference, or raise the setting"
         )
 
 
 def check_message(message: Message, *, bytes_max: int) -> None:
-    """Raises TypeError if it is no Message, InvalidArgumentError over `message_bytes_max`, and for a type that no client appends."""
+    """Raises TypeError if it is not a Message, InvalidArgumentError above `message_bytes_max`, and for a type that no client appends."""
     check_is_message(message)
     check_size(message, bytes_max=bytes_max)
     check_client_type(message.message_type)
 
 
 def check_is_message(message: object) -> None:
-    """Raises TypeError if it is no Message."""
+    """Raises TypeError if it is not a Message."""
     if message.__class__ is not Message and not isinstance(message, Message):
         raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
 
@@ -169,7 +169,7 @@ def check_body(message: object, names: Collection[str]) -> Message:
     if isinstance(message, bytes):
         if len(names) != 1:
             raise InvalidArgumentError(
-                f"the transaction is over {len(names)} vchannels, so bytes name none of them: append Message(vchannel, payload)"
+                f"the transaction has {len(names)} vchannels, so bytes name none of them: append Message(vchannel, payload)"
             )
         return Message(next(iter(names)), message)
     if not isinstance(message, Message):

@@ -265,5 +265,5 @@ class CopyWrites(StateWrites):
 
 def _has_no_copy(name: RunName, broadcast_id: int) -> ChannelNotExistError:
     return ChannelNotExistError(
-        f"vchannel {name[0]!r} was recreated and has no copy of broadcast {broadcast_id}: there is no reader to tell of the abort"
+        f"vchannel {name[0]!r} was recreated and has no copy of broadcast {broadcast_id}: there is the abort has no reader"
     )

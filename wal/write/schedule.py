@@ -170,7 +170,7 @@ class ScheduleTable(RecordTable):
         size = message.taken
         if size > self._bytes_max:
             raise InvalidArgumentError(
-                f"a message of {size} bytes (with what it takes in memory) is over scheduled_bytes_max={self._bytes_max}: store the "
+                f"a message of {size} bytes (with what it takes in memory) exceeds scheduled_bytes_max={self._bytes_max}: store the "
                 "payload in another place and schedule a reference, or raise the setting"
             )
         if len(self) >= self._count_max:

@@ -258,7 +258,7 @@ def _of_transaction(error: BaseException) -> BaseException:
     """Returns the error for a transaction whose frame failed: a WouldBlockError would wrongly mean that it is still open."""
     if not isinstance(error, WouldBlockError):
         return error
-    return caused(UnavailableError(f"{error}; the transaction is over and nothing of it was written: begin another one"), error)
+    return caused(UnavailableError(f"{error}; the transaction has ended and nothing of it was written: begin another one"), error)
 
 
 _AppendT = TypeVar("_AppendT", bound=PlainAppend)

@@ -284,7 +284,7 @@ def check_txn_names(count: int, names_max: int) -> None:
     """Raises InvalidArgumentError for a transaction over too many vchannels: the bound of its bodies also bounds them."""
     if count > names_max:
         raise InvalidArgumentError(
-            f"a transaction over {count} vchannels is over txn_bodies_max={names_max}, which bounds its vchannels as well: write to fewer "
+            f"a transaction over {count} vchannels exceeds txn_bodies_max={names_max}, which bounds its vchannels as well: write to fewer "
             "of them at a time, or use the broadcaster, log.broadcast()"
         )
 
@@ -293,17 +293,17 @@ def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> No
     """Raises InvalidArgumentError if a transaction of this many bodies and bytes exceeds its bounds."""
     if bodies > limits.txn_bodies_max:
         raise InvalidArgumentError(
-            f"a transaction of {bodies} bodies is over txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "
-            "or use append_bulk, which is no transaction and takes any number"
+            f"a transaction of {bodies} bodies exceeds txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "
+            "or use append_bulk, which is not a transaction and takes any number"
         )
     if size > limits.txn_bytes_max:
         raise InvalidArgumentError(
-            f"a transaction of {size} bytes is over txn_bytes_max={limits.txn_bytes_max} (payloads, properties and "
+            f"a transaction of {size} bytes exceeds txn_bytes_max={limits.txn_bytes_max} (payloads, properties and "
             f"{BODY_OVERHEAD} a body): commit in smaller transactions, or raise the setting"
         )
     if stored > limits.frame_bytes_max:
         raise InvalidArgumentError(
-            f"a transaction that takes {stored} bytes in the log (with the names of its vchannels) is over the "
+            f"a transaction that takes {stored} bytes in the log (with the names of its vchannels) exceeds the "
             f"{limits.frame_bytes_max} bytes of one frame: commit in smaller transactions, or over fewer vchannels"
         )
 

@@ -31,7 +31,7 @@ def payloads(pairs: Sequence[tuple[ImmutableMessage, ImmutableMessage]]) -> list
 
 
 async def take(scanner: Scanner, count: int) -> list[bytes]:
-    """Takes so many bodies and leaves the iteration there."""
+    """Takes `count` bodies and leaves the iteration there."""
     pairs: Pairs = []
     bodies = scanner.bodies()
     while len(pairs) < count:

@@ -27,7 +27,7 @@ class Sender:
     def __init__(
         self, count: int, *, waits_at: int | None = None, fails_at: int | None = None, sizes: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """A piece has one message unless `sizes` says how many."""
+        """A piece has one message, or the number in `sizes`."""
         self.sent: list[asyncio.Future[Any]] = []
         self.waiting = asyncio.Event()
         self._count, self._waits_at, self._fails_at, self._sizes = count, waits_at, fails_at, sizes

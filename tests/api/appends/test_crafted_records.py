@@ -1,4 +1,4 @@
-"""Crafted records with valid CRCs: one that is no valid map, cursor, checkpoint or metadata record is a CorruptionError.
+"""Crafted records with valid CRCs: an invalid map, cursor, checkpoint or metadata record is a CorruptionError.
 
 Binary layouts get each field set to its bounds (`tests.storage.crafting`); MessagePack and JSON get each value replaced by values of every
 type, and by numbers that no valid file has. A newer version is a FormatError.
@@ -231,7 +231,7 @@ async def test_records_in_the_metadata(data_dir: Path, soak: int) -> None:
             except (CorruptionError, FormatError):
                 pass
             except WALError as error:
-                # A number that is no tick, or a past term, has its own error.
+                # A number that is not a tick, or a past term, has its own error.
                 assert isinstance(error, InvalidArgumentError | ChannelFencedError), f"{key} = {other[:200]}: {error!r}"
             except BaseException as error:
                 raise AssertionError(f"{type(error).__name__}: {error}, for {key} = {other[:200]}") from error

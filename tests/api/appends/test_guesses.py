@@ -1,4 +1,4 @@
-"""Names that a newcomer guesses: the error says which call or setting was meant."""
+"""Names that a newcomer guesses: the error names the right call or setting."""
 
 from __future__ import annotations
 

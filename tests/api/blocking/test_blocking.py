@@ -436,7 +436,7 @@ def test_forked_child_is_told_to_open_its_own(location: str) -> None:
                     call()
                 except InvalidArgumentError as error:
                     said.append("forked" in str(error))
-            log.close()  # there is nothing to stop
+            log.close()  # nothing needs a stop
             os.write(writing, repr(said).encode())
             os._exit(0)
         os.close(writing)
@@ -512,7 +512,7 @@ def test_loop_that_ended_is_a_closed_log(data: str, monkeypatch: pytest.MonkeyPa
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(next, scanner)
         breaking.set()
-        with pytest.raises(ClosedError):  # a call that was under way, or one that came too late
+        with pytest.raises(ClosedError):  # a running call, or a late one
             reading.result()
     log._thread._running.thread.join()
     with pytest.raises(ClosedError, match="has ended under it"):

@@ -1,6 +1,6 @@
 """Where gevent has patched threading, the log without a loop runs on Python's own event loop: uvloop's would hold the only thread.
 
-gevent is no dependency: a module with its name answers as gevent does.
+The project does not depend on gevent: a module with its name answers as gevent does.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def test_vchannels_on_several_pchannels_are_refused(data: str) -> None:
 
 
 def test_iteration_that_truncation_overtakes(data: str) -> None:
-    """The iteration yields the messages that were already read, then a TruncatedError says where the log begins."""
+    """The iteration yields the messages that were already read, then a TruncatedError names the beginning of the log."""
     with bridge.blocking(data, segment_bytes=1 << 20) as log:
         results = log.append_bulk([Message("orders", bytes(100_000)) for _ in range(160)])
         with bridge.iterate(data, "orders") as messages:

@@ -176,7 +176,7 @@ def write_groups(data: str, groups: int, *, size: int = 100, messages: int = 100
     "options", [{}, {"rows_max": 250}, {"bytes_max": 20_000}, {"columns": ["time_tick"]}, {"columns": ["payload"], "rows_max": 7}]
 )
 def test_groups_are_taken_as_pages(data: str, options: dict[str, Any], counted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are over several segments here, with frames of ticks and term starts between them."""
+    """The groups span several segments here, with frames of ticks and term starts between them."""
     for _ in range(3):
         write_groups(data, 60)
     found = read(data, **options)
@@ -295,7 +295,7 @@ def test_position_is_after_the_rows_of_a_page(data: str) -> None:
 
 @pytest.mark.parametrize("columns", [None, ["payload"], ["time_tick"]])
 def test_memory_is_that_of_one_batch(data: str, columns: list[str] | None) -> None:
-    """A read of 20 MB in batches of 512 KiB has a batch that it hands over, one that it fills, and the frame that is too much."""
+    """A read of 20 MB in batches of 512 KiB has in memory the delivered batch, the next batch, and the frame that exceeds it."""
     write_groups(data, 100, size=2000)
     bytes_max, frame_bytes = 512 * 1024, 200 * 1024
     assert read(data, columns=columns).num_rows == 10_000  # columns that all batches share are made

@@ -1,4 +1,4 @@
-"""The blocking classes are those that `make twins` generates from the async ones."""
+"""The blocking classes equal the output of `make twins` from the async ones."""
 
 from __future__ import annotations
 

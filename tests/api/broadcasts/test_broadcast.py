@@ -101,7 +101,7 @@ async def test_sixteen_thousand_vchannels_are_one_broadcast(location: str) -> No
         (copy,) = await copies_of(log, names[-1], result.broadcast_id)
         assert copy.broadcast is not None
         assert copy.broadcast.vchannels == tuple(names)
-        with pytest.raises(errors.InvalidArgumentError, match="over broadcast_vchannels_max=16384"):
+        with pytest.raises(errors.InvalidArgumentError, match="exceeds broadcast_vchannels_max=16384"):
             await log.broadcast().append(schema([*names, "one more"]))
 
 
@@ -312,7 +312,7 @@ async def test_results_come_in_the_order_of_the_message(wide: wal.WALAccesser) -
     assert result == pickle.loads(pickle.dumps(result))
 
 
-# -- vchannels that are dropped while they owe an ack
+# -- vchannels that are dropped before their ack
 
 
 async def test_dropping_a_vchannel_is_its_ack(wide: wal.WALAccesser) -> None:

@@ -284,7 +284,7 @@ async def test_defect_fails_waiting_calls_at_once(location: str, monkeypatch: py
             return judge(operation)
 
         monkeypatch.setattr(copies, "_judge", broken)
-        # In one turn: a call that enters a frame, one that waits for that frame, one that hits the defect, and one after it.
+        # In one turn: a call that enters a frame, a call that waits for that frame, a call that hits the defect, and a later one.
         under_way, waiting = start(bench.append(one)), start(bench.append(one))
         struck, later = start(bench.append(other)), start(bench.append(one, ["a"]))
         for call in (struck, later, waiting):

@@ -32,7 +32,7 @@ def replace_by_an_empty_one(directory: Path) -> None:
 def replace_by_a_copy(directory: Path) -> None:
     """Replaces the directory by a copy, as a restored backup or a newly mounted volume does."""
     move_away(directory)
-    # The copy lacks files that disappear meanwhile: the log still uses those that were moved away.
+    # The copy lacks files that disappear meanwhile: the log still uses the moved files.
     subprocess.run(["cp", "-r", str(directory.with_name("moved away")), str(directory)], check=False)
 
 

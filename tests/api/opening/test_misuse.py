@@ -1,4 +1,4 @@
-"""Common mistakes: `with` for `async with`, `for` for `async for`, a read of nothing. The error says what to write instead."""
+"""Common mistakes: `with` for `async with`, `for` for `async for`, a read of nothing. The error names the right form."""
 
 from __future__ import annotations
 

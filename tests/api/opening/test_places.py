@@ -1,4 +1,4 @@
-"""A log is used in one loop of one process by one writer; directories that are no journals are refused."""
+"""A log is used in one loop of one process by one writer; directories that are not journals are refused."""
 
 from __future__ import annotations
 

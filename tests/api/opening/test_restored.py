@@ -29,7 +29,7 @@ async def mark(place: Path) -> dict[str, Lineage]:
 
 
 class Copied:
-    """A log of which there are copies. `results` are those of its messages, `lost` those that a restore has lost."""
+    """A log with copies. `results` are the results of its messages, `lost` the results that a restore has lost."""
 
     def __init__(self, place: Path) -> None:
         self.place = place

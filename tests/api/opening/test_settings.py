@@ -222,7 +222,7 @@ def test_invalid_locations_are_refused(odd: object) -> None:
         ("kv = 5", "setting kv must be a str, not int"),
         ("pulsar_admin_url = 'localhost'", "setting pulsar_admin_url"),
         ("[pchannels]\na = 1", "setting pchannels must be an int, not dict"),
-        ("pchanels = 2", "there is no setting 'pchanels'"),
+        ("pchanels = 2", "no setting 'pchanels'"),
     ],
 )
 def test_wrong_value_in_a_file_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, says: str) -> None:

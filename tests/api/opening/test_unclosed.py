@@ -1,4 +1,4 @@
-"""Logs, scanners and transactions that were never closed: their resources are released, and a ResourceWarning says so."""
+"""Logs, scanners and transactions that were never closed: their resources are released, with a ResourceWarning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A directory that was replaced by an older copy of itself: positions and cursors of what is lost are refused, also in other processes."""
+"""A directory that was replaced by an older copy of itself: positions and cursors of lost messages are refused, also in other processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Copied:
             async for _ in scanner:
                 pass
             await scanner.save()
-        # The saved cursor outlives the restore, as one that is kept elsewhere does.
+        # The saved cursor outlives the restore, as a cursor in another store does.
         await asyncio.to_thread(shutil.copytree, self.place / "cursors", copied / "cursors", dirs_exist_ok=True)
         await asyncio.to_thread(shutil.rmtree, self.place)
         await asyncio.to_thread(copied.rename, self.place)

@@ -1,4 +1,4 @@
-"""A log opens and goes on whatever the wall clock did: ahead or back, at once or in steps, before or after a kill."""
+"""A log opens and continues whatever the wall clock did: ahead or back, at once or in steps, before or after a kill."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_killed_log_opens_after_clock_jumped(tmp_path: Path, jumps: list[f
 
 
 def test_spark_stream_begins_at_a_tick_ahead() -> None:
-    """A time that the log has promised is not in the future, whatever this machine's clock says."""
+    """A time that the log has promised is not in the future, whatever this machine's clock shows."""
     edges = pytest.importorskip("wal.spark.edges")
     ahead = compose(int(1000 * (time.time() + 86_400)))
     origin = Origin("p0", 1, 0, FORM_JOURNAL)

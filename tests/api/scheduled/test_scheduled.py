@@ -32,7 +32,7 @@ def after(seconds: float) -> datetime:
 
 
 async def received(log: WALAccesser, count: int, vchannel: str = "orders") -> list[bytes]:
-    """Returns the first payloads of the vchannel, once there are so many."""
+    """Returns the first `count` payloads of the vchannel, once it has them."""
     async with log.read(vchannel) as scanner:
         return [(await anext(scanner)).payload for _ in range(count)]
 

@@ -45,7 +45,7 @@ async def run_until(clock: VirtualClock, condition: Callable[[], object]) -> Non
 
 
 async def received(clock: VirtualClock, log: WALAccesser, count: int, *vchannels: str) -> list[ImmutableMessage]:
-    """Lets time pass until there are so many messages on these vchannels, and returns the first of them."""
+    """Lets time pass until these vchannels have `count` messages, and returns the first of them."""
 
     async def read() -> list[ImmutableMessage]:
         async with log.read(vchannels or "orders") as scanner:
@@ -94,7 +94,7 @@ async def test_message_waits_for_ticks_and_clock(location: str) -> None:
     assert await payloads(log, "orders") == []
     clock.step_wall(1_060)
     (message,) = await received(clock, log, 1)
-    clock.step_wall(-1_000)  # ticks do not go back, and are no time of day
+    clock.step_wall(-1_000)  # ticks do not go back, and do not show the time of day
     result = await log.append("orders", b"2", deliver_at=timestamp.to_datetime(message.time_tick))
     assert result.appended is None
     await close_all(log)
@@ -141,7 +141,7 @@ async def test_refused_message_is_not_scheduled(location: str, monkeypatch: pyte
 
 
 async def test_cancellation_follows_its_message(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message in flight is cancelled once it is durable; one that is being delivered cannot be cancelled any more."""
+    """A message in flight is cancelled once it is durable; a message in delivery cannot be cancelled any more."""
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     await log.append("orders", b"0", deliver_at=at(clock, 1), idempotency_key="delivered")
@@ -181,7 +181,7 @@ async def test_delivery_in_flight_is_the_last_event(location: str, monkeypatch: 
 
 
 async def test_dropped_in_flight(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is scheduled, cancelled or delivered while its vchannel is dropped ends, and leaves nothing behind."""
+    """A message that is scheduled, cancelled or delivered during the drop of its vchannel ends without a trace."""
     clock = VirtualClock()
     log = await open_virtual(location, clock)
     for name in ("cancelled", "due"):

@@ -218,7 +218,7 @@ async def test_calls_in_flight_share_result_and_failure(log: WALAccesser, monkey
 
 
 async def test_append_txn_waits_for_its_barrier(log: WALAccesser) -> None:
-    """An exclusive message fails an open transaction; one that begins with its commit comes after the message."""
+    """An exclusive message fails an open transaction; a transaction that begins with its commit comes after the message."""
     await made_on(log, "p0", "a", "b")
     tick = await log.allocate_time_tick()
     barrier = timestamp.compose(timestamp.parse(tick)[0] + 150, 0)

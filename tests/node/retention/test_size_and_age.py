@@ -337,7 +337,7 @@ async def test_failed_retention_turn_is_tried_again(
 
 
 async def test_full_disk_can_be_truncated(data: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cursor became stale, and there was no room to record that: it no longer holds the log anyway."""
+    """A cursor became stale on a full disk, which has no room for a record of that: it no longer holds the log anyway."""
     bounds = {"retention_bytes": 2 * MIB, "cursor_lag_bytes_max": 4 * MIB}
     log = await open_quiet(data, VirtualClock(), segment_bytes=MIB, **bounds)
     await fill(log, 1)

@@ -53,4 +53,4 @@ def test_unknown_shell_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["completion", "tcsh"])
     assert ended.value.code == 2
-    assert "there is no 'tcsh': choose from bash, zsh, fish" in capsys.readouterr().err
+    assert "no 'tcsh': choose from bash, zsh, fish" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_wrong_command_suggests_the_nearest(words: str, meant: str, capsys: pyte
     with pytest.raises(SystemExit) as exit_:
         main(words.split())
     assert exit_.value.code == 2
-    assert f"there is no '{words.split()[-1]}', did you mean {meant!r}?" in capsys.readouterr().err
+    assert f"no '{words.split()[-1]}', did you mean {meant!r}?" in capsys.readouterr().err
 
 
 def test_usage_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:

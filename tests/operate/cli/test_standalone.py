@@ -187,7 +187,7 @@ async def test_taken_port_exits_with_1_without_a_log(data_dir: Path) -> None:
 
 async def test_error_at_the_start_is_one_line(subtests: pytest.Subtests) -> None:
     cases: list[tuple[tuple[str, ...], int, str]] = [
-        (("memory:", "--listen", "127.0.0.1:x"), 2, "wal: listen='127.0.0.1:x' is no address: write HOST:PORT"),
+        (("memory:", "--listen", "127.0.0.1:x"), 2, "wal: listen='127.0.0.1:x' is not an address: write HOST:PORT"),
         (("memory:", "--pchannels", "0"), 2, "wal: --pchannels: setting pchannels=0"),
         (("memory:", "--config", "/none"), 2, "wal: settings file '/none' cannot be read: No such file"),
         (("wal://127.0.0.1:1",), 2, "wal: the log at wal://127.0.0.1:1 is opened by its server"),
@@ -244,7 +244,7 @@ async def test_wrong_tls_files_are_reported_before_creation(tmp_path: Path, cert
     noise.write_text("no certificate")
     for flags, words in (
         (("--tls-certificate", str(tmp_path / "none.pem"), "--tls-key", key), "none.pem' cannot be read: No such file"),
-        (("--tls-certificate", str(noise), "--tls-key", key), "are no PEM certificate with its unencrypted key"),
+        (("--tls-certificate", str(noise), "--tls-key", key), "are not a PEM certificate with its unencrypted key"),
         (("--tls-certificate", good, "--tls-key", str(certificates / "client.key")), "KEY_VALUES_MISMATCH"),
         (("--tls-certificate", good, "--tls-key", key, "--tls-ca", str(noise)), "holds no PEM certificate"),
     ):

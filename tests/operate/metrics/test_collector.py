@@ -110,7 +110,7 @@ async def test_registry_takes_one_log(registry: CollectorRegistry) -> None:
                 register(other, registry)
         collector.close()
         second = register(other, registry)
-        registry.unregister(second)  # as a user who has only the registry does
+        registry.unregister(second)  # as a user with only the registry does
         second.close()
 
 

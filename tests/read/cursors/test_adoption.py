@@ -1,4 +1,4 @@
-"""What the writer makes of pins: of processes beside it, of those that came while no writer was there, and of earlier versions."""
+"""Records that the writer makes of pins: pins of processes beside it, pins from a time without a writer, and pins of earlier versions."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ async def test_lag_is_zero_after_a_restart(data_dir: Path, read_only: bool) -> N
         await save_at_the_end(log, "quiet")
         await save_at_the_end(log, "busy")
         assert [(info.lag_bytes, info.stale) for info in await log.cursors()] == [(0, False)] * 2
-        if not read_only:  # which knows the newest event
+        if not read_only:  # which has the newest event
             assert [info.held_bytes for info in await log.cursors()] == [0, 0]
 
 

@@ -164,7 +164,7 @@ async def test_save_of_the_writer_counts_as_after_truncation(data: str, monkeypa
 
 
 async def test_saves_in_flight_hold_the_log(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first save was sent before the writer says how far it truncates, and is durable after that."""
+    """A first save was sent before the writer sets its intent to truncate, and is durable after that."""
     async with open_wal(data) as log:
         results = await numbered(log, 10)
         async with log.read("orders", cursor="other", follow=False) as scanner:
@@ -234,7 +234,7 @@ async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
 
 async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak: int) -> None:
     async def save_at_the_beginning(line: Line, data: str, seed: int, rounds: int) -> None:
-        """Saves cursors for the first time, as low as it can, and tells of each that was saved; then deletes it when it is told to."""
+        """Saves cursors for the first time, as low as it can, and reports each save; then deletes it on a command."""
         chance = random.Random(seed)
         source = ReadOnlyJournalSource(Path(data))
         core = ReadOnlyCore(source)

@@ -170,7 +170,7 @@ async def test_deletion_beside_the_writer_survives_a_full_disk(data: str, monkey
         await saved_beside(data, 0, deleted=True)
 
         async def refused(*_args: object, **_options: object) -> None:
-            raise NoSpaceError("there is no room")
+            raise NoSpaceError("the disk is full")
 
         with monkeypatch.context() as patch:
             patch.setattr(NodeCursors, "changed", refused)

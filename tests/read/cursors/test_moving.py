@@ -400,7 +400,7 @@ async def test_save_never_covers_failed_one(log: Log) -> None:
 
 
 async def check_failed_save(log: Log) -> None:
-    """Commits three transactions at a time, of which the first fails, and goes on with the same reader, until its position is saved."""
+    """Commits three concurrent transactions, of which the first fails, and continues with the same reader, until its position is saved."""
     await filled(log)
     await log.append("out", b"other")
     async with reading(log) as scanner:

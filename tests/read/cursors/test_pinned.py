@@ -28,7 +28,7 @@ from wal.storage.read_only import ReadOnlyStoredLog
 
 
 class BareLog:
-    """A log without a frame, of which the test says what is truncated."""
+    """A log without a frame, whose truncation the test sets."""
 
     def __init__(self) -> None:
         self.earliest = (0, 0)
@@ -323,7 +323,7 @@ def written_by(version: int, saved: Cursor, **fields: object) -> bytes:
 
 @pytest.mark.parametrize(("revision", "is_saved"), [(0, False), (1, True), (2, False), (7, False)])
 def test_files_of_earlier_versions_are_pins(tmp_path: Path, revision: int, is_saved: bool) -> None:
-    """A copy of a record counts only if the log never had a record: otherwise the log says what is saved."""
+    """A copy of a record counts only if the log never had a record: otherwise the log has the saved position."""
     store = Store(PinFiles(tmp_path))
     (tmp_path / "cursors").mkdir()
     plain, copy = cursor("plain"), cursor("copy")

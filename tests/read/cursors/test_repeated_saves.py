@@ -54,7 +54,7 @@ async def test_saves_in_flight_keep_their_order(log: Log) -> None:
 
 
 async def begun(log: Log, *plans: tuple[str, int], barrier_time_tick: int = 0) -> list[Txn[AppendResult]]:
-    """Begins transactions of one message, each with this key, and saving a cursor after so many messages, 0 for none.
+    """Begins transactions of one message, each with this key, and saving a cursor after this number of messages, 0 for none.
 
     The first one waits for the barrier.
     """

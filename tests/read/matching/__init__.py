@@ -1,1 +1,1 @@
-"""Reads with a pattern: what is delivered, in which order, and from where they go on."""
+"""Reads with a pattern: their messages, the order, and where they continue."""

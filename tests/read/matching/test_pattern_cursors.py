@@ -1,4 +1,4 @@
-"""Cursors of patterns: they belong to the pattern's text, go on exactly, and hold back the log of every pchannel."""
+"""Cursors of patterns: they belong to the pattern's text, continue exactly, and hold back the log of every pchannel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def take(log: wal.WALAccesser, count: int, cursor: str = "sums", **options
     return numbers
 
 
-# -- where it goes on
+# -- where it continues
 
 
 async def test_cursor_goes_on_after_every_message(log4: wal.WALAccesser) -> None:
@@ -271,7 +271,7 @@ async def test_save_past_a_truncation_is_refused(log4: wal.WALAccesser) -> None:
 
 
 async def test_cursor_of_a_truncated_log_goes_on(data: str) -> None:
-    """What was truncated before the read began is no loss, however far the others are behind it."""
+    """A truncation before the read began is not a loss, however far the others lag."""
     async with open_wal(data, pchannels=4) as log:
         results = await spread(log, 0, 30)
         gone = results[20].message_id

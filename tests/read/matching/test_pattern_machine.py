@@ -80,7 +80,7 @@ class Family(RuleBasedStateMachine):
         await self.reader()
 
     async def reader(self) -> None:
-        """A new reader of the cursor, which goes on where the cursor was saved."""
+        """A new reader of the cursor, which continues where the cursor was saved."""
         self.scanner = self.log.read(PATTERN, cursor="family")
         await self.scanner.__aenter__()
         self.at = self.saved

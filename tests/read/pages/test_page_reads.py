@@ -1,4 +1,4 @@
-"""The pages of scanners that catch up together: few reads at a time, one for all that come for the page, and none that concerns another."""
+"""The pages of scanners that catch up together: few concurrent reads, shared between all scanners of a page, without harm to the others."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_scanners_that_begin_apart_go_on_together() -> None:
     log.release.set()
     reads, (ahead, behind) = log.reader, many(2)
     assert (await reads.page(0, behind)).next_position == 4
-    assert (await reads.page(5, ahead)).next_position == 9  # the other one is close behind: the page is for both
+    assert (await reads.page(5, ahead)).next_position == 9  # the other one follows closely: the page is for both
     assert (await reads.page(4, behind)).next_position == 5
     assert (await reads.page(5, behind)).next_position == 9
     assert log.reads == [(0, behind), (5, ahead | behind), (4, behind)]

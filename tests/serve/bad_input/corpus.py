@@ -51,7 +51,7 @@ FIELDS: Final = (
 
 
 class World:
-    """The pchannel of a log, some ids in it, and its newest tick, as a client knows them."""
+    """The pchannel of a log, some ids in it, and its newest tick, in a client's view."""
 
     def __init__(self, log: pchannel_pb2.LogIdentity) -> None:
         self.log = log

@@ -1,6 +1,6 @@
 """Exchanges: one request, or one stream of requests, and what the server answers.
 
-Every answer is judged: an error is one of `wal.errors` that says something, or a status of gRPC's own that no handler can replace. Nothing
+Every answer is judged: an error is an error of `wal.errors` with a text, or a status of gRPC's own that no handler can replace. Nothing
 may take longer than DEADLINE_S.
 """
 
@@ -106,7 +106,7 @@ class Exchanges:
         return answer
 
     async def _write(self, call: Any, requests: Sequence[bytes]) -> bool:
-        """Sends requests, and says that none follows; returns False if the stream ended before."""
+        """Sends requests, and ends the stream; returns False if the stream ended before."""
         try:
             for data in requests:
                 await call.write(data)
@@ -149,7 +149,7 @@ class Exchanges:
                 answer.ids.add(response.produce.result.id.id)
 
     def _judged(self, error: grpc.aio.AioRpcError, what: str) -> WALError | None:
-        """Returns the error that a call ended with; notes one that says too little as a defect."""
+        """Returns the error that a call ended with; records an error with too little text as a defect."""
         told = error_in(error)
         if told is not None:
             self._judge(told, what)

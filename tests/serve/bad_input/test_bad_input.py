@@ -258,7 +258,7 @@ async def test_strangers_and_what_is_not_grpc_harm_nobody(certificates: Path, so
             )
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, REPLAY  # there is no connection for an answer
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE, REPLAY  # no connection for an answer
 
     async def with_garbage(address: str, _channel: grpc.aio.Channel, _world: corpus.World, chance: Random) -> None:
         host, _, port = address.rpartition(":")

@@ -61,7 +61,7 @@ async def test_file_written_in_place_has_one_name(data_dir: Path, tmp_path: Path
 
 
 async def test_other_files_are_replaced_and_their_copies_stay(data_dir: Path, tmp_path: Path) -> None:
-    """A log that was copied by `cp -al`, and whose files that are written in place were then copied in full, goes on."""
+    """A log that was copied by `cp -al`, and whose files that are written in place were then copied in full, continues."""
     async with journal(data_dir, segment=SEGMENT) as log:
         positions = await fill_segments(log, maker := FrameMaker(1), 4)
         await log.truncate(positions[len(positions) // 2], 0)  # leaves spare segments

@@ -20,7 +20,7 @@ async def test_defect_in_the_preparers_thread_ends_the_writing(
 ) -> None:
     """The three cases are the next segment while it is filled, a part of an index, and the index of a full segment.
 
-    A part of an index is due after so many runs, or after a thousand frames, whose syncs take longer the more others use the disk.
+    A part of an index is due after a number of runs, or after a thousand frames, whose syncs take longer the more others use the disk.
     """
     wait_s = 60.0
     disk = BrokenDisk(suffix)

@@ -127,7 +127,7 @@ async def test_crafted_index_is_computed_again(original: Path, tmp_path: Path, s
 
 
 def test_index_of_any_bytes_is_read_or_refused() -> None:
-    """With a valid CRC there is no other exception, whatever the counts and lengths say."""
+    """With a valid CRC nothing else is raised, whatever the counts and lengths are."""
     index = SegmentIndex(0x4000)
     data = index.encode(incarnation=3, generation=5)
     rng = random.Random(7)

@@ -93,7 +93,7 @@ def test_busy_machine_changes_over_and_back() -> None:
 
 @pytest.mark.parametrize(("recorded", "events"), [(SIXTEEN, 16), (ONE, 1)], ids=["16 writers", "1 writer"])
 def test_bursts_are_judged_by_their_whole_time(recorded: dict[str, list[float]], events: int) -> None:
-    """As beside busy processes, where a look at a few frames sees a path that runs freely, or one that waits for a processor."""
+    """As beside busy processes, where a few frames show a path that runs freely, or a path that waits for a processor."""
 
     def rate(begin: int) -> float:
         following = {path: itertools.cycle(frames[begin:] + frames[:begin]) for path, frames in recorded.items()}

@@ -147,7 +147,7 @@ async def test_pages_equal_those_of_the_writer(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_written(tmp_path: Path) -> None:
-    """A reader writes neither to a closed journal nor to one that a crash left, with its indexes or without."""
+    """A reader writes neither to a closed journal nor to a crashed one, with its indexes or without."""
 
     def images(place: Path) -> dict[str, str]:
         """Returns every file of the journal and its content."""

@@ -127,7 +127,7 @@ async def test_short_write_is_final(tmp_path: Path) -> None:
 
 @by_loop
 async def test_thread_writes_what_the_kernel_does_not_take(tmp_path: Path) -> None:
-    """There is room in the kernel again after EAGAIN; any other error says that it will never take our writes."""
+    """The kernel has room again after EAGAIN; any other error means that it will never take our writes."""
     disk, maker = FaultyDisk(), FrameMaker(1)
     async with journal(tmp_path, disk=disk, write_path="loop") as log:
         for _ in range(2):

@@ -262,7 +262,7 @@ async def test_progress_keeps_a_quiet_watch_above_compactions(etcd_binary: Path)
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *, grown: bool) -> None:
-    """Restores a backup; with `grown`, others write until its revision is above the one that the watch has seen."""
+    """Restores a backup; with `grown`, others write until its revision is above the watch's."""
     server, kv = new_server, new_kv
     for number in range(10):
         await kv.save("a", str(number))
@@ -286,7 +286,7 @@ async def test_restored_backup_is_told(new_server: EtcdServer, new_kv: EtcdKV, *
 
 
 async def test_leader_notices_a_backup_without_its_changes(new_server: EtcdServer, new_kv: EtcdKV) -> None:
-    """The leader's key and its lease are in the backup: it leads there too. A new LedKV goes on with what is there."""
+    """The leader's key and its lease are in the backup: it leads there too. A new LedKV continues with the restored data."""
     server, kv = new_server, new_kv
     backup = server.folder / "backup"
     async with await kv.session(ttl_s=60.0) as session, await EtcdElection(kv, "leader").campaign("one", session) as leadership:

@@ -99,7 +99,7 @@ async def test_write_with_a_revoked_lease_fails_at_once(kv: EtcdKV, etcd_address
 
 
 async def test_owner_learns_of_expiry_before_others(server: EtcdServer) -> None:
-    """Freezes etcd, so that no renewal comes through, until the owner knows: the lease must still be there."""
+    """Freezes etcd, so that no renewal comes through, until the owner sees the expiry: the lease must still be there."""
     async with await EtcdKV.open([server.address], root_path="r", timeout_s=30) as kv:
         session = await kv.session(ttl_s=3)
         await session.save("a", "mine")

@@ -172,7 +172,7 @@ async def test_fresh_read_begins_with_a_short_page(address: PulsarAddress) -> No
 
 
 async def test_scan_uses_one_topic_reader(address: PulsarAddress, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that passes over what holds nothing for it, as a read of some vchannels does, while another scan goes on."""
+    """Also a scan that skips frames without its vchannels, while another scan continues."""
     opened: list[int] = []
     open_reader = PulsarReader._open
 

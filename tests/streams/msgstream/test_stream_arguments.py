@@ -26,7 +26,7 @@ def test_settings_of_a_wrong_type(settings: dict[str, Any]) -> None:
 
 
 def test_invalid_medium_is_refused() -> None:
-    with pytest.raises(TypeError, match="over a medium, such as MemoryMedium"):
+    with pytest.raises(TypeError, match="needs a medium, such as MemoryMedium"):
         MsgStream("memory")  # type: ignore[arg-type]
 
 

@@ -128,7 +128,7 @@ async def test_wrong_keys(log: WALAccesser) -> None:
 
 
 async def test_key_of_256_bytes_is_refused_or_kept(log: WALAccesser) -> None:
-    """A long key is never shortened to one that another caller uses."""
+    """A long key is never shortened to another caller's key."""
     await log.raw_append(Message("orders", b"255"), idempotency_key="x" * 255)
     try:
         result = await log.raw_append(Message("orders", b"256"), idempotency_key="x" * 256)

@@ -340,7 +340,7 @@ class Announcements:
         )
 
     def closed(self, events: int, *, trouble: BaseException | str | None) -> None:
-        """Writes the line of a log that was closed after `events` appends; `trouble` says why the next opening has to recover it.
+        """Writes the line of a log that was closed after `events` appends; `trouble` is the reason why the next opening has to recover it.
 
         A log whose opening failed gets no line.
         """

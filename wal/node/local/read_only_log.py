@@ -128,7 +128,7 @@ class ReadOnlyLog:
         return self.system.spawn(actor, name=f"{name} #{self._spawned}")
 
     async def submit(self, request: Request[Answer]) -> Answer:
-        """Returns the answer to a request. Raises NotLocalError for one that only the process can answer which writes the log."""
+        """Returns the answer to a request. Raises NotLocalError for a request that only the writing process can answer."""
         answer: Any
         match request:
             case LastEvent():
@@ -160,7 +160,7 @@ class ReadOnlyLog:
         return LogStatistics(self.name, len(self.core.view.records), 0, 0, pchannels, role="reader")
 
     async def _retention(self) -> tuple[PChannelRetention, ...]:
-        """Returns what each pchannel's log holds, as a reader sees it: only the writer knows the bounds."""
+        """Returns what each pchannel's log holds, in a reader's view: only the writer has the bounds."""
         cursors = await self.cursors.load_all()
         await self.refresh()
         await self._refresh_logs()
@@ -202,7 +202,7 @@ class ReadOnlyLog:
         return not self.core.view.is_over(pchannel, name, incarnation)
 
     async def refresh(self, *, newest: bool = False) -> None:
-        """Brings what is known of pchannels and vchannels up to date, and tells the readers. See `ReadOnlySource.vchannels`."""
+        """Updates the view of pchannels and vchannels, and notifies the readers. See `ReadOnlySource.vchannels`."""
         async with self._looking:  # at most one thread looks; the others are for reads
             await self._in_thread(partial(self.core.look, newest=newest))
             for name, log in self.core.logs.items():
@@ -227,7 +227,7 @@ class ReadOnlyLog:
     # -- looking
 
     async def _wait_until_present(self, source: ReadOnlySource) -> None:
-        """Returns when there is a log to open; raises FormatError if there is none after `wait_s` seconds."""
+        """Returns when the log exists; raises FormatError if it does not exist after `wait_s` seconds."""
         for pause_s in pauses(self._wait_s, self.clock.monotonic):
             if await self._in_thread(lambda: source.absence(0.0)) is None:
                 return
@@ -245,7 +245,7 @@ class ReadOnlyLog:
             await self.clock.sleep(LOOK_S)
             try:
                 await self.refresh()
-            except WALError as error:  # an opening or an attach raises the same; a reader continues with what is known
+            except WALError as error:  # an opening or an attach raises the same; a reader continues with the known ones
                 if not self._failing:
                     _log.warning("what is known of the vchannels of %s gets older: %s", self.place, error)
                 self._failing = True

@@ -25,11 +25,11 @@ from wal.storage.journal.backend import JournalBackend
 async def mark_restored(location: Location, settings: Settings) -> dict[str, Lineage]:
     """Gives the journal at this location new incarnations; returns the lineages of its pchannels.
 
-    Raises InvalidArgumentError for anything but a directory, FormatError if there is no log in it, LockedError while a process has it open
-    for writing, CorruptionError for damage.
+    Raises InvalidArgumentError for anything but a directory, FormatError for a directory without a log, LockedError while a process has it
+    open for writing, CorruptionError for damage.
     """
     if location.path is None:
-        raise InvalidArgumentError(f"{location} is no directory: only a journal is restored from a copy of its files")
+        raise InvalidArgumentError(f"{location} is not a directory: only a journal is restored from a copy of its files")
     undo = Undo()
     try:
         storage = await open_storage(location, settings, undo, create=False)

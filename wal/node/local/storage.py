@@ -75,7 +75,7 @@ async def open_storage(location: Location, settings: Settings, undo: Undo, *, cr
     """Opens the backend and the KV, and adds to `undo` what closes them.
 
     Raises InvalidArgumentError for settings that the backend cannot serve, and for a log on the network; FormatError with `create=False` if
-    there is no log.
+    the log does not exist.
     """
     if location.servers is not None:
         raise InvalidArgumentError(

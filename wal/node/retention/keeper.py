@@ -96,7 +96,7 @@ class RetentionKeeper:
         await self._whole(self._guarded(self._step))
 
     async def judge(self) -> None:
-        """Only marks the cursors that are over a bound. Never raises for a failure."""
+        """Only marks the cursors beyond a bound. Never raises for a failure."""
 
         async def mark() -> bool:
             now_s = self._look()
@@ -262,7 +262,7 @@ class RetentionKeeper:
         )
 
     async def _has_stale(self, now_s: float | None) -> bool:
-        """Returns whether any cursor is over its bound and not marked yet."""
+        """Returns whether any cursor is beyond its bound and not marked yet."""
         if not self.bounds.of_cursors:
             return False
         cursors = self._cursors.saved()

@@ -2,7 +2,7 @@
 
 `rounds.py` makes backups, one after the other; `backup.py` has the calls for that, verifies backups and forgets them; `restore.py` restores
 one and marks the log as restored; `upgrade.py` brings backups of earlier versions up to date. Objects are named by their content, so an
-interrupted backup continues where it stopped. The manifest is written last, and without it there is no backup. What the objects are is in
+interrupted backup continues where it stopped. The manifest is written last, and completes the backup. What the objects are is in
 `wal/storage/archive/`, since readers use them too.
 """
 

@@ -290,9 +290,9 @@ def _broadcasts_at(
     """Returns the records of the broadcasts at the tick. A broadcast that ended up to the tick stays ended. A broadcast that began above it
     is removed.
 
-    A broadcast that has ended is finished again if a copy is above the tick, which the frames show: the promised ticks of pchannels may lag
-    behind its end. The mark of an end has a time of the clock alone, so while ticks are ahead of the clock, acks above the tick may count
-    as well.
+    A broadcast that has ended is finished again if a copy is above the tick, which the frames show: the promised ticks of pchannels may be
+    older than its end. The mark of an end has a time of the clock alone, so while ticks are ahead of the clock, acks above the tick may
+    count as well.
     """
     own, later = broadcasts_in(before), broadcasts_in(after)
     stored = read_records(later, later.values())

@@ -131,7 +131,7 @@ def _is_free(directory: Path, if_absent: bool) -> bool:
 
 def _chosen(backups: list[Manifest], damaged: dict[int, CorruptionError], store: BackupStore, up_to: int | None) -> RestorePlan:
     if damaged and up_to is None and (not backups or max(damaged) > backups[-1].number):
-        remedy = f"restore up to {moment_of(backups[-1].tick)} for the one before" if backups else "there is no other one"
+        remedy = f"restore up to {moment_of(backups[-1].tick)} for the one before" if backups else "no other backup exists"
         raise CorruptionError(
             f"the newest backup at {store.place} cannot be read: {damaged[max(damaged)]}; {remedy}", expected="a manifest"
         )

@@ -91,7 +91,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class Rounds:
-    """The backups of the journal in `directory`. For one thread at a time; any thread may call `close`, which ends a running backup."""
+    """The backups of the journal in `directory`. Not thread-safe, except that any thread may call `close`, which ends a running backup."""
 
     def __init__(self, directory: Path, store: BackupStore, progress: Progress | None) -> None:
         self.store: BackupStore = store

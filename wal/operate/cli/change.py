@@ -460,7 +460,7 @@ def _abort(arguments: argparse.Namespace) -> int:
         unfinished = await unfinished_broadcasts(arguments)
         own: list[Row] = [row for row in unfinished if row.broadcast_id == arguments.broadcast]
         if not own:
-            raise InvalidArgumentError(f"there is no unfinished broadcast {arguments.broadcast}: `wal broadcasts` lists them")
+            raise InvalidArgumentError(f"no unfinished broadcast {arguments.broadcast}: `wal broadcasts` lists them")
         return own
 
     async def change(rows: Sequence[Row]) -> AsyncIterator[Row]:

@@ -205,7 +205,7 @@ async def _server_id(leader: Connection, node: str) -> int:
         if node in (each.address, f"{each.server_id:x}"):
             return each.server_id
     live_nodes = ", ".join(f"{each.address} ({each.server_id:x})" for each in status.nodes) or "none"
-    raise InvalidArgumentError(f"there is no live node {node!r}: the live ones are {live_nodes}")
+    raise InvalidArgumentError(f"no live node {node!r}: the live ones are {live_nodes}")
 
 
 def _as_json(status: ClusterStatus) -> str:

@@ -61,7 +61,7 @@ def _dump(arguments: argparse.Namespace) -> int:
     with details_of(arguments) as details:
         logs = details.core.logs
         if arguments.pchannel not in (None, *logs):
-            raise InvalidArgumentError(f"there is no pchannel {arguments.pchannel!r}: the log has {', '.join(logs)}")
+            raise InvalidArgumentError(f"no pchannel {arguments.pchannel!r}: the log has {', '.join(logs)}")
         for name, log in logs.items():
             if arguments.pchannel in (None, name):
                 rows = islice((_row(name, frame) for frame in _frames(log, since)), arguments.lines)

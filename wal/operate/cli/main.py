@@ -86,7 +86,7 @@ class _Parser(argparse.ArgumentParser):
             words = [str(word) for word in action.choices]
             close = difflib.get_close_matches(str(value), words, n=1)
             meant = f", did you mean {close[0]!r}?" if close else ":"
-            raise argparse.ArgumentError(action, f"there is no {shortened(str(value))}{meant} choose from {', '.join(words)}")
+            raise argparse.ArgumentError(action, f"no {shortened(str(value))}{meant} choose from {', '.join(words)}")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -73,7 +73,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
     """Returns the settings of the log. Raises InvalidArgumentError that names the flag, the variable or the file with a wrong value."""
     if "WAL_TOKEN" in os.environ:
         raise InvalidArgumentError(
-            "environment variable WAL_TOKEN is the token that a client shows: name those that this server takes in WAL_SERVER_TOKEN or "
+            "environment variable WAL_TOKEN is the token that a client shows: name this server's tokens in WAL_SERVER_TOKEN or "
             "with --token-file, and take WAL_TOKEN out of its environment"
         )
     flags: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def _take(options: dict[str, Any], bounds: dict[str, tuple[str, Any]], where: st
         options[name] = _checked(where, name, value)
     else:
         names = ", ".join(sorted((*_SERVER, _SECRET, *SERVER_BOUNDS)))
-        raise InvalidArgumentError(f"{where}: there is no setting {name!r} of the server; accepted are: {names}")
+        raise InvalidArgumentError(f"{where}: no setting {name!r} of the server; accepted are: {names}")
 
 
 def _checked(where: str, name: str, value: object) -> object:

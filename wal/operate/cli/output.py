@@ -190,13 +190,13 @@ def pairs(flag: str, texts: Iterable[str]) -> dict[str, str]:
 
 def no_cursor(name: str, remedy: str = "") -> InvalidArgumentError:
     """Returns the error for a missing cursor."""
-    return InvalidArgumentError(f"there is no cursor {name}: `wal cursors` lists the cursors{remedy}")
+    return InvalidArgumentError(f"no cursor {name}: `wal cursors` lists the cursors{remedy}")
 
 
 def check_vchannels(names: Iterable[str], existing: Container[str]) -> None:
     """Raises InvalidArgumentError for a missing vchannel."""
     if missing := [name for name in names if name not in existing]:
-        raise InvalidArgumentError(f"there is no vchannel {missing[0]!r}: `wal ls` lists the vchannels")
+        raise InvalidArgumentError(f"no vchannel {missing[0]!r}: `wal ls` lists the vchannels")
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -212,7 +212,9 @@ def confirmed(arguments: argparse.Namespace, question: str) -> bool:
     if arguments.yes:
         return True
     if not sys.stdin.isatty():
-        raise InvalidArgumentError(f"{question} There is no terminal for the answer: confirm with --yes, or look first with --dry-run")
+        raise InvalidArgumentError(
+            f"{question} The command has no terminal for the answer: confirm with --yes, or look first with --dry-run"
+        )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

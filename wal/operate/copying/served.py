@@ -47,8 +47,8 @@ class ServedSource(CopySource):
         self._waiting: dict[str, set[str]] | None = None
 
     def ends(self, *, follow: bool = False) -> Ends:
-        """Returns a tick that covers all that is durable now, at a moment without a broadcast. Raises UnavailableError if there is no such
-        moment.
+        """Returns a tick that covers all that is durable now, at a moment without a broadcast. Raises UnavailableError if no such moment
+        comes.
         """
         until = time.monotonic() + PROMISE_S
         while True:
@@ -57,7 +57,7 @@ class ServedSource(CopySource):
             if not self._has_copies(ends.promised):
                 return ends
             if time.monotonic() >= until:
-                raise UnavailableError(f"{self.location} has broadcasts all the time: copy it when there are none for a moment")
+                raise UnavailableError(f"{self.location} always has running broadcasts: copy it in a moment without one")
 
     def _has_copies(self, tick: int) -> bool:
         """Returns whether a broadcast that has ended by now has copies above this tick; other copies of it may be below."""

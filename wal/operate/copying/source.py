@@ -1,8 +1,8 @@
 """CopySource: the log that is copied, read beside its writer or without one.
 
 Owns the open source. It returns the source's frames in the order of their ticks up to a tick that no later frame undercuts, its metadata,
-its cursors, and the content of its checkpoints that is not in its frames. It changes nothing and takes no lock. Its calls block, and one
-thread at a time calls.
+its cursors, and the content of its checkpoints that is not in its frames. It changes nothing and takes no lock. Its calls block and must
+not overlap.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class CopySource:
                 yield name, frame, earliest[1] if frame.position == earliest[0] else 0
 
     def tick_at(self, pchannel: str, position: LogPosition, *, exact: bool = False) -> int | None:
-        """Returns the tick of the first event at or after this position. Returns None if there is none yet, or it is truncated, or (with
+        """Returns the tick of the first event at or after this position. Returns None if it does not exist yet, or is truncated, or (with
         `exact`) if it is not at this position.
         """
         log = self.log(pchannel)
@@ -362,12 +362,12 @@ class CopySource:
 async def log_of_cluster(root: str, settings: Settings) -> tuple[Location, Settings]:
     """Returns the location of the stored log of the cluster at this root in etcd, and the settings to read it with.
 
-    Raises InvalidArgumentError if there is no cluster, FormatError for one of a newer version.
+    Raises InvalidArgumentError without a cluster, FormatError for a cluster of a newer version.
     """
     record = await _load_cluster(root)
     place = parse_location(root)  # its text shows no password
     if record is None:
-        raise InvalidArgumentError(f"there is no cluster at {place}: nothing was copied")
+        raise InvalidArgumentError(f"no cluster at {place}: nothing was copied")
     if record.format > FORMAT:
         raise FormatError(f"the cluster at {place} writes format {record.format}, known here is {FORMAT}: upgrade to copy it")
     return parse_location(record.log), settings.replace(kv=root)

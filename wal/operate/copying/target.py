@@ -144,7 +144,7 @@ class CopyTarget:
         return min(writer.last_tick for writer in self._writers.values())
 
     def encode(self, pieces: Iterable[CutFrame]) -> list[tuple[str, EncodedFrame]]:
-        """Returns the frames of these pieces, without those already in the target. Any thread may call it, one at a time.
+        """Returns the frames of these pieces, without those already in the target. Any thread may call it, without overlap.
 
         Raises InvalidArgumentError for a frame that is too large for the target, and for ticks that do not ascend.
         """
@@ -493,7 +493,7 @@ def _pages_of(log: PChannelLog) -> Callable[[PageRequest], Awaitable[FramePage]]
 
 
 def _not_empty(location: Location) -> FormatError:
-    return FormatError(f"{location} is not empty: nothing was copied; name a place where there is no log")
+    return FormatError(f"{location} is not empty: nothing was copied; name an empty location")
 
 
 def _put_in_place(building: Path, path: Path) -> None:

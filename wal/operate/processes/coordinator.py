@@ -152,7 +152,7 @@ class ClusterCoordinator:
         record = await load_cluster(self._kv)
         if record is None:
             if self._named is None:
-                raise InvalidArgumentError("there is no cluster at this root yet: name the log that it is to serve, with --log pulsar://…")
+                raise InvalidArgumentError("no cluster at this root yet: name the log that it is to serve, with --log pulsar://…")
             settings, undo = self._own.replace(kv=self._root), Undo()
             try:
                 storage = await open_log(self._named, settings, undo, create=True)

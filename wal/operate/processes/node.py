@@ -200,7 +200,7 @@ class ClusterNode:
                     return record, settings_for(record, self._own, self._root)
                 if not is_logged:
                     is_logged = True
-                    _log.info("there is no cluster at this root yet: waiting for its first coordinator")
+                    _log.info("no cluster at this root yet: waiting for its first coordinator")
                 await asyncio.sleep(backoff.next())
         finally:
             await kv.close()

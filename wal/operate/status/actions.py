@@ -72,7 +72,7 @@ class TruncateAction(msgspec.Struct, forbid_unknown_fields=True):
 async def perform(log: Any, name: str, body: bytes) -> dict[str, Any]:
     """Performs an action, and returns its result. Raises InvalidArgumentError for wrong arguments, and the errors of the log."""
     if name not in _ACTIONS:
-        raise InvalidArgumentError(f"there is no action {shortened(name)}: {', '.join(sorted(_ACTIONS))}")
+        raise InvalidArgumentError(f"no action {shortened(name)}: {', '.join(sorted(_ACTIONS))}")
     kind, action = _ACTIONS[name]
     try:
         arguments = msgspec.json.decode(body, type=kind)

@@ -88,7 +88,7 @@ def status_app(log: Any, *, token: str | Secret | None = None, readiness_needs_c
     """Returns the status service of an open log as an application, to mount in Starlette or FastAPI on the loop of the log.
 
     With a token every request must carry it, as `Authorization: Bearer TOKEN`, except for `/healthz`, `/readyz` and the empty page. Without
-    a token, any client that reaches the application may read, and there are no actions. `/readyz` is 503 while a consumer has ended with an
+    a token, any client that reaches the application may read, and actions are refused. `/readyz` is 503 while a consumer has ended with an
     error, unless `readiness_needs_consumers=False`.
     """
     secret = None if token is None else Secret.of(token)

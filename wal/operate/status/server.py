@@ -53,7 +53,7 @@ class StatusServer:
         loopback = is_loopback(host)
         if not loopback and secret is None:
             raise InvalidArgumentError(
-                f"host={host!r} can be reached from other machines, and there is no token: give token=…, or serve on 127.0.0.1"
+                f"host={host!r} can be reached from other machines, without a token: give token=…, or serve on 127.0.0.1"
             )
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65_535:
             raise InvalidArgumentError(f"port={port!r}: name a port up to 65535, or 0 for a free one")

@@ -42,7 +42,7 @@ class CursorKey(msgspec.Struct, frozen=True, order=True):
 
     @property
     def subject(self) -> str:
-        """What it is a cursor of, as text: the names of the vchannels, or the pattern."""
+        """The names of the cursor's vchannels, or its pattern, as text."""
         return f"{Matching(self.pattern)}" if self.pattern else ", ".join(map(repr, self.vchannels))
 
     def excludes(self, other: CursorKey) -> bool:
@@ -56,10 +56,10 @@ class CursorKey(msgspec.Struct, frozen=True, order=True):
 class Cursor(msgspec.Struct, frozen=True):
     """A saved cursor.
 
-    `incarnations`: the incarnation of each of the key's vchannels that was read, None for one that did not exist yet. `pchannel`,
+    `incarnations`: the incarnation that was read of each vchannel of the key, None for a vchannel that did not exist yet. `pchannel`,
     `incarnation` and `form` identify the log. `event` is the newest event that was passed, (position, index), None before any; `time_tick`
-    is the tick up to which everything was delivered. `saved_at` is the wall time of the save, in seconds. `stale` says why the cursor no
-    longer holds anything back and cannot be used until it is deleted; it is empty for a live cursor. `moved_at` is the wall time when the
+    is the tick up to which everything was delivered. `saved_at` is the wall time of the save, in seconds. `stale` is the reason why a
+    cursor holds nothing back and cannot be used until it is deleted; it is empty for a live cursor. `moved_at` is the wall time when the
     position last changed, 0 where that is not known.
 
     The cursor of a pattern is a position on all pchannels, made of `time_tick`, `pchannel` and `begun` (see `TickPosition`). It has no
@@ -99,11 +99,11 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class SaveChain:
-    """The saves of a cursor by transactions with positions of one reader, so that none covers an earlier one that was not written.
+    """The saves of a cursor by transactions of one reader. A save never covers an earlier save that was not written.
 
-    Commits may be in flight together. Each says which event the one before it covers (`before`), and the home of the cursor refuses it
-    unless the cursor has passed that event: those in flight after a failed one fail as well, and so does every later one of the reader
-    until that position is saved. A reader that begins anew at the saved cursor has none before it.
+    Several commits may be in flight. Each carries the event that the previous commit covers (`before`), and the cursor's home refuses it
+    unless the cursor has passed that event. So all commits after a failed one fail too, until the reader saves the position of the failed
+    one. A reader that starts again at the saved cursor has no previous commit.
     """
 
     __slots__ = ("_unwritten",)
@@ -140,7 +140,7 @@ def after_unsaved(key: CursorKey) -> InvalidRequestSeqError:
 
 
 class CursorInfo(msgspec.Struct, frozen=True):
-    """A cursor as `log.cursors()` shows it.
+    """A cursor in the result of `log.cursors()`.
 
     `position` is None when the cursor was saved before any message was delivered. `lag_bytes`: the bytes of the frames that hold its
     vchannels and are still to be read, 0 for a reader that has everything; on Pulsar, which has no index, those of all vchannels.
@@ -148,11 +148,10 @@ class CursorInfo(msgspec.Struct, frozen=True):
     bounds. A `stale` cursor holds nothing back, and using it raises TruncatedError until it is deleted. `saved_at` is the wall time of its
     last save, in seconds since 1970.
 
-    `lag_messages` and `lag_s` are estimates by the indexes, which read no frame: at most so many messages are unread, since what other
-    vchannels have in the same frames, and the commit of a transaction, are counted; and the oldest of them is at most so many seconds old.
-    On Pulsar `lag_messages` is None, and `lag_s` counts from what was read last. `moved_at` is when the position last changed, in seconds
-    since 1970; of a cursor that never moved with a transaction only `saved_at` is known. The server of an earlier version says none of
-    them and no `saved_at`: they are None.
+    `lag_messages` and `lag_s` are upper estimates from the indexes, which read no frame: the number of unread messages, and the age of the
+    oldest one in seconds. They also count the messages of other vchannels in the same frames, and commits. On Pulsar `lag_messages` is
+    None, and `lag_s` counts from what was read last. `moved_at` is when the position last changed, in seconds since 1970; of a cursor that
+    never moved with a transaction only `saved_at` is known. They are None, like `saved_at`, if the server has an earlier version.
     """
 
     name: str

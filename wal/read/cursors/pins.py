@@ -224,7 +224,7 @@ class Pins(Protocol):
         """Stores a pin under a new name; durable on return. Raises NoSpaceError, StorageError."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes pins, durably; one that is not there is fine."""
+        """Removes pins, durably, and ignores missing ones."""
 
 
 class PinFiles:
@@ -331,7 +331,7 @@ class PinFiles:
 
     def _failed(self, error: OSError) -> WALError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return NoSpaceError(f"there is no room to save a cursor in {self._directory}: free some space and save again")
+            return NoSpaceError(f"no room to save a cursor in {self._directory}: free some space and save again")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             owner = FileAccess.like(self._parent / FORMAT_NAME).owner
             return StorageError(
@@ -399,7 +399,7 @@ class AsyncPins(Protocol):
     async def names(self) -> list[str]: ...
 
     async def read_all(self, names: Iterable[str]) -> list[Pin | DamagedCursor]:
-        """Returns these pins, without those that were removed meanwhile."""
+        """Returns these pins, except pins that were removed meanwhile."""
 
     async def remove(self, names: Iterable[str]) -> None: ...
 

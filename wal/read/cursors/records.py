@@ -138,7 +138,7 @@ def decode_record(payload: bytes) -> CursorRecord:
 
 
 def cursor_records(view: FrameView) -> list[CursorRecord]:
-    """Returns the cursor records of a frame, in their order. Needs no body if the header says that there are none."""
+    """Returns the cursor records of a frame, in their order. Reads no body if the header counts no cursor record."""
     if not view.header.compatible & CURSORS:
         return []
     return [decode_record(payload) for kind, payload in view.system_records() if kind == SystemRecord.CURSOR]

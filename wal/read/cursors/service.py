@@ -90,13 +90,13 @@ class CursorService:
         if cursor.key.pattern:
             raise InvalidArgumentError(
                 f"{cursor.key} is saved by the process that writes the log, and this one only reads: store `scanner.position` as text, and "
-                "go on with resume=ReadPosition.parse(text)"
+                "continue with resume=ReadPosition.parse(text)"
             )
         saved = msgspec.structs.replace(cursor, saved_at=self._wall())
         return await self._run(lambda: self._store.save(saved))
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
-        """Deletes cursors; see `Cursors.delete`. Raises NotLocalError for one that consumers or transactions move."""
+        """Deletes cursors; see `Cursors.delete`. Raises NotLocalError for a cursor that consumers or transactions move."""
         await self._run(lambda: self._store.delete_named(name, vchannels))
 
     async def close(self) -> None:

@@ -61,8 +61,9 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class LogView(msgspec.Struct, frozen=True):
-    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None: there is none), and the
-    smallest incarnation that no vchannel has yet, as far as this process knows."""
+    """The logs with which cursors are compared: pchannels by name, the incarnation of each vchannel by name (None if it does not exist),
+    and the smallest incarnation that no vchannel has in this process's view.
+    """
 
     logs: Mapping[str, LogRange]
     incarnation_of: Callable[[str], int | None]

@@ -46,7 +46,7 @@ class SavedCursors(abc.ABC):
 def adopted(cursor: Cursor, lineages: Mapping[str, Lineage]) -> Cursor | None:
     """Returns the cursor in the present incarnation of its log; None if the log was not restored since, or has lost its event."""
     if cursor.key.pattern:
-        return None  # ticks stay what they are
+        return None  # a restored log has the same ticks
     if (lineage := lineages.get(cursor.pchannel)) is None or (restore := lineage.since(cursor.incarnation)) is None:
         return None
     # Without an event, nothing was passed below `start`, which may be the fork itself.

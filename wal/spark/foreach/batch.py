@@ -37,7 +37,7 @@ class BatchLedger:
     the transaction of the effect itself, so both exist or neither does. The ledger uses only DB-API (PEP 249), but handles sqlite3's
     special ways of beginning a transaction.
 
-    The notes are in `table` of the database of `connection`. One transaction at a time.
+    The notes are in `table` of the database of `connection`. Transactions do not overlap.
     """
 
     def __init__(self, connection: Any, table: str, *, paramstyle: str | None = None) -> None:
@@ -142,7 +142,7 @@ class Batch(msgspec.Struct, frozen=True):
         """Writes the rows as `path/batch_id=N`, replacing the leftovers of an earlier try. `spark.read.parquet(path)` reads all batches.
 
         The directory belongs to one query, because the batches of another query have the same numbers. On this host's file system a file in
-        it names the query, and another query gets an InvalidArgumentError; on others (`hdfs:`, `s3a:`) there is no such check.
+        it names the query, and another query gets an InvalidArgumentError; on others (`hdfs:`, `s3a:`) nothing checks it.
         """
         directory = _local(path, df)
         if directory is not None:

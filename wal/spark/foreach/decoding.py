@@ -70,7 +70,7 @@ class Decoding:
     def apply(self, df: DataFrame) -> DataFrame:
         """Returns `df` with its payloads decoded; InvalidArgumentError when it has no payloads, or already has a column of that name."""
         if "payload" not in df.columns:
-            raise InvalidArgumentError(f"there is no column payload to decode among {', '.join(df.columns)}: read the log with it")
+            raise InvalidArgumentError(f"no column payload to decode among {', '.join(df.columns)}: read the log with it")
         if self._into in df.columns:
             raise InvalidArgumentError(f"there is a column {self._into!r} already: name another one by into=…")
         return self._json(df) if self._decode is None else self._in_arrow(df, self._decode)

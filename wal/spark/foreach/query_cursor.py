@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("wal.spark")
 
 
 class QueryCursor:
-    """The cursor `name` in the log of `source`, of the vchannels of `choice`. Picklable; for one thread at a time.
+    """The cursor `name` in the log of `source`, of the vchannels of `choice`. Picklable, not thread-safe.
 
     Raises InvalidArgumentError for an invalid cursor name.
     """

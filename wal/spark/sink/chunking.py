@@ -71,7 +71,7 @@ def cut(counted: Sequence[int], stored: Sequence[int], bounds: ChunkBounds) -> l
             bisect_right(by_stored, by_stored[start] + bounds.stored_max) - 1,
         )
         if end <= start:
-            raise ValueError(f"row {start} alone is over the bounds of a chunk")
+            raise ValueError(f"row {start} alone exceeds the bounds of a chunk")
         end = min(end, rows)
         ends.append(end)
         start = end

@@ -109,7 +109,7 @@ def discard(path: str | None, write_id: str, batch_id: int = 0, **options: str) 
     key = WriteKey(write_id, batch_id)
     with PublishingLock(chosen.folder, timeout_s=chosen.lock_timeout_s):
         if key not in chosen.folder.decided():
-            raise InvalidArgumentError(f"there is no pending write {write_id!r} with batch {batch_id}: pending(path) lists them")
+            raise InvalidArgumentError(f"no pending write {write_id!r} with batch {batch_id}: pending(path) lists them")
         chosen.folder.forget(key)
 
 

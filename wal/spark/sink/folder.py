@@ -235,7 +235,7 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpaceError(f"there is no room for the files of the sink in {path}: free some space, and run it again") from error
+            raise NoSpaceError(f"no room for the files of the sink in {path}: free some space, and run it again") from error
         raise StorageError(f"the files of the sink in {path} cannot be written or read: {error}") from error
 
 

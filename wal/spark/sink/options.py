@@ -43,9 +43,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
         accepted = {name.lower() for name in (*LOCATION_OPTIONS, *_OWN)} | _SPARK_OWN
         for name in options:
             if name.lower() not in accepted:
-                raise InvalidArgumentError(
-                    f"there is no option {name!r} of the sink; accepted are: {', '.join(sorted((*LOCATION_OPTIONS, *_OWN)))}"
-                )
+                raise InvalidArgumentError(f"no option {name!r} of the sink; accepted are: {', '.join(sorted((*LOCATION_OPTIONS, *_OWN)))}")
         location = SparkLocation.of(lowercase_options)
         settings = lowercase_options.get("settings")
         return cls(

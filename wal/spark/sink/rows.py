@@ -51,7 +51,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, vchannel: str | None) ->
                 f"column {name!r} is of type {kind}; accepted are: {ACCEPTED}; cast it to {' or '.join(_KINDS[name])}"
             )
     if "payload" not in names:
-        raise InvalidArgumentError(f"there is no column 'payload'; accepted are: {ACCEPTED}")
+        raise InvalidArgumentError(f"no column 'payload'; accepted are: {ACCEPTED}")
     if "vchannel" not in names and vchannel is None:
         raise InvalidArgumentError(
             "there is neither a column 'vchannel' nor the option vchannel: name the destination of the rows with one of them"
@@ -174,7 +174,7 @@ class RowReader:
         if (row := first_too_large(sizes, limit)) is not None:
             raise self._wrong(
                 row,
-                f"{sizes[row]} bytes (payload and properties) are over message_bytes_max={limit}: split the row, store the payload "
+                f"{sizes[row]} bytes (payload and properties) exceed message_bytes_max={limit}: split the row, store the payload "
                 "elsewhere and write a reference, or raise the setting in the file that the option settings names",
             )
 

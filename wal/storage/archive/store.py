@@ -193,8 +193,8 @@ def open_store(target: str | os.PathLike[str]) -> BackupStore:
 def _client_options(url: str) -> dict[str, str]:
     """Returns obstore's options: no proxy, unless a variable of the store names one, as `AWS_PROXY_URL` does for s3://.
 
-    Requests carry credentials, and `http_proxy` and similar variables may be meant for other programs. These options replace those that
-    obstore takes from variables, so they contain all of them.
+    Requests carry credentials, and `http_proxy` and similar variables may be meant for other programs. These options replace obstore's
+    options from variables, so they contain all of them.
     """
     prefix = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_"}.get(url.partition("://")[0], "AZURE_")
     options = {name: os.environ[variable] for name in _CLIENT_OPTIONS if (variable := prefix + name.upper()) in os.environ}

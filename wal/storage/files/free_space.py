@@ -46,7 +46,7 @@ class SpaceReserve:
                     os.unlink(self._path)
             fd = FileAccess.like(self._file).private.create(self._path, os.O_RDWR)
         except OSError:
-            return  # there is no room for a name: the next opening or transaction retries
+            return  # no space for a name: the next opening or transaction retries
         try:
             size = min(os.fstat(fd).st_size, RESERVE_BYTES)
             with contextlib.suppress(OSError):

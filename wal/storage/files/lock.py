@@ -153,7 +153,7 @@ class LockHolder(msgspec.Struct, frozen=True):
         noted = int(text) if text.isdigit() else None
         status = os.fstat(fd)
         identity = status.st_dev, status.st_ino
-        if not os.path.isdir("/proc/self"):  # not Linux: there is no call for the process that has the lock
+        if not os.path.isdir("/proc/self"):  # not Linux: no system call returns the process that has the lock
             if noted is None or not is_running(noted):
                 return cls(None, "another process")
             return cls(noted, f"process {noted}")

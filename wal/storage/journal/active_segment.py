@@ -39,7 +39,7 @@ def begin_segment(
     A crash in between leaves the old segment as the last one, or the new one without a frame.
 
     `last` is (term, sequence) of the last frame, `newest` is (position, index) of the newest event, and `first_tick` is the first tick of
-    the frame to come. Raises OSError if there is no file descriptor: then the spare file is unchanged, and the old segment is the last one.
+    the frame to come. Raises OSError without a free file descriptor: then the spare file is unchanged, and the old segment is the last one.
     """
     generation = old.segment.header.generation
     offset = old.index.end - old.segment.base

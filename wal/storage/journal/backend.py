@@ -142,7 +142,7 @@ class JournalBackend(LogBackend):
                 frame_bytes_limit=self.frame_bytes_limit,
                 write_path=self._write_path,
             )
-        except BaseException:  # the caller was cancelled, the loop has ended, or there is no thread for the log
+        except BaseException:  # the caller was cancelled, the loop has ended, or the log has no thread
             recovering.add_done_callback(_let_go)
             raise
         finally:
@@ -230,7 +230,7 @@ def _storage_errors(call: Callable[[], _T]) -> _T:
     except OSError as error:
         if error.errno in NO_SPACE:
             where = f" for {error.filename}" if error.filename else ""
-            raise NoSpaceError(f"there is no room{where}: free some space, then open the log again") from error
+            raise NoSpaceError(f"no room{where}: free some space, then open the log again") from error
         raise StorageError(f"{error.filename or 'the journal'}: {error.strerror or error}") from error
 
 

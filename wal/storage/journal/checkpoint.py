@@ -7,8 +7,8 @@ caller, which records the current checkpoint, calls `keep_only` then. A file tha
 was durable in its term), and it never replaces another one. Everything here blocks, so it runs in threads.
 
 On a full disk, segments can be removed only when a checkpoint replaces them for recovery, and a checkpoint is itself a file. So
-`checkpoint.reserve` keeps room for the next one, and becomes the checkpoint when there is no other room. The reserve is best effort, and
-its content is meaningless.
+`checkpoint.reserve` keeps room for the next one, and becomes the checkpoint when the disk has no other room. The reserve is best effort,
+and its content is meaningless.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CheckpointFiles:
             self._disk.sync_directory(self._directory)
         except OSError as error:
             if error.errno in NO_SPACE:
-                raise NoSpaceError(f"there is no room for the checkpoint {path}: free some space") from error
+                raise NoSpaceError(f"no room for the checkpoint {path}: free some space") from error
             raise StorageError(f"saving the checkpoint {path} failed: {error.strerror}") from error
 
     def keep_room(self, grown_bytes: int) -> None:

@@ -143,7 +143,7 @@ def claim_format(disk: Disk, directory: Path) -> None:
     others = sorted(entry.name for entry in directory.iterdir() if entry.name not in _OURS and not is_foreign(entry.name))
     if others:
         raise FormatError(
-            f"{directory} is no journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
+            f"{directory} is not a journal: it has no {FORMAT_NAME} but holds {', '.join(others[:5])}; "
             "name an empty directory, or restore the file"
         )
     raise_format(disk, directory)
@@ -157,9 +157,7 @@ def check_format(directory: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         if directory.is_file():
             raise FormatError(f"{directory} is a file: name a directory for the journal") from None
-        raise FormatError(
-            f"{directory} holds no journal: there is no {FORMAT_NAME} in it; a journal is made by opening it for writing"
-        ) from None
+        raise FormatError(f"{directory} holds no journal: it has no {FORMAT_NAME}; a journal is made by opening it for writing") from None
     if text in _TEXTS:
         return
     newer = _NEWER.fullmatch(text)
@@ -240,8 +238,8 @@ def create_log(disk: Disk, directory: Path, *, pchannel: str, incarnation: int, 
     disk.make_directory(directory)
     if _held_a_frame(disk, directory):
         raise FormatError(
-            f"{directory} already holds a log of pchannel {pchannel!r}, of which the metadata know nothing: they are lost, or elsewhere "
-            "(setting kv). Open it with those that it was made with, or restore a backup; it can be read as it is (read_only=True)"
+            f"{directory} already holds a log of pchannel {pchannel!r}, which the metadata do not have: they are lost, or elsewhere "
+            "(setting kv). Open it with its own metadata, or restore a backup; it can be read as it is (read_only=True)"
         )
     control_path = directory / CONTROL_NAME
     if control_path.exists():

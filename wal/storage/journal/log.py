@@ -294,7 +294,7 @@ class JournalLog(PChannelLog):
                     self._control.store(msgspec.structs.replace(record, closed=True))
                     self._control.sync()
         except ChannelFencedError:
-            pass  # the log belongs to another writer now, so there is nothing to mark
+            pass  # the log belongs to another writer now, so the marker is not needed
         except OSError as error:
             raise StorageError(f"closing the log in {self._directory} failed: {error.strerror}") from error
         finally:

@@ -128,7 +128,7 @@ class LogTail:
         """Returns the position of the frame, the offset of its bytes in the active file, and these bytes; under the fence.
 
         With `spare` it first begins the next segment in that file. Raises ChannelFencedError if a higher term owns the log; StorageError,
-        or WouldBlockError if there is no file descriptor, when the segment could not be begun.
+        or WouldBlockError without a free file descriptor, when the segment could not be begun.
         """
         record = self._control.load_owned()
         active = self.active if spare is None else self._roll(spare, frame.header.first_tick, record.promised_tick)

@@ -104,7 +104,7 @@ class Preparer:
         if failure is None or failure.errno not in NO_SPACE:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
-            f"there is no room for the next segment in {self._directory}: free at least {size + KEPT_FREE_BYTES} bytes and append again"
+            f"no room for the next segment in {self._directory}: free at least {size + KEPT_FREE_BYTES} bytes and append again"
         ) from failure
 
     def offer(self, path: Path, size: int) -> bool:

@@ -54,10 +54,8 @@ def absence(directory: Path, *, remedy: str, waited_s: float = 0.0) -> FormatErr
         raise StorageError(f"{error.filename or directory} cannot be read: {error.strerror or error}") from error
     after = f"after waiting {waited_s:g} s for a process to open it for writing, " if waited_s else ""
     if has_format:
-        return FormatError(
-            f"{directory} holds a journal that was never opened for writing to the end: {after}there is no log in it; {remedy}"
-        )
-    return FormatError(f"{directory} holds no journal: {after}there is no {FORMAT_NAME} in it; {remedy}")
+        return FormatError(f"{directory} holds a journal that was never opened for writing to the end: {after}it has no log; {remedy}")
+    return FormatError(f"{directory} holds no journal: {after}it has no {FORMAT_NAME}; {remedy}")
 
 
 def _pchannels(directory: Path) -> list[str]:

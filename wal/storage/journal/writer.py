@@ -184,7 +184,7 @@ class JournalWriter:
             try:
                 self._loop.call_soon_threadsafe(self.deliver)
             except RuntimeError:
-                # The loop was closed while the log was open: there is no caller to answer.
+                # The loop was closed while the log was open, so no caller is left to answer.
                 self._outcomes.clear()
 
     def _lost(self, error: WALError) -> None:

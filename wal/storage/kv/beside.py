@@ -47,7 +47,7 @@ class RecordsBeside:
                 raise UnavailableError(f"{file} changed during each of {_TRIES} attempts to read it: try again")
         except FileNotFoundError as error:
             raise FormatError(
-                f"{file} is missing: the metadata of this journal is elsewhere (setting kv), or there is no journal"
+                f"{file} is missing: the metadata of this journal is elsewhere (setting kv), or the directory is not a journal"
             ) from error
         except OSError as error:
             raise StorageError(f"{error.filename or file} cannot be read: {error.strerror or error}") from error

@@ -76,7 +76,7 @@ def missing_keys(keys: Sequence[str]) -> KeyNotExistError:
     if len(keys) == 1:
         return KeyNotExistError(keys[0])
     listed = ", ".join(repr(key) for key in keys)
-    return KeyNotExistError(keys[0], f"there is no value on keys {listed}: save them first, or ask with load_with_prefix()")
+    return KeyNotExistError(keys[0], f"no value on keys {listed}: save them first, or ask with load_with_prefix()")
 
 
 def prefix_end(prefix: str) -> str | None:

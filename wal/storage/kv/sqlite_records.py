@@ -104,7 +104,7 @@ class Records:
 
     def _value(self, key: object, stored: object) -> str:
         if not isinstance(key, _Text) or not isinstance(stored, _Text):
-            raise damaged(str(key).encode(), "its key or value is no text", self._path)
+            raise damaged(str(key).encode(), "its key or value is not text", self._path)
         return unsealed(key, stored, self._path, bare=self.bare)
 
 

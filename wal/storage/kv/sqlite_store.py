@@ -158,7 +158,7 @@ class SqliteStore:
         execute("PRAGMA fullfsync = ON")  # on macOS, where fsync alone leaves data in the disk's cache; elsewhere without effect
         if bytes_max is not None:
             execute(f"PRAGMA max_page_count = {max(1, bytes_max // _PAGE_BYTES)}")
-        execute("BEGIN IMMEDIATE")  # it takes the lock, even when there is no table to create
+        execute("BEGIN IMMEDIATE")  # takes the lock, even when the table exists
         if is_new:
             execute("CREATE TABLE kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
             execute(f"PRAGMA application_id = {APPLICATION_ID}")

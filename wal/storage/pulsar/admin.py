@@ -134,7 +134,7 @@ class Admin:
         try:
             return json.loads(data) if data else None
         except (ValueError, RecursionError) as error:
-            raise StorageError(f"Pulsar's admin REST answered {method} {url} with what is no JSON ({data[:80]!r}): {error}") from error
+            raise StorageError(f"Pulsar's admin REST answered {method} {url} with invalid JSON ({data[:80]!r}): {error}") from error
 
     def _refused(self, url: str, code: int, text: str) -> InvalidArgumentError:
         if self._address.token is None:

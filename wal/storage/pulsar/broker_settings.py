@@ -73,8 +73,8 @@ def check_policies(
         )
     if subscription_expiry_min and not allowed.message_ttl:
         raise InvalidArgumentError(
-            f"subscriptions of {namespace} expire after {subscription_expiry_min} min: the one that holds the log would expire while "
-            "the log is closed, and the log would be lost. Switch that off (pulsar-admin namespaces set-subscription-expiration-time "
+            f"subscriptions of {namespace} expire after {subscription_expiry_min} min: the subscription that holds the log would expire "
+            "while the log is closed, and the log would be lost. Switch that off (pulsar-admin namespaces set-subscription-expiration-time "
             f"-t 0 {namespace}), or open the log with allow_message_ttl=True to accept the loss"
         )
     mode = (inactive or {}).get("inactiveTopicDeleteMode")

@@ -201,7 +201,7 @@ class PulsarConnection:
         if client is not None and self._pid != os.getpid():
             _inherited.append(client)
         elif client is not None:
-            import pulsar  # imported only here: without the package there is no client to close
+            import pulsar  # imported only here: without the package no client exists that needs closing
 
             try:
                 client.close()

@@ -162,7 +162,7 @@ def check_results(outputs: object) -> None:
 
 
 def tick_of(outputs: Sequence[Msg]) -> int:
-    """Returns the tick of the results of an input node. Raises TypeError if there are no results."""
+    """Returns the tick of the results of an input node. Raises TypeError without results."""
     try:
         tick: int = outputs[0].time_tick
     except AttributeError as error:
@@ -243,7 +243,7 @@ class NodeContext(Member):
         return self._active[self.node_name]
 
     def connect(self, ins: list[Edge], outs: list[Edge]) -> None:
-        """Connects the actor to its edges. An input node works on one tick at a time, since the node itself chooses the tick."""
+        """Connects the actor to its edges. An input node works on a single tick, since the node itself chooses the tick."""
         self.ins, self.outs = ins, outs
         if ins:
             self._parallelism = self._node.max_parallelism

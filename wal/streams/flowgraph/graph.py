@@ -42,7 +42,8 @@ class Edges(msgspec.Struct, frozen=True):
 
 
 def check_wiring(wiring: Mapping[str, Edges], is_input: Mapping[str, bool | None]) -> None:
-    """Raises InvalidArgumentError unless both nodes of every edge name it, every node has the edges that it needs, and there is no cycle.
+    """Raises InvalidArgumentError unless both nodes of every edge name it, every node has the edges that it needs, and the graph has no
+    cycle.
 
     Both mappings have an entry for every node of the graph. `is_input` is True for a node that must have no in-edges, False for a node that
     needs some, and None for a node that works with both.
@@ -188,7 +189,7 @@ class Worker(Actor):
 class Committer(Actor):
     """The actor that commits, at the input node of `context`, the ticks that have passed every sink it leads to.
 
-    It guarantees one call of `commit` at a time, with ascending ticks. While a call runs, the ticks that pass are collected for the next.
+    Calls of `commit` never overlap, and their ticks ascend. While a call runs, the ticks that pass are collected for the next.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class Node(Protocol):
 
     @property
     def max_parallelism(self) -> int:
-        """The maximum number of ticks that the node works on at once. An input node always has one call of `operate` at a time."""
+        """The maximum number of ticks that the node works on at once. Calls of `operate` of an input node never overlap."""
 
     def set_pipeline_states(self, states: FlowGraphStates) -> None:
         """Called once, before the graph starts."""
@@ -226,8 +226,8 @@ class BaseNode:
     async def commit(self, tick: int) -> None:
         """Called for an input node when all its messages up to this tick have passed every sink that it leads to.
 
-        Ticks ascend, and some may be left out, because a call stands for all ticks up to its own. There is one call at a time, which may
-        overlap with `operate`. An exception fails the graph.
+        Ticks ascend, and some may be left out, because a call stands for all ticks up to its own. Calls never overlap with each other, but
+        may overlap with `operate`. An exception fails the graph.
         """
 
     async def close(self) -> None:
@@ -289,7 +289,7 @@ class InputAligner:
     def take(self) -> tuple[int, list[Msg]] | None:
         """Removes and returns the smallest tick and its messages, one for each edge, a SkipTickMsg where an edge has none.
 
-        Returns None if the next tick is not determined yet, or if there is no other.
+        Returns None if the next tick is not determined yet, or does not exist.
         """
         queues = self.queues
         if len(queues) == 1:

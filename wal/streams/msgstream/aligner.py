@@ -117,7 +117,7 @@ class AlignedChannel:
             msgs.append(msg)
             self.delivered += 1
         start = self.position
-        assert start is not None  # a channel without a message has no tick, and without its tick there is no pack
+        assert start is not None  # a channel without a message has no tick, and a pack needs the tick of each channel
         end_id = _id_of(self._waiting[0][2]) if self._waiting else self._tick_id or start.msg_id
         self.position = MsgPosition(self.name, end_id, self.sub_name, max(tick, self._sought_ts))
         return start, self.position, handled

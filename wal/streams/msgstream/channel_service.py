@@ -67,7 +67,7 @@ class ChannelService:
             return await self._kv.multi_load(keys)
         except KeyNotExistError as error:
             raise ChannelNotExistError(
-                f"channel {error.key.removeprefix(_KEYS)!r} does not exist: describe_channels() lists those that do"
+                f"channel {error.key.removeprefix(_KEYS)!r} does not exist: describe_channels() lists the channels"
             ) from None
 
 

@@ -59,7 +59,7 @@ class MediumProducer(Protocol):
 
 
 class MediumConsumer(Protocol):
-    """Reads one channel under one subscription. One task at a time calls `receive`; `ack` and `close` may come at any time."""
+    """Reads one channel under one subscription. Calls of `receive` must not overlap; `ack` and `close` may come at any time."""
 
     async def receive(self, count_max: int) -> list[Received]:
         """Returns the next messages in the channel's order: at least one, at most `count_max`. Waits until there is one.

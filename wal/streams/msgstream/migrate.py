@@ -93,8 +93,8 @@ async def migrate(
     has its own ticks.
 
     The stream must not receive yet, and must have no time ticks. In the log, `name/channel` is a cursor and a producer; delete both after
-    the migration. Run one call with a name at a time. A second call in this process raises LockedError, and so does a call that detects
-    writes of another process.
+    the migration. Calls with the same name must not overlap. A second call in this process raises LockedError, and so does a call that
+    detects writes of another process.
     """
     if not isinstance(stream, MsgStream) or isinstance(stream, TtMsgStream):
         raise TypeError(f"migrate() copies a MsgStream, in the order of its channels, not {type(stream).__name__}")

@@ -188,7 +188,7 @@ class MsgStream(AsyncOnly, AsyncClosing):
     async def consume(self) -> MsgPack | None:
         """Waits for the next pack and returns it; None once the stream is closed. The previous pack is acknowledged now.
 
-        For one task at a time. An error of the medium is raised after the packs that were received before it.
+        Calls must not overlap. An error of the medium is raised after the packs that were received before it.
         """
         if not self._subscriptions.started:
             async with self._setup:
@@ -372,7 +372,7 @@ class TtStreamOptions(StreamOptions, total=False):
 def check_options(medium: object, *, buffer_size: object, dispatcher: object, on_refused: object, auto_ack: object) -> None:
     """Raises TypeError or InvalidArgumentError unless a stream can be created over this medium with these options."""
     if not callable(getattr(medium, "consumer", None)):
-        raise TypeError(f"a message stream is over a medium, such as MemoryMedium(), not over {medium!r}")
+        raise TypeError(f"a message stream needs a medium, such as MemoryMedium(), not {medium!r}")
     if dispatcher is not None and not callable(getattr(dispatcher, "unmarshal", None)):
         raise TypeError(f"dispatcher must be an UnmarshalDispatcher or None, not {dispatcher!r}")
     if on_refused is not None and not callable(on_refused):

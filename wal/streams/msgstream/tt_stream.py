@@ -101,7 +101,7 @@ class TtMsgStream(MsgStream):
         return None
 
     def _feed(self, subscription: Subscription) -> bool:
-        """Feeds the aligner from a channel's first page; returns False if there is no page."""
+        """Feeds the aligner from a channel's first page; returns False without a page."""
         if not subscription.pages:
             return False
         name, page = subscription.channel, subscription.pages[0]

@@ -36,7 +36,7 @@ class GlobalParamsTable:
         try:
             return self._values[name]
         except KeyError:
-            raise KeyNotExistError(name, f"there is no parameter {name!r}: save it, or load a YAML file that has it") from None
+            raise KeyNotExistError(name, f"no parameter {name!r}: save it, or load a YAML file that has it") from None
 
     def load_range(self, key: str, end_key: str, limit: int = 0) -> tuple[list[str], list[str]]:
         """Returns the names from `key` to below `end_key`, ascending, and their values.

@@ -167,7 +167,7 @@ class Store:
         return messages
 
     def before(self, prefix: bytes, message_id: int) -> int | None:
-        """Returns the id before this one, NOTHING if it is the first; None when there is no record of this id."""
+        """Returns the id before this one, NOTHING if it is the first; None for an id without a record."""
         try:
             value = self._db.get(record_key(prefix, message_id))
         except Exception as error:

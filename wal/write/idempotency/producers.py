@@ -1,10 +1,10 @@
-"""Producers: which sequences of each producer a pchannel has seen. Pure.
+"""Producers: the sequences of each producer that a pchannel has accepted. Pure.
 
 For each producer and scope it remembers the last durable sequence for good, and the results of the last RESULTS_KEPT. The number of
 producers is bounded by `producers_max`; a producer whose first append is pending counts.
 
-A producer's sequences are written in ascending order or not at all. A sequence below a pending one is refused. A sequence after a pending
-one that waits for a barrier also waits for that barrier, and when a sequence fails, the later pending ones fail too. Failed sequences are
+A producer's sequences are written in ascending order or not at all. A sequence below a pending one is refused. If a pending sequence waits
+for a barrier, every later sequence waits for that barrier, and when a sequence fails, the later pending ones fail too. Failed sequences are
 gaps until each is appended again, in order.
 """
 
@@ -197,7 +197,7 @@ class Producers:
         """
         entries = [entry for (_, name), entry in self._producers.items() if name == producer]
         if not entries:
-            raise InvalidArgumentError(f"producer {producer!r} is not known: log.producers() lists those that are")
+            raise InvalidArgumentError(f"producer {producer!r} is unknown: log.producers() lists the producers")
         if producer in self._forgetting:
             raise WouldBlockError(f"producer {producer!r} is being forgotten already: wait for that call")
         if pending := sum(len(entry.pending) for entry in entries):

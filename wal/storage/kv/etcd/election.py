@@ -185,7 +185,7 @@ class Leadership:
         own = rpc.Compare(target=rpc.Compare.CREATE, key=self._kv.calls.full_key(self.key), create_revision=self.token)
         if not (await self._kv.calls.transact([own], operations, what)).succeeded:
             raise ChannelFencedError(
-                f"the leadership of {self.key!r} with token {self.token} is over, {what} changed nothing: campaign again"
+                f"the leadership of {self.key!r} with token {self.token} has ended, {what} changed nothing: campaign again"
             )
 
 

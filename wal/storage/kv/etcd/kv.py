@@ -68,7 +68,7 @@ class LeaderFence:
         own, mark = (one.response_range.kvs for one in responses)
         if [kv.create_revision for kv in own] != [self._token]:
             raise ChannelFencedError(
-                f"the leadership of {self.key.decode()!r} with token {self._token} is over: nothing was changed; campaign again"
+                f"the leadership of {self.key.decode()!r} with token {self._token} has ended: nothing was changed; campaign again"
             )
         if revision and (not mark or mark[0].mod_revision < revision):
             raise ChannelFencedError(

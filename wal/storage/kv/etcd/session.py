@@ -79,7 +79,7 @@ class EtcdSession(AsyncClosing):
     def alive(self) -> bool:
         """Returns whether the lease is certainly valid now. Check it before each action that only its holder may do."""
         if not self._ended.done() and self._clock() >= self._until:
-            self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, are over")
+            self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, have passed")
         return not self._ended.done()
 
     @property

@@ -162,7 +162,7 @@ class Watcher:
         self._check_cluster(answer.header.cluster_id)
         if answer.created:
             if self._position.gone_back(answer.header.revision):
-                # This member may only lag behind; then the read of the verification makes it catch up.
+                # This member may only lag; then the read of the verification makes it catch up.
                 await self._verify()
             self._backoff.reset()
             self._refused_tokens, self._unverified = 0, False
@@ -195,7 +195,7 @@ class Watcher:
         raise _BrokenError(reason or "cancelled by the member")
 
     async def _verify(self) -> None:
-        """Checks that the store is the one whose events were delivered. It asks a majority, because one member may only lag behind."""
+        """Checks that the store is the one whose events were delivered. It asks a majority, because one member may only lag."""
         position, witness = self._position, self._position.witness
         while True:
             try:

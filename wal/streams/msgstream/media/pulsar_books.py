@@ -26,7 +26,7 @@ class Books:
     books also recognise messages that a broker redelivers to this consumer. These are the messages of an entry that is not handled yet and,
     for the only consumer of a subscription, all up to the last one.
 
-    Threads use the books, one at a time. `acked` are the native ids that wait to be acknowledged.
+    Threads use the books without overlap. `acked` are the native ids that wait to be acknowledged.
     """
 
     def __init__(self, ids: TopicIds, *, exclusive: bool) -> None:

@@ -94,7 +94,7 @@ class PulsarConsumer:
                 f"{what} is gone: Pulsar deletes what all subscriptions have acknowledged, unless the namespace has a retention policy; "
                 "read from the earliest message under a new subscription"
             )
-        raise InvalidArgumentError(f"there is no {what}: use a position of this channel whose message still exists")
+        raise InvalidArgumentError(f"no {what}: use a position of this channel whose message still exists")
 
     async def seek(self, msg_id: bytes, *, inclusive: bool) -> None:
         """Moves the subscription. Pulsar seeks to the entry; the books drop messages before the id in the same batch."""
@@ -120,7 +120,7 @@ class PulsarConsumer:
     # -- in threads
 
     def _fetch(self) -> list[Received]:
-        """Returns a page, which is empty if nothing came within WAIT_MS. One call at a time."""
+        """Returns a page, which is empty if nothing came within WAIT_MS. Calls must not overlap."""
         import pulsar
 
         consumer = self._consumer or self._replace()
