@@ -65,7 +65,7 @@ class MemberSession:
         *,
         tripped: Callable[[HandlerFailedError], None],
     ) -> None:
-        """`home` is the pchannel of the cursor's home; `tripped` is what it is for a `ConsumerSession`."""
+        """`home` is the pchannel of the cursor's home; `tripped` has the meaning of `ConsumerSession`."""
         assert options.lease_s is not None
         self.options: ConsumerOptions = options
         self.counts: ConsumerCounts = counts

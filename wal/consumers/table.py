@@ -199,6 +199,8 @@ class Deliveries:
         """Whether more bodies would give the handlers more to do."""
         if self._stretch is not None:
             return self.pending < 2 * self.plan.page
+        # All bodies that the previous consumer had read come first. Later a page of candidates is enough; while suspects run alone, or the
+        # order has a page to start already, more bodies start nothing.
         return self._known is not None or (not self._suspect_units and len(self._candidates) < self.plan.page and not self._filled)
 
     @property

@@ -441,6 +441,7 @@ class ReadLoop(Read):
     def fetch_ahead(self) -> None:
         """Begins to fetch the next page from the log, for a caller that works on the frames before it. It takes the room of a page."""
         pchannel, progress = self.pchannel, self.progress
+        # One fetch runs at once, an ended read needs none, and frames in the window of recent frames need no fetch.
         if self._work is None and not self.ended and progress.has_page(pchannel.tail) and progress.at < pchannel.recent.start:
             self._begin_work(self._fetching(), "page of a scanner")
 

@@ -227,7 +227,7 @@ class SettleWork(MemberRequest[int], frozen=True):
     """Settles hand-outs, and answers how many the member still had when the commit with their outputs is durable.
 
     `number` counts the settlements of the member from 1 on. `handled` are finished, the last `dead` of them as dead letters, and
-    `output_counts` says how many of the `outputs` each has; empty: no outputs. `released` count no attempt. Those `restarted` are
+    `output_counts` are the numbers of `outputs` of each; empty: no outputs. `released` count no attempt. Those `restarted` are
     released too, and begin with attempt 1: their member ends, since they have no attempt left and it writes no dead letters.
     """
 

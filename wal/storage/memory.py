@@ -217,7 +217,7 @@ class StoredChannel:
             return self.states[position]
         except KeyError:
             raise CorruptionError(
-                f"pchannel {self.pchannel!r} has no checkpoint for position {position}", expected="one that was saved"
+                f"pchannel {self.pchannel!r} has no checkpoint for position {position}", expected="a saved checkpoint"
             ) from None
 
     def held_bytes(self) -> int:

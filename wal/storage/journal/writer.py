@@ -168,6 +168,7 @@ class JournalWriter:
                     choice.skipped()
             elif choice is not None and choice.path == "thread":
                 pass
+            # The thread refuses the appends after a refused one, so that no gap is written: the loop must not write them either.
             elif not self._is_bulk and attempt > thread.refused_attempt and path.begin(attempt, frame, done):
                 if self.tail.is_check_due:
                     thread.check()

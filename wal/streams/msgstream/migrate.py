@@ -176,7 +176,7 @@ async def translate(
     if after is None or not time_ticked:
         raise InvalidArgumentError(
             f"the message of {old_position} is not among those that migration {name!r} copied to {target!r}: give the position of a "
-            "message that it copied, time_ticked=True for one of a time-ticked stream, or vchannel=… if that has another name"
+            "message that it copied, time_ticked=True for a position of a time-ticked stream, or vchannel=… if that has another name"
         )
     return after
 
