@@ -7,9 +7,8 @@ refuses calls, with ClosedError, and a coordinator that does not lead, with NotL
 Without a leader a call waits for `UNREACHABLE_S`, whatever its deadline: the session of a dead leader lives for 10 s by default. Any other
 error of the server is raised as it is, and a stream is never opened again here: its owner handles the loss.
 
-A change that was given up without an answer is not executed any more once a later call was answered: changes
-carry the session of this connection and a number, which grows with each that is given up, and a server executes none with an old number
-(`wal.serve.fence`).
+An abandoned change without an answer is no longer executed after the answer to a later call. Changes carry the session of this connection
+and a number, which grows with each abandoned change, and a server rejects an old number (`wal.serve.fence`).
 
 Silence is found by pings while a call is under way (`wal.network.Endpoints`). A stream is written no faster than the other side reads it:
 HTTP/2 has a window for each stream, so an unread stream holds up no other.
@@ -185,8 +184,8 @@ class Connection:
     ) -> Answer:
         """Returns the answer to a request for this pchannel, or for the log as a whole; raises as `call` does.
 
-        The attributes of the request say how it is sent; with `again` it is sent until it is answered, whatever they say. In term 0 the
-        server has the pchannel in any term. `call` says which node a leader means.
+        The attributes of the request decide how it is sent; with `again` it is always sent until it is answered. In term 0 the
+        server has the pchannel in any term. `call` names the node that a leader addresses.
         """
         what = request.doing if pchannel is None or request.target else f"{request.doing} of pchannel {pchannel}"
         if call is not None:

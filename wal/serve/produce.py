@@ -183,7 +183,7 @@ class ProduceStream(RequestStream):
         if issubclass(kind, BodiesRequest):
             if (count := count_of(message.bodies)) > bodies_max:
                 raise InvalidArgumentError(
-                    f"a transaction of {count} bodies is over txn_bodies_max={bodies_max}: commit in smaller transactions, or append them "
+                    f"a transaction of {count} bodies exceeds txn_bodies_max={bodies_max}: commit in smaller transactions, or append them "
                     "without a transaction"
                 )
             rows += count + len(message.save.key.vchannels)
