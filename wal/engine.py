@@ -16,7 +16,7 @@ docstrings name the other errors. Cancelling a caller never undoes a write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from wal.requests.request import Answer, Request
     from wal.requests.txns import AppendTxn, BeginTxn
     from wal.settings import Settings
+    from wal.write.bulk import Piece
 
 
 R_co = TypeVar("R_co", covariant=True)
@@ -232,8 +233,11 @@ class Appends(Protocol):
         transactions, and as `begin_txn` and `append` do.
         """
 
-    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, without a transaction; a BulkAppendError carries the outcome of each."""
+    def pieces(self, messages: Sequence[Message]) -> AsyncGenerator[Piece, None]:
+        """Sends checked messages in their order, without a transaction, and yields each piece of them when it is sent.
+
+        A piece waits for room in flight. If a vchannel is dropped meanwhile, the rest of its messages raises ChannelNotExistError.
+        """
 
     async def begin_txn(self, request: BeginTxn) -> EngineTxn[AppendResult | ForgottenResult]:
         """Opens a transaction.

@@ -79,7 +79,7 @@ class Points:
             return await save(lambda: commit_as(kv, leader, batch), batch)
 
         def durable(pipeline: FramePipeline, position: int, error: BaseException | None) -> None:
-            if error is None and pipeline.fault is None and pipeline._flights[0].indices:
+            if error is None and pipeline.fault is None and pipeline.flights[0].indices:
                 self.passed()
             settled(pipeline, position, error)
 

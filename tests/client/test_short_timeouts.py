@@ -13,6 +13,7 @@ from tests.outages.proxy import Proxy
 from tests.rpc.server import until
 from tests.serve.servers import Serving
 from wal import Message, Scanner, WALAccesser, bridge, open_wal
+from wal.api.append_options import append_all
 from wal.client import remote_log
 from wal.errors import ChannelNotExistError
 from wal.requests.vchannels import DropVChannel
@@ -45,7 +46,7 @@ async def proxy(served: Serving) -> AsyncIterator[Proxy]:
 async def log(served: Serving, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WALAccesser]:
     """A client with a slow link to a log that has messages of several pages."""
     monkeypatch.setattr(remote_log, "PAGE_BYTES", 1 << 14)
-    await served.log.appends.append_bulk([Message("orders", payload, properties={"x": "y" * 2000}) for payload in PAYLOADS])
+    await append_all(served.log.appends, [Message("orders", payload, properties={"x": "y" * 2000}) for payload in PAYLOADS])
     async with open_wal(f"wal://{proxy.address}") as one:
         proxy.delay_s = TRIP_S
         yield one

@@ -16,6 +16,7 @@ from tests.outages.proxy import Proxy
 from tests.rpc.server import until
 from tests.serve.servers import Serving, child
 from wal import Message, WALAccesser, bridge, open_wal
+from wal.api.append_options import append_all
 from wal.client import producer
 from wal.client.calls import DEFECTS_MAX
 from wal.client.directory import ShownVChannels
@@ -276,7 +277,7 @@ class Iteration:
 
 @pytest.mark.parametrize("task", TASKS)
 async def test_blocking_client_ends(task: str, proxy: Proxy, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    await served.log.appends.append_bulk([Message("orders", b"1")])
+    await append_all(served.log.appends, [Message("orders", b"1")])
     async with Iteration(f"wal://{proxy.address}") as messages:
         assert await messages.next() == b"1"
         with failing(monkeypatch, task, Defect, len(served.log.node.pchannels) * DEFECTS_MAX):
@@ -286,11 +287,11 @@ async def test_blocking_client_ends(task: str, proxy: Proxy, served: Serving, mo
 
 
 async def test_blocking_client_goes_on(proxy: Proxy, served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    await served.log.appends.append_bulk([Message("orders", b"1")])
+    await append_all(served.log.appends, [Message("orders", b"1")])
     async with Iteration(f"wal://{proxy.address}") as messages:
         assert await messages.next() == b"1"
         with failing(monkeypatch, "follow", Defect, 2) as works:
             proxy.cut()
             await until(works)
-        await served.log.appends.append_bulk([Message("orders", b"2")])
+        await append_all(served.log.appends, [Message("orders", b"2")])
         assert await messages.next() == b"2"

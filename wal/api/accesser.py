@@ -19,6 +19,7 @@ from wal.api.append_options import (
     AppendResponses,
     ExpectedLast,
     TxnOptions,
+    append_all,
     append_groups,
     explained,
     message_of,
@@ -331,7 +332,7 @@ class WALAccesser:
         that are not known to be durable, all in order: `await log.append_bulk(error.remaining)` continues.
         """
         several = one_or_several("append_bulk", messages, more)
-        return await (await self._lifecycle.ready()).appends.append_bulk(several)
+        return await append_all((await self._lifecycle.ready()).appends, list(several))
 
     async def scheduled(self, vchannel: str) -> Schedule:
         """Returns the messages of a vchannel that wait for their time (`append(…, deliver_at=…)`), the earliest first.

@@ -17,6 +17,7 @@ from wal.errors import ConflictError, InvalidArgumentError, WALError
 from wal.message import AppendResult, Message, MessageID
 from wal.requests.appends import UNCHECKED, Unchecked, WriteOptions
 from wal.requests.txns import AppendTxn
+from wal.write.bulk import bulk_results
 from wal.write.checks import check_is_message, check_message
 from wal.write.idempotency.keys import Key
 
@@ -158,6 +159,17 @@ class AppendResponses(Sequence[AppendResult | WALError]):
 
     def __repr__(self) -> str:
         return f"AppendResponses({list(self._responses)!r})"
+
+
+async def append_all(appends: Appends, messages: Sequence[Message]) -> list[AppendResult]:
+    """Appends messages in order, without a transaction; a BulkAppendError carries the outcomes of all.
+
+    A message that no engine accepts raises before anything is sent.
+    """
+    for message in messages:
+        check_message(message, bytes_max=appends.message_bytes_max)
+        check_vchannel(message.vchannel)
+    return await bulk_results(messages, appends.pieces(messages))
 
 
 async def append_groups(appends: Appends, messages: Sequence[Message], options: WriteOptions) -> AppendResponses:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -29,13 +29,12 @@ from wal.requests.cursors import CursorSave
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.runtime.tasks import keep_task
 from wal.settings import Settings
-from wal.write.bulk import Piece, bulk_results
+from wal.write.bulk import Piece
 from wal.write.checks import (
     LETTER_BYTES,
     bodies_of,
     check_client_type,
     check_is_message,
-    check_message,
     check_size,
     kept_key_ext,
     spans_pchannels,
@@ -154,12 +153,8 @@ class RemoteAppends:
             raise
         return await future
 
-    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order; a failure carries the outcomes of all messages."""
-        listed = list(messages)
-        for message in listed:
-            check_message(message, bytes_max=self.message_bytes_max)
-            check_vchannel(message.vchannel)
+    def pieces(self, messages: Sequence[Message]) -> AsyncGenerator[Piece, None]:
+        """Sends checked messages in their order, each a piece; see `wal.engine.Appends`."""
         used: dict[str, int | None] = {}
 
         def send(message: Message) -> asyncio.Future[Any] | None:
@@ -167,10 +162,10 @@ class RemoteAppends:
             return self.append(message, taken=True)
 
         async def sent() -> AsyncGenerator[Piece, None]:
-            for message in listed:
+            for message in messages:
                 yield await self._in_flight.sent(self._checked_size(message), partial(send, message)), 1
 
-        return await bulk_results(listed, sent())
+        return sent()
 
     async def begin_txn(self, request: BeginTxn) -> RemoteTxn:
         """Opens a transaction."""

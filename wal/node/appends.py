@@ -25,7 +25,7 @@ from wal.requests.appends import NOT_EXPECTED, PART_ROWS_MAX, PLAIN, ROWS_A_TURN
 from wal.requests.appends import Append as Rows
 from wal.requests.txns import AppendTxn, BeginTxn
 from wal.settings import Settings
-from wal.write.bulk import Piece, bulk_results
+from wal.write.bulk import Piece
 from wal.write.checks import (
     LETTER_BYTES,
     bodies_of,
@@ -46,7 +46,6 @@ from wal.write.operations import (
     Bulk,
     ConditionalAppend,
     ConditionalKeyedAppend,
-    Expected,
     KeyedAppend,
     OrderedAppend,
     PlainAppend,
@@ -135,7 +134,7 @@ class LocalAppends:
         ext = b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
         size += len(ext) + BODY_OVERHEAD
         if options.expected_last is not NOT_EXPECTED:
-            self._vchannels.expect(options.expected_last)
+            self._vchannels.expect(options)
         in_flight = self._in_flight
         if not taken:
             total = in_flight.size
@@ -166,23 +165,20 @@ class LocalAppends:
         size += 0 if options.key is None else len(key_ext(options.key))
         return await self._in_flight.sent(size, lambda: self.append(message, options, taken=True))
 
-    async def append_bulk(self, messages: Iterable[Message]) -> list[AppendResult]:
-        """Appends messages in order, piece by piece; a failure carries the outcomes of all messages."""
-        listed = list(messages)
-        for message in listed:
-            check_message(message, bytes_max=self.message_bytes_max)
-        names = [check_vchannel(name) for name in dict.fromkeys([message.vchannel for message in listed])]
+    def pieces(self, messages: Sequence[Message]) -> AsyncGenerator[Piece, None]:
+        """Sends checked messages in their order, as runs of messages that share an operation; see `wal.engine.Appends`."""
+        names = [check_vchannel(name) for name in dict.fromkeys([message.vchannel for message in messages])]
         # Only now, since it may create vchannels: a message that is refused changes nothing.
         actors = {name: self._vchannels.route(name) for name in names}
         rows = PART_ROWS_MAX if len(names) == 1 else ROWS_A_TURN
 
         async def sent() -> AsyncGenerator[Piece, None]:
-            for first in range(0, len(listed), rows):
-                part = Rows.of(listed[first : first + rows])
+            for first in range(0, len(messages), rows):
+                part = Rows.of(messages[first : first + rows])
                 for row, end in self.runs(part, {}):
                     yield await self.send_run(part, row, end, actors), end - row
 
-        return await bulk_results(listed, sent())
+        return sent()
 
     def runs(self, rows: Rows, refusals: dict[int, WALError]) -> Iterator[tuple[int, int]]:
         """Yields the first row and the end of each run of rows that share an operation; a refused row is a run of its own.
@@ -215,7 +211,7 @@ class LocalAppends:
         name, options, in_flight = rows.vchannel(row), rows.options_of(row), self._in_flight
         ext = b"" if options.key is None else kept_key_ext(options.key, self._settings)
         if options.expected_last is not NOT_EXPECTED:
-            self._vchannels.expect(options.expected_last)
+            self._vchannels.expect(options)
         size += len(ext) + BODY_OVERHEAD * (end - row)
         if in_flight.has_room(size):
             in_flight.size += size
@@ -289,8 +285,7 @@ class LocalAppends:
     async def begin_txn(self, request: BeginTxn, *, owner: TxnOwner | None = None) -> LocalTxn:
         """Opens a transaction. `owner` is the client that begins it, if that is over the network."""
         names, options = request.vchannels, request.options
-        if options.expected_last is not NOT_EXPECTED:
-            self._vchannels.expect(options.expected_last)
+        self._vchannels.expect(options)
         key_bytes = self._key_bytes(options.key)
         await self._create_in_slices(names, key_bytes)
         future: asyncio.Future[TxnContext] = self._create_future()
@@ -345,12 +340,9 @@ class LocalAppends:
             bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
             size += checked_bodies.stored
         check_txn_size(len(bodies), counted, size, self._txn_limits())
-        if expected_last := options.expected_last:
-            self._vchannels.expect(expected_last)
+        self._vchannels.expect(options)
         vchannels = self._on_one_pchannel(names)
-        expected: Expected = ()
-        if expected_last:
-            expected = tuple([(each, expected_last[each.channel]) for each in vchannels if each.channel in expected_last])
+        expected = self._vchannels.expected(options)
         run_names = None
         if len(names) > 1:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}

@@ -26,12 +26,11 @@ from wal.errors import (
     closed_log,
 )
 from wal.frame import RunName
-from wal.message import MessageID
 from wal.message.matching import Matching
 from wal.read.options import MatchingSelection, Selection
+from wal.requests.appends import WriteOptions
 from wal.settings import Settings
-from wal.write.checks import check_expected
-from wal.write.operations import Drop
+from wal.write.operations import Drop, Expected, check_log
 from wal.write.pchannel import PChannel
 from wal.write.vchannel import VChannel
 
@@ -163,15 +162,19 @@ class Routes:
             vchannel = self.route(name)
         return vchannel
 
-    def expect(self, events: Mapping[str, MessageID | None]) -> None:
-        """Raises InvalidArgumentError if one of these ids cannot be the last one of its vchannel, because it is of another log.
+    def expect(self, options: WriteOptions) -> None:
+        """Raises InvalidArgumentError if an expected id cannot be the last one of its vchannel, because it is of another log.
 
         Raises LogWentBackError if it is of an event that a restore has lost.
         """
-        for name, event in events.items():
+        for name, event in options.expected_last.items():
             if event is not None:
                 pchannel = self.here(self.known.pchannel_of(name), name)
-                check_expected(name, pchannel.current(event), pchannel.log_id)
+                check_log(name, pchannel.current(event), pchannel.log_id)
+
+    def expected(self, options: WriteOptions) -> Expected:
+        """Returns the expected last events by the actors of their vchannels. Raises ChannelNotExistError for one that was dropped."""
+        return tuple([(self.existing(name), event) for name, event in options.expected_last.items()])
 
     def here(self, pchannel: str, vchannel: str) -> PChannel:
         """Returns the pchannel on which this vchannel is; raises ChannelNotExistError if it is not on this node."""

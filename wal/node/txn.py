@@ -15,7 +15,7 @@ from wal.requests.appends import NO_BARRIER, PLAIN, WriteOptions
 from wal.timestamp.checks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.cursor_table import CursorChange
-from wal.write.operations import Commit, Expected, KeyedCommit, Rollback
+from wal.write.operations import Commit, KeyedCommit, Rollback
 from wal.write.txn_table import BODY_OVERHEAD
 
 
@@ -117,9 +117,7 @@ class LocalTxn:
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._options.key
-        expected: Expected = ()
-        if last_events := self._options.expected_last:
-            expected = tuple([(self._vchannels.existing(name), last) for name, last in last_events.items()])
+        expected = self._vchannels.expected(self._options)
         if key is None:
             tell(vchannel, Commit(txn_id, future, expected, change))
         else:

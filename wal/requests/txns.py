@@ -40,8 +40,7 @@ class TxnRequest(StreamRequest[Answer], frozen=True):
         if len(names) != 1 and (len(set(names)) < len(names) or not (names or self.saves)):
             shown = ", ".join(map(repr, names[:SHOWN_MAX])) or "none"
             raise InvalidArgumentError(f"a transaction has the vchannels {shown}: name at least one, each once")
-        if self.options.expected_last:
-            self.options.check_expected(frozenset(names) if len(names) > SHOWN_MAX else names)
+        self.options.check_expected(names)
 
     @property
     def saves(self) -> bool:

@@ -74,7 +74,7 @@ class ProduceTxns:
             return first if change is None else self._node.cursors.save_after(change, first, pchannel)
         if begun.term < pchannel.log.term:
             txn_id = await self._begun_anew(request)
-        self._node.routes.expect(options.expected_last)
+        self._node.routes.expect(options)
         txn = opened_txn(self._node, pchannel, txn_id, self._owner, options)
         if set(txn.names) != set(names):
             raise InvalidArgumentError(

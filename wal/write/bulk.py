@@ -1,4 +1,4 @@
-"""Bulk: sends the pieces of an `append_bulk` and collects their outcomes. Every engine cuts its own pieces."""
+"""Bulk: sends many messages in pieces, which every engine cuts in its own way, and collects their outcomes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import msgspec
 from wal.channels.vchannels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.frame import Payloads, Record
-from wal.message import Message, MessageID, MessageType, encode_properties, type_properties
+from wal.message import Message, MessageType, encode_properties, type_properties
 from wal.settings import Settings
 from wal.write.idempotency.keys import Key, key_ext
 from wal.write.txn_table import BODY_OVERHEAD
@@ -85,15 +85,6 @@ def kept_key_ext(key: Key, settings: Settings) -> bytes:
             f"idempotency_window_s={settings.idempotency_window_s}: raise the setting that is 0, or use a ProducerKey"
         )
     return ext
-
-
-def check_expected(name: str, expected: MessageID, log_id: MessageID) -> None:
-    """Raises InvalidArgumentError if the id that is expected as the last one of this vchannel is not of its pchannel's log."""
-    if not expected.same_log(log_id):
-        raise InvalidArgumentError(
-            f"expected_last={expected} is an id of another pchannel, or of another log: vchannel {name!r} is on pchannel {log_id.pchannel} "
-            f"of the log with incarnation {log_id.incarnation:x}; use an id that was read or appended there, or log.last({name!r})"
-        )
 
 
 def spans_pchannels(places: Mapping[str, str]) -> InvalidArgumentError:

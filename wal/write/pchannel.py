@@ -33,7 +33,7 @@ from math import inf
 from typing import Any
 
 from actors import ActorError, Group, Member
-from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, WALError, defect
+from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, WALError, defect
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
 from wal.read.figures import PChannelStatistics
@@ -57,6 +57,7 @@ from wal.write.operations import (
     VChannelMember,
     closed_at_barrier,
     conflict,
+    conflict_undone,
     fail_future,
     with_outcome,
 )
@@ -187,7 +188,8 @@ class PChannel(ReadablePChannel, Member):
 
     def txn_now(self) -> float:
         """Returns the time by which transactions expire."""
-        return self._txn_clock.at(self._monotonic(), unsynced_since=self.frames.unsynced_since)
+        flights = self.frames.flights
+        return self._txn_clock.at(self._monotonic(), unsynced_since=flights[0].since if flights else None)
 
     def fail_transactions(self, name: RunName, reason: Callable[[int], WALError], *, spanned: bool = False) -> None:
         """Ends every transaction on this vchannel that is in no frame yet: open ones, and commits that wait for their barrier.
@@ -240,10 +242,7 @@ class PChannel(ReadablePChannel, Member):
         """Fails the callers of an operation that conflicted with an event in flight, whose outcome is known now."""
         error: WALError | None = self.conflict(expected) or self.fault
         if error is None:
-            error = UnavailableError(
-                f"nothing was written: an earlier append to vchannel {expected[0][0].channel!r}, which was in flight, would have been the "
-                "last event instead of the one in expected_last, but it was not written either; append again"
-            )
+            error = conflict_undone(expected[0][0].channel)
         for caller in callers:
             fail_future(caller, error)
 

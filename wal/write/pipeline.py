@@ -151,8 +151,8 @@ class FramePipeline:
         self._packed: tuple[FrameDraft, Tables] | None = None
         """The prepared draft, compressed; only with a compressor."""
         self._packing = False  # a thread compresses
-        self._flights: deque[_FrameInFlight] = deque()
-        self._flights_max = log.frames_in_flight
+        self.flights: deque[_FrameInFlight] = deque()
+        self.flights_max = log.frames_in_flight
         self._group_bytes = log.group_bytes
         self._tick_frames = TickFrames(monotonic()) if log.tick_frames else None
         self._serial = 0
@@ -230,8 +230,8 @@ class FramePipeline:
     def stop(self, fault: WALError, *, in_flight: WALError) -> None:
         """Stops writing: frames in flight fail with `in_flight`, all other submissions, now and later, with `fault`."""
         self.fault = fault
-        while self._flights:
-            for submission in self._flights.popleft().submissions:
+        while self.flights:
+            for submission in self.flights.popleft().submissions:
                 self._fail(submission, in_flight)
         self.fail_waiting(fault)
 
@@ -264,7 +264,7 @@ class FramePipeline:
 
     def _oldest(self) -> float:
         """Returns the serial of the oldest unsettled submission, infinity without one."""
-        for flight in self._flights:
+        for flight in self.flights:
             if flight.submissions and (serial := flight.submissions[0].serial):
                 return serial
         if self._prepared is not None:
@@ -282,12 +282,12 @@ class FramePipeline:
     @property
     def busy(self) -> bool:
         """Whether any submission is not settled."""
-        return bool(self._flights or self._waiting or self._prepared)
+        return bool(self.flights or self._waiting or self._prepared)
 
     @property
     def unsynced_since(self) -> float | None:
         """The monotonic time when the oldest frame in flight was handed over, or None."""
-        return self._flights[0].since if self._flights else None
+        return self.flights[0].since if self.flights else None
 
     @property
     def waiting(self) -> int:
@@ -297,12 +297,12 @@ class FramePipeline:
     @property
     def frames_in_flight(self) -> int:
         """The number of frames that were handed over and are not yet answered."""
-        return len(self._flights)
+        return len(self.flights)
 
     @property
     def bytes_in_flight(self) -> int:
         """The bytes of the frames in flight."""
-        return sum(flight.frame.length for flight in self._flights)
+        return sum(flight.frame.length for flight in self.flights)
 
     def histograms(self) -> tuple[Histogram, Histogram, Histogram]:
         """Returns the measurements of durable frames with events: their events, and the seconds of their appends and of their syncs."""
@@ -371,10 +371,10 @@ class FramePipeline:
 
         Frames in flight after a refused one are refused first: later sequences that wait may follow the submissions that fail with it.
         """
-        if self._refusing and self._flights:
+        if self._refusing and self.flights:
             return
         self._refusing = False
-        while len(self._flights) < self._flights_max and self.fault is None:
+        while len(self.flights) < self.flights_max and self.fault is None:
             prepared = self._prepared
             if prepared is None and not self._waiting:
                 return
@@ -441,7 +441,7 @@ class FramePipeline:
         self._prepared = self._packed = None
         self._sequence = sequence + 1
         self._promised.submitted(first_tick)
-        self._flights.append(
+        self.flights.append(
             _FrameInFlight(submissions, sequence, first_tick, frame.header.promised_tick, draft.indices, frame, draft, now, oldest)
         )
         self._log.append(frame, self._settled)
@@ -468,7 +468,7 @@ class FramePipeline:
             self._owner.poisoned(defect, [])
 
     def _durable(self, position: int) -> None:
-        flight = self._flights.popleft()
+        flight = self.flights.popleft()
         promised_tick = self._promised.settled(flight.last_tick, durable=True)
         self.frames += 1
         self.bytes += flight.frame.length
@@ -502,7 +502,7 @@ class FramePipeline:
 
     def _refused(self, error: BaseException) -> None:
         """Fails the oldest frame. No part of it or of the later frames was written: their sequence numbers are reused."""
-        flight = self._flights.popleft()
+        flight = self.flights.popleft()
         self._refusing = True
         self._promised.settled(flight.last_tick, durable=False)
         self._sequence = min(self._sequence, flight.sequence)

@@ -153,7 +153,8 @@ class TxnTable:
         txn.size += counted
         txn.stored += stored
         self.size += counted
-        self._count(owner, 0, counted)
+        if owner is not None:
+            self._count(owner, 0, counted)
         return len(bodies)
 
     def keep(self, txn_id: int, *, bodies: int, size: int, owner: TxnOwner, now: float) -> None:

@@ -7,7 +7,7 @@ turn it gets all operations since the last one, in the order of the calls:
 * plain appends pass through as one list, by `FramePipeline.submit_plain` alone;
 * a key is claimed first (`KeyedWrites`): a call with a known key gets the first result, and one with a key in flight shares it;
 * an operation with a barrier waits in the pchannel until the promised tick has passed it, and comes back by `released`;
-* `expected_last` is compared with the newest event, including events in flight;
+* an expected last event is compared with the newest one, including events in flight;
 * a message with a time of delivery becomes state of the pchannel (`ScheduleWrites`), unless its time has passed;
 * an exclusive message fails the open transactions on the vchannel. These are in the pchannel's table, since one may span several of its
   vchannels; bodies take no turn, only the commit is ordered with the other calls;
