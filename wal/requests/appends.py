@@ -46,7 +46,7 @@ class WriteOptions(msgspec.Struct, frozen=True, gc=False):
     It waits until everything at or below the barrier is in the log (0: no barrier). A key makes it idempotent. It is written only if these
     are the last events of its vchannels (None: there never was one), of which a transaction may name some.
 
-    Raises TypeError or InvalidArgumentError for a barrier that is no tick, and for a key that is none.
+    Raises TypeError or InvalidArgumentError for a barrier that is not a tick, and for an invalid key.
     """
 
     barrier_time_tick: int = 0

@@ -85,7 +85,7 @@ class RetentionHolder(msgspec.Struct, frozen=True):
 class PChannelRetention(msgspec.Struct, frozen=True):
     """The state of one pchannel's log.
 
-    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None when there is none. `bytes` are held now;
+    `earliest` is the first event that is not truncated and `oldest_time` its time; both are None without one. `bytes` are held now;
     the bounds are `bytes_max` and `age_max_s` (None: no bound). `holders`, lowest first, are all that need a part of the log, whether or
     not they hold back a bound. `clock_drift_s` is None, or how far the wall clock has moved from elapsed time: until it
     is back, has agreed for an hour, or is synchronised, nothing counts as too old by it.

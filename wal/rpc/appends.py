@@ -168,7 +168,7 @@ def bodies_to_proto(bodies: Sequence[Message | bytes]) -> proto.MessageColumns:
 
 
 def bodies_from_proto(columns: proto.MessageColumns) -> Sequence[Message | bytes]:
-    """Returns the bodies of a transaction. Raises InvalidArgumentError for the first that is no message."""
+    """Returns the bodies of a transaction. Raises InvalidArgumentError for the first invalid message."""
     count = count_of(columns)
     if not (columns.vchannels or columns.vchannel_numbers or columns.types or columns.properties_lengths):
         return list(_parts(columns.payload_lengths, columns.payloads, count, "payloads"))
