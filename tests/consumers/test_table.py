@@ -266,7 +266,8 @@ def test_finished_bodies_are_merged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error"), [(b"\3", FormatError), (b"\1", CorruptionError), (b"\1\x90", CorruptionError), (b"\2", CorruptionError)]
+    ("data", "error"),
+    [(b"\4", FormatError), (b"\3", CorruptionError), (b"\1", CorruptionError), (b"\1\x90", CorruptionError), (b"\2", CorruptionError)],
 )
 def test_damaged_state_is_refused(data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):

@@ -601,7 +601,7 @@ class WALAccesser:
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Delivery], Any],
         *,
         cursor: str,
@@ -613,7 +613,7 @@ class WALAccesser:
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[list[Delivery]], Any],
         *,
         cursor: str,
@@ -625,7 +625,7 @@ class WALAccesser:
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Delivery[T]], Any],
         *,
         cursor: str,
@@ -637,7 +637,7 @@ class WALAccesser:
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[list[Delivery[T]]], Any],
         *,
         cursor: str,
@@ -648,7 +648,7 @@ class WALAccesser:
 
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Any], Any],
         *,
         cursor: str,
@@ -675,9 +675,9 @@ class WALAccesser:
         After `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. Outputs of
         `delivery.append` are committed together with the position of the cursor, if the attempt succeeds.
 
-        Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is the name of a
-        property, or a function of the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a
-        retry, with "park" they do not.
+        With `Matching("account-*")` it handles the messages of all vchannels whose names match. Up to `concurrency` handlers run
+        concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is the name of a property, or a function of the
+        message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
         `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
         are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter. After `trip_after` messages
         in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead of turning a backlog into dead

@@ -419,7 +419,7 @@ class BlockingWAL(TwinOfLog):
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Delivery], Any],
         *,
         cursor: str,
@@ -431,7 +431,7 @@ class BlockingWAL(TwinOfLog):
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[list[Delivery]], Any],
         *,
         cursor: str,
@@ -443,7 +443,7 @@ class BlockingWAL(TwinOfLog):
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Delivery[T]], Any],
         *,
         cursor: str,
@@ -455,7 +455,7 @@ class BlockingWAL(TwinOfLog):
     @overload
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[list[Delivery[T]]], Any],
         *,
         cursor: str,
@@ -466,7 +466,7 @@ class BlockingWAL(TwinOfLog):
 
     def consume(
         self,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Any], Any],
         *,
         cursor: str,
@@ -493,12 +493,13 @@ class BlockingWAL(TwinOfLog):
         After `attempts` the message goes to the vchannel `dead_letter`; without one the consumer ends with a HandlerFailedError. Outputs of
         `delivery.append` are committed together with the position of the cursor, if the attempt succeeds.
 
-        Up to `concurrency` handlers run concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is the name of a
-        property, or a function of the message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a
-        retry, with "park" they do not. `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an
-        attempt. With a `type`, payloads are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead
-        letter. After `trip_after` messages in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead
-        of turning a backlog into dead letters: after 20 by default with a dead letter, with 0 never.
+        With `Matching("account-*")` it handles the messages of all vchannels whose names match. Up to `concurrency` handlers run
+        concurrently. `order` is the unit that keeps its order: a vchannel, a key (`key` is the name of a property, or a function of the
+        message), or nothing. With `on_failure="block"` later messages of the vchannel or key wait for a retry, with "park" they do not.
+        `backoff_s` is the first pause before a retry and the longest; pauses double. `timeout_s` bounds an attempt. With a `type`, payloads
+        are decoded to `delivery.value` of a `Delivery[type]`, and an undecodable payload becomes a dead letter. After `trip_after` messages
+        in a row that are out of attempts, or undecodable, the consumer pauses until `resume()`, instead of turning a backlog into dead
+        letters: after 20 by default with a dead letter, with 0 never.
 
         A cursor has one consumer. Another consumer waits for the cursor, or with `exclusive="error"` ends with a ResourceAcquiredError. A
         message is handled at least once, and its outputs are in the log once; see docs/howto/consumers.md.

@@ -54,7 +54,7 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
 
     options = ConsumerOptions.of(dead_letter, again, cursor=REDRIVE, attempts=1, exclusive="error")
     consumer = consume(lifecycle, options, follow=False)
-    (name,) = options.vchannels
+    (name,) = options.cursor.vchannels
     if name not in {info.name for info in await (await lifecycle.ready()).submit(ListVChannels())}:
         raise ChannelNotExistError(
             f"vchannel {name!r} does not exist, so it has no dead letters: redrive takes the vchannel that a consumer names as "

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Final
 
 from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo
@@ -18,7 +19,8 @@ from wal.client.calls import Pauses, SharedCalls, Supervision
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ChannelNotExistError, ClosedError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
-from wal.read.options import Selection
+from wal.message.matching import Matching
+from wal.read.options import Selection, ServedSelection
 from wal.requests.vchannels import Existence, LocateVChannels, VChannelState, VChannelStates
 from wal.rpc.api import cluster_pb2
 from wal.rpc.connection import Connection
@@ -40,6 +42,8 @@ class ShownVChannels:
         self.version: int = 0
         """Grows with every change, so that a copy can be compared with what is known now."""
         self._spanned: dict[str, tuple[int, MessageType]] = {}
+        self._dropped: dict[str, VChannelInfo] = {}
+        """The vchannels that this client has dropped, until the floors have passed them."""
 
     def replace(self, states: VChannelStates) -> None:
         """Takes all vchannels from the server, in place of those known."""
@@ -52,6 +56,8 @@ class ShownVChannels:
         self.version += 1
         for pchannel, floor in states.floors.items():
             self.floors[pchannel] = max(floor, self.floors.get(pchannel, 0))
+        if self._dropped:
+            self._dropped = {name: info for name, info in self._dropped.items() if info.incarnation >= self.floors.get(info.pchannel, 0)}
 
     def take(self, states: Iterable[VChannelState]) -> None:
         """Takes single vchannels; an older incarnation than the known one is ignored.
@@ -68,6 +74,20 @@ class ShownVChannels:
             elif known is not None:
                 del self.records[state.name]
                 self._spanned.pop(state.name, None)
+
+    def drop(self, info: VChannelInfo) -> None:
+        """Takes the end of a vchannel that this client has dropped, before the server shows it."""
+        if self.records.get(info.name) == info:
+            del self.records[info.name]
+        self._dropped[info.name] = info
+
+    def is_live(self, pchannel: str, name: str, incarnation: int) -> bool:
+        """Returns whether this incarnation of a vchannel lives, as far as this client knows; an unknown later one does."""
+        info = self.records.get(name)
+        if info is not None and info.incarnation >= incarnation:
+            return info.incarnation == incarnation
+        dropped = self._dropped.get(name)
+        return incarnation >= self.floors.get(pchannel, 0) and (dropped is None or incarnation > dropped.incarnation)
 
     def appended(self, name: str, message_type: MessageType, time_tick: int) -> None:
         """Takes a message of this client that no transaction may span."""
@@ -133,6 +153,7 @@ class RemoteDirectory:
         self._supervision = supervision
         self._use = use
         self._located: SharedCalls[Sequence[VChannelState]] = SharedCalls()
+        self._refreshed: SharedCalls[None] = SharedCalls()
         self._unknown = UnknownVChannels(place, monotonic=time.monotonic)
         self._warning: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -180,6 +201,30 @@ class RemoteDirectory:
             if before == expected:
                 return pchannel, self.known.selection(states)
 
+    async def attach_matching(self, pattern: Matching) -> list[tuple[RemotePChannel, Selection]]:
+        """Returns all pchannels, caught up, each with the vchannels on it that match."""
+        await self._refreshed.join_next("vchannels", self._refresh)
+        pchannels = dict(self._pchannels)
+        await asyncio.gather(*(pchannel.catch_up() for pchannel in pchannels.values()))
+        return [(pchannel, ServedSelection(pattern, partial(self.known.is_live, name))) for name, pchannel in pchannels.items()]
+
+    async def _refresh(self) -> None:
+        """Brings the known pchannels and vchannels up to date, before a read that cannot begin with a stale copy."""
+        pauses = Pauses()
+        while True:
+            try:
+                responses = self._connection.responses(WATCH_VCHANNELS, cluster_pb2.WatchVChannelsRequest(), "listing the vchannels")
+                async with aclosing(responses) as changes:
+                    async for response in changes:
+                        change = struct_from_proto(VChannelStates, response)
+                        await self._use({*change.floors, *(state.pchannel for state in change.vchannels)})
+                        self.known.update(change)
+                        return
+            except UnavailableError as error:
+                if pauses.to_tell():
+                    _log.warning("a read at %s has to wait: %s", self._place, error)
+            await asyncio.sleep(pauses.next())
+
     def _expected(self, names: tuple[str, ...]) -> list[_Mark] | None:
         """Returns the marks of these vchannels from the copy, which may be old; None if one is unknown."""
         known = [self.known.records.get(name) for name in names]
@@ -196,9 +241,10 @@ class RemoteDirectory:
         records = self.known.records
         before = {name: records[name] for name in names if name in records}
         yield
-        for name, info in before.items():
-            if records.get(name) == info:
-                del records[name]
+        for info in before.values():
+            self.known.drop(info)
+        if before:
+            self._tell()
 
     async def _locate_to_read(self, names: tuple[str, ...]) -> Sequence[VChannelState]:
         return await self._located.join_next(names, lambda: self._locate(names, create=False, together=True))
@@ -243,6 +289,7 @@ class RemoteDirectory:
         """Notifies the readers of changes of their vchannels."""
         for pchannel in list(self._pchannels.values()):
             for reader in list(pchannel.readers):
+                reader.changed()
                 bound = {name: reader.incarnation(name) for name in reader.vchannels}
                 for name, change in self.known.changes(pchannel.channel, bound):
                     if isinstance(change, WALError):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
 import msgspec
@@ -32,7 +32,7 @@ from wal.message.matching import Matching
 from wal.network import TlsFiles
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.read.figures import PChannelStatistics
-from wal.read.options import Selection, unmatched
+from wal.read.options import Selection, TickPosition
 from wal.read.pchannel import ReadablePChannel
 from wal.requests.cursors import CursorSave, DeleteCursors, ListCursors, LoadCursor, NameCursorHome, SaveCursor
 from wal.requests.log import DescribeLog, LogDescription, LogSettings
@@ -214,11 +214,19 @@ class RemoteLog:
         if not self.pchannels.keys() >= set(names):
             self._know_pchannels(await self._describe(None))
 
+    async def _look_for_pchannels(self) -> None:
+        """Takes new pchannels of a restarted server into use, before a read with a pattern passes their first events."""
+        if any(not reader.vchannels for pchannel in self.pchannels.values() for reader in pchannel.readers):
+            self._know_pchannels(await self._describe(None))
+
     async def _describe(self, timeout_s: float | None) -> LogDescription:
         return await self._connection.submit(DescribeLog(), timeout_s=timeout_s)
 
     def _know_pchannels(self, description: LogDescription) -> None:
-        """Takes the new ones of these pchannels into use. None is looked at before a reader or a writer uses it: its server may be away."""
+        """Takes the new ones of these pchannels into use, also for open reads with a pattern.
+
+        None is looked at before a reader or a writer uses it: its server may be away.
+        """
         for identity in description.pchannels:
             name = identity.name
             if name in self.pchannels:
@@ -227,6 +235,9 @@ class RemoteLog:
                 LogSnapshot(identity.origin, identity.lineage, identity.term, 0, (0, 0), 0, False, None), self._nodes, self.supervision.end
             )
             pchannel = self.pchannels[name] = RemotePChannel(log, self.supervision, moves=partial(self._nodes.may_move, name))
+            pchannel.on_new_term = self._look_for_pchannels
+            for reader in [reader for other in self.pchannels.values() for reader in list(other.readers)]:
+                reader.joined()
             self.producers[name] = Producer(
                 name, partial(self._node, name), self.in_flight, self.seen, partial(self._nodes.reporter, name), self.supervision, pchannel
             )
@@ -261,9 +272,9 @@ class RemoteLog:
 
     # -- vchannels
 
-    async def attach_matching(self, pattern: Matching) -> Never:
-        """Raises InvalidArgumentError: only the process that writes a log reads it by a pattern yet."""
-        raise unmatched(pattern, self.place)
+    async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[RemotePChannel, Selection]], Callable[[Actor, str], ActorRef]]:
+        """Returns all pchannels, caught up, each with the vchannels on it that match, and what starts an actor."""
+        return await self._directory.attach_matching(pattern), self.spawn
 
     async def attach(self, names: tuple[str, ...]) -> tuple[RemotePChannel, Selection, Callable[[Actor, str], ActorRef]]:
         """Returns the pchannel to read these vchannels on, caught up, the vchannels as they are now, and what starts an actor."""
@@ -311,9 +322,14 @@ class RemoteLog:
         await import_late("wal.client.cursor_home")
         from wal.client.cursor_home import RemoteCursorHome  # consumers alone need it
 
-        asked = pchannel or await self._directory.pchannel_of(key.vchannels[0])
+        asked = pchannel or (min(self.pchannels) if key.pattern else await self._directory.pchannel_of(key.vchannels[0]))
         home = await self.submit(NameCursorHome(key, asked))
         return RemoteCursorHome(key, home, self.submit, self.appends, self.supervision, save_of)
+
+
+def _tick_position(info: CursorInfo) -> TickPosition | None:
+    """Returns the position of a cursor of a pattern, which a server sends without its kind."""
+    return None if info.position is None else TickPosition.at(info.position.time_tick, info.position.message_id.pchannel)
 
 
 def _of(failure: WALError, pchannel: str) -> WALError:
@@ -356,7 +372,8 @@ class RemoteCursors:
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""
-        return list(await self._submit(ListCursors()))
+        infos: Sequence[CursorInfo] = await self._submit(ListCursors())
+        return [msgspec.structs.replace(info, position=_tick_position(info)) if info.pattern else info for info in infos]
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes the cursor of this name and set, or all of this name; a missing cursor is fine."""

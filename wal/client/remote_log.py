@@ -34,6 +34,7 @@ from wal.errors import (
     closed_log,
 )
 from wal.message import FORM_JOURNAL, Lineage, MessageID, Origin
+from wal.message.matching import Matching
 from wal.read.options import ReadPosition
 from wal.read.pchannel import ShownLog
 from wal.requests.reads import GetMoment
@@ -106,7 +107,9 @@ READERS_MAX: Final = 8
 """The most readers that get pages before they ask: a reader that pauses holds up to 16 MiB, most of it in the windows of gRPC."""
 _ENDS_MAX: Final = 256
 
-_Following = tuple[int, frozenset[str] | None, int, int | None]
+Names = frozenset[str] | Matching | None
+"""The vchannels that a read is for: names, a pattern, or (None) all."""
+_Following = tuple[int, Names, int, int | None]
 """The next read of a reader that reads on: the start, the vchannels, the size of a page, and the end of the read if it has one."""
 
 
@@ -192,7 +195,7 @@ class RemoteReadableLog(ShownLog):
         """Returns the log as a server has just described it."""
         return tail_from_proto(tail, self.origin, self.lineage, term=term)
 
-    async def read(self, start: int, *, names: frozenset[str] | None, bytes_max: int, end: int | None = None) -> FramePage:
+    async def read(self, start: int, *, names: Names, bytes_max: int, end: int | None = None) -> FramePage:
         page = await self._page_from(start, names, bytes_max, end)
         frame = next((frame for frame in reversed(page.frames) if frame.view.header.indices), None)
         if frame is not None:
@@ -206,7 +209,7 @@ class RemoteReadableLog(ShownLog):
         if seen is None or (position, index) > (seen.message_id.position, seen.message_id.index):
             self.seen = ReadPosition(MessageID(self.pchannel, self.incarnation, position, index, self.form), time_tick)
 
-    async def _page_from(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
+    async def _page_from(self, start: int, names: Names, bytes_max: int, end: int | None) -> FramePage:
         following = (start, names, min(bytes_max, PAGE_BYTES), end)
         if self.earliest[0] <= start < self._end(end) and bytes_max > 1:  # a reader of a single frame does not move forward
             return await self._reads.join(following, lambda: self._forward(following))
@@ -272,20 +275,19 @@ class RemoteReadableLog(ShownLog):
         if len(self._ahead) > READERS_MAX:
             self._ahead.popitem(last=False)[1].task.cancel()
 
-    def _request(
-        self, start: int, names: frozenset[str] | None, bytes_max: int, end: int, *, pages_max: int = 0
-    ) -> pchannel_calls_pb2.ReadFramesRequest:
+    def _request(self, start: int, names: Names, bytes_max: int, end: int, *, pages_max: int = 0) -> pchannel_calls_pb2.ReadFramesRequest:
         return pchannel_calls_pb2.ReadFramesRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel),
             incarnation=self.incarnation,
             start=position_to_proto(start),
             end=position_to_proto(end),
-            names=None if names is None else frames_pb2.VChannelNames(names=sorted(names)),
+            names=frames_pb2.VChannelNames(names=sorted(names)) if isinstance(names, frozenset) else None,
+            pattern=names.pattern if isinstance(names, Matching) else "",
             page_bytes=bytes_max,
             pages_max=pages_max,
         )
 
-    async def _read(self, start: int, names: frozenset[str] | None, bytes_max: int, end: int | None) -> FramePage:
+    async def _read(self, start: int, names: Names, bytes_max: int, end: int | None) -> FramePage:
         """Returns a page from a server, and waits for one while no server can be reached."""
         request = self._request(start, names, bytes_max, self._end(end), pages_max=1)
 

@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from wal.client.calls import Pauses, Supervision
-from wal.client.remote_log import LATER, RemoteReadableLog
+from wal.client.remote_log import LATER, PAGE_BYTES, RemoteReadableLog
 from wal.errors import LogWentBackError, StorageError, UnknownError, WALError
 from wal.message import LogPosition
-from wal.read.options import ReadPosition
+from wal.read.options import ReadPosition, Selection, ServedSelection
 from wal.read.pchannel import Moment, ShownPChannel
 from wal.read.truncated import check_seen, shrinkage, went_back
 from wal.rpc.api import append_pb2, frames_pb2, pchannel_pb2
@@ -64,13 +64,20 @@ class RemotePChannel(ShownPChannel):
         self._asking: set[asyncio.Task[None]] = set()
         self._checking = asyncio.Lock()
         log.check_again = self.look
+        self.on_new_term: Callable[[], Awaitable[None]] | None = None
+        """Called before readers see what a server shows in a later term, which may have opened the log with more pchannels."""
 
     async def look(self) -> None:
         """Shows readers everything that is durable now. Raises LogWentBackError if the log went back."""
         before = self._known()
         snapshot = await self.log.moment()
         await self._check_back(before, snapshot)
+        await self._note_term(snapshot.term)
         self.show_snapshot(snapshot)
+
+    async def _note_term(self, term: int) -> None:
+        if term != self.log.shown.term and self.on_new_term is not None:
+            await self.on_new_term()
 
     def begin_stream(self) -> Callable[[Created], Awaitable[None]]:
         """Returns the check of a stream that is about to be opened: to be called with what the server answers, before the stream is used.
@@ -112,6 +119,12 @@ class RemotePChannel(ShownPChannel):
         if isinstance(request, PageRequest) and not request.whole:  # no read: it does not itself ask whether the log went back
             return await self.log.patiently(partial(self.log.look_at, request))
         return await super().answer(request)
+
+    async def selected_page(self, start: int, selection: Selection) -> FramePage:
+        """Returns the page that begins here; for a pattern the server selects its frames."""
+        if isinstance(selection, ServedSelection):
+            return await self.log.read(start, names=selection.pattern, bytes_max=PAGE_BYTES)
+        return await super().selected_page(start, selection)
 
     async def catch_up(self) -> None:
         """Shows readers everything that is durable now, and follows the log from now on."""
@@ -172,6 +185,7 @@ class RemotePChannel(ShownPChannel):
             if update.HasField("log"):
                 await check(update)
                 term = update.log.pchannel.term
+                await self._note_term(term)
             self.show_snapshot(self.log.snapshot(update.tail, term=term))
             if self._stream is None:
                 self._stream = stream

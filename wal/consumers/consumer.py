@@ -40,9 +40,9 @@ from wal.errors import (
     WouldBlockError,
 )
 from wal.message import MessageID
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import Histogram, counter, gauge, histogram
-from wal.read.options import named
 from wal.requests.pchannels import LatestTick
 from wal.requests.work import CursorMember
 from wal.runtime.async_only import AsyncOnly
@@ -67,7 +67,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `state` is "created", "waiting" (for the cursor), "running", "paused", "tripped", "draining" or "ended". `fence` is its number, 0
     before it has the cursor. `handled` messages were handled, `failed` attempts raised or timed out, `retried` attempts were not the first
     at their message, `dead_lettered` messages became dead letters. `in_hand` messages are with handlers; `pending` are after the position,
-    of at most `pending_max`.
+    of at most `pending_max`. A consumer of a pattern has its text in `pattern`, and no `vchannels`.
 
     `lag_messages` are read and unfinished, without the messages in the log that are not read yet (`log.cursors()` counts those by the
     indexes, which a plain call cannot read). `lag_bytes` are the bytes of the log after the position. `lag_s` is the age of the first
@@ -102,6 +102,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     message_id: MessageID | None = None
     stopped_at: datetime | None = None
+    pattern: str = ""
 
 
 class ConsumerRegistry:
@@ -115,17 +116,16 @@ class ConsumerRegistry:
     def infos(self) -> list[ConsumerInfo]:
         """Returns all consumers, by cursor."""
         counts = [consumer.statistics() for consumer in self.running.union(self.ended.values())]
-        return sorted(counts, key=lambda one: (one.cursor, one.vchannels))
+        return sorted(counts, key=lambda one: (one.cursor, one.vchannels, one.pattern))
 
     def check(self, key: CursorKey) -> None:
         """Raises InvalidArgumentError if a consumer of this name has other vchannels."""
         for consumer in self.running:
             other = consumer.key
-            if other.name == key.name and other.vchannels != key.vchannels:
+            if other.name == key.name and other != key:
                 raise InvalidArgumentError(
-                    f"cursor {key.name!r} has a consumer of {named(other.vchannels)} in this process, and this one is of "
-                    f"{named(key.vchannels)}: each would have a position of its own; name the cursors differently, or consume the same "
-                    "vchannels"
+                    f"cursor {key.name!r} has a consumer of {other.subject} in this process, and this one is of {key.subject}: each would "
+                    "have a position of its own; name the cursors differently, or consume the same vchannels"
                 )
 
     def moved(self, name: str) -> None:
@@ -176,7 +176,7 @@ class Consumer(AsyncOnly):
         """Whether a caller got the error that ended it, or gets it when `run` returns."""
 
     def __repr__(self) -> str:
-        return f"Consumer({named(self._options.vchannels)}, cursor={self.key.name!r}, {self._state})"
+        return f"Consumer({self.key.subject}, cursor={self.key.name!r}, {self._state})"
 
     @property
     def key(self) -> CursorKey:
@@ -275,7 +275,7 @@ class Consumer(AsyncOnly):
             _log.error(
                 "consumer %r of %s has ended: %s",
                 self.key.name,
-                named(self.key.vchannels),
+                self.key.subject,
                 text_of(error),
                 exc_info=error,
                 extra={"wal_event": "consumer ended", "wal_cursor": self.key.name, "wal_error": type(error).__name__},
@@ -315,7 +315,7 @@ class Consumer(AsyncOnly):
                 self._changed.set()
                 await session.run(lambda: self._drain_s)
             except AGAIN as error:
-                _log.info("consumer %r of %s begins again: %s", self.key.name, named(self.key.vchannels), error)
+                _log.info("consumer %r of %s begins again: %s", self.key.name, self.key.subject, error)
             else:
                 return
             finally:
@@ -354,13 +354,13 @@ class Consumer(AsyncOnly):
         if self._is_inside():
             raise InvalidArgumentError("a handler cannot wait until its own message is finished: call caught_up in another task")
         engine = await self._open_engine()
-        ticks = [await engine.submit(LatestTick(name)) for name in self._options.vchannels]
+        tick = await _latest_tick(engine, self._options.vchannels)
         self._start() if self._task is None else None
         while True:
             self._changed.clear()
             if self._trip is not None:
                 raise self._trip
-            if (session := self._session) is not None and await session.caught_up(max(ticks)):
+            if (session := self._session) is not None and await session.caught_up(tick):
                 return
             if self._task is not None and self._task.done():
                 self._is_told = True
@@ -425,6 +425,7 @@ class Consumer(AsyncOnly):
             state=self._state,
             cursor=self.key.name,
             vchannels=self.key.vchannels,
+            pattern=self.key.pattern,
             handled=counts.handled,
             failed=counts.failed,
             retried=counts.retried,
@@ -440,3 +441,11 @@ class Consumer(AsyncOnly):
         if session is None or not session.has_begun:
             return statistics
         return msgspec.structs.replace(statistics, **session.figures())
+
+
+async def _latest_tick(engine: WritableEngine, vchannels: tuple[str, ...] | Matching) -> int:
+    """Returns a tick at or above that of every message of these vchannels that is durable now."""
+    if isinstance(vchannels, Matching):
+        attached, _ = await engine.attach_matching(vchannels)
+        return max(pchannel.tail.promised_tick for pchannel, _ in attached)
+    return max([await engine.submit(LatestTick(name)) for name in vchannels])

@@ -8,14 +8,14 @@ position of the cursor. A call of an attempt that has ended (by a time-out, a ca
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, overload
 
 import msgspec
 
 from wal.errors import InvalidArgumentError, InvalidTransactionStateError
-from wal.message import ImmutableMessage, Message
+from wal.message import ImmutableMessage, LogPosition, Message
 from wal.message.instead import Instead
 from wal.timestamp.timestamp import due_of
 
@@ -222,10 +222,25 @@ class Delivery(msgspec.Struct, Generic[V_co], gc=False, eq=False):
         return f"Delivery({self.message.message_id}, vchannel={self.vchannel!r}, attempt={self.attempt})"
 
 
-def position_of(delivery: Delivery) -> tuple[int, int]:
+def position_of(delivery: Delivery) -> LogPosition:
     """Returns the log position of the body."""
     message = delivery.message
     return (message._origin.position, message._index)
+
+
+BodyPosition = tuple[Any, int]
+"""Orders the bodies of a consumer: the log position of a body, or with a pattern its key in the merge of the pchannels, and its index."""
+PositionOf = Callable[[ImmutableMessage], BodyPosition]
+
+
+def log_position(message: ImmutableMessage) -> BodyPosition:
+    """Returns the log position of an event or a body, for a consumer of one pchannel."""
+    return message._origin.position, message._index
+
+
+def merged_position(message: ImmutableMessage) -> BodyPosition:
+    """Returns the tick and the pchannel of an event or a body, with its index, for a consumer of all pchannels."""
+    return (message.time_tick, message._origin.pchannel), message._index
 
 
 def cut_reason(reason: str) -> str:

@@ -17,6 +17,7 @@ from wal.channels.vchannels import check_vchannel, check_vchannels
 from wal.consumers.plan import PAGE_MAX, ConsumerPlan
 from wal.errors import InvalidArgumentError
 from wal.message import ImmutableMessage
+from wal.message.matching import Matching
 from wal.message.payloads import PayloadType
 from wal.read.cursors.cursor import CursorKey, check_cursor
 from wal.requests.cursors import LEASE_MS
@@ -33,6 +34,8 @@ LEASE_S: Final = 10.0
 TRIP_AFTER: Final = 20
 """The messages out of attempts in a row after which a consumer with a dead letter trips, by default."""
 TRIP_AFTER_MAX: Final = 1_000_000
+CONSUME_TAKES: Final = "consume takes the name of a vchannel, several names, or a pattern, as in consume(Matching('account-*'), …)"
+"""The text of the error for a caller that names no vchannel."""
 
 Key = Callable[[ImmutableMessage], str | bytes]
 
@@ -70,7 +73,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     With `trip_after` 0 the consumer never trips. `lease_s` is None for a consumer that has its cursor alone.
     """
 
-    vchannels: tuple[str, ...]
+    vchannels: tuple[str, ...] | Matching
     handler: Callable[[Any], Any]
     cursor: CursorKey
     plan: ConsumerPlan
@@ -87,7 +90,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(
         cls,
-        vchannels: str | Sequence[str],
+        vchannels: str | Sequence[str] | Matching,
         handler: Callable[[Any], Any],
         *,
         cursor: str,
@@ -107,7 +110,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         lease_s: float = LEASE_S,
     ) -> ConsumerOptions:
         """Returns the checked options of a call."""
-        names = check_vchannels(vchannels, "consume takes the name of a vchannel, or several")
+        names = vchannels if isinstance(vchannels, Matching) else check_vchannels(vchannels, CONSUME_TAKES)
         if not names:
             raise InvalidArgumentError("consume([], …) names no vchannel: name at least one")
         if not callable(handler):
@@ -118,7 +121,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         _check_choice("exclusive", exclusive, ("wait", "error"))
         _check_key(key, order, shared=_check_shared(shared))
         lease = _check_lease(lease_s, shared=shared)
-        if _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX) > 1 and order == "vchannel" and len(names) == 1:
+        if _check_number("concurrency", concurrency, 1, CONCURRENCY_MAX) > 1 and order == "vchannel" and only_vchannel(names) is not None:
             raise InvalidArgumentError(
                 f"concurrency={concurrency} has no effect with order='vchannel' on one vchannel, whose messages are handled one after the "
                 "other: use order='key' with key= (the messages of a key keep their order) or order='none', or leave concurrency out"
@@ -126,7 +129,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True):
         if dead_letter is not None and check_vchannel(dead_letter) in names:
             raise InvalidArgumentError(
                 f"dead_letter={dead_letter!r} is a vchannel that this consumer reads, so its dead letters would come back to it: name "
-                "another vchannel"
+                f"another vchannel{f', which {names} does not match' if isinstance(names, Matching) else ''}"
             )
         plan = ConsumerPlan(
             concurrency,
@@ -196,6 +199,11 @@ def _check_trip(value: int | None, dead_letter: str | None) -> int:
             "vchannel with dead_letter=, or leave trip_after out"
         )
     return value
+
+
+def only_vchannel(vchannels: tuple[str, ...] | Matching) -> str | None:
+    """Returns the vchannel if these are one; a pattern may match any number."""
+    return vchannels[0] if isinstance(vchannels, tuple) and len(vchannels) == 1 else None
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

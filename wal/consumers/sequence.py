@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState, position_of
+from wal.consumers.delivery import BodyPosition, Delivery, DeliveryState, PositionOf, log_position
 from wal.consumers.state import UnfinishedRun
-from wal.message import ImmutableMessage, LogPosition
+from wal.message import ImmutableMessage
 
 MERGE_MIN: Final = 1024
 """The number of finished bodies that may stay in the sequence."""
@@ -26,15 +26,16 @@ class Gap(msgspec.Struct, gc=False, eq=False):
     """Consecutive finished bodies, the last of them at `covered`; `event` is the last event that ends among them."""
 
     count: int
-    covered: LogPosition
+    covered: BodyPosition
     event: ImmutableMessage | None
     _state: int = _DONE
 
 
 class BodySequence:
-    """The bodies after the position; see the top of the file."""
+    """The bodies after the position; see the top of the file. `position_of` orders them."""
 
-    def __init__(self) -> None:
+    def __init__(self, position_of: PositionOf = log_position) -> None:
+        self.position_of: PositionOf = position_of
         self.mark: ImmutableMessage | None = None
         """The last event that is finished with everything before it; None until the first one since the consumer began."""
         self.finished: int = 0
@@ -46,7 +47,7 @@ class BodySequence:
         """The number of finished items."""
         self._merged = 0
         """The number of bodies in gaps, less one for each gap."""
-        self.covered: LogPosition | None = None
+        self.covered: BodyPosition | None = None
         """The last passed body."""
 
     @property
@@ -87,7 +88,7 @@ class BodySequence:
             end += 1
         if end == front:
             return
-        self.covered = _end_of(items[end - 1])
+        self.covered = self._end_of(items[end - 1])
         for index in range(end - 1, front - 1, -1):
             if (event := event_of(items[index])) is not None:
                 self.mark = event
@@ -114,17 +115,17 @@ class BodySequence:
                 done.append(item)
                 continue
             if done:
-                merged.append(_gap(done))
+                merged.append(self._gap(done))
                 done = []
             merged.append(item)
         if done:
-            merged.append(_gap(done))
+            merged.append(self._gap(done))
         before = self.pending
         self.items, self._front = merged, 0
         self._merged = before - len(merged)
         self._done = sum(item._state == _DONE for item in merged)
 
-    def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[UnfinishedRun], LogPosition | None]:
+    def runs(self, suspects: Mapping[Delivery, int], *, complete: bool) -> tuple[list[UnfinishedRun], BodyPosition | None]:
         """Returns the unfinished bodies in their saved form, and the last body that this form covers.
 
         With `complete` the runs have every unfinished body; otherwise they omit those at the end that were not handed out.
@@ -145,8 +146,19 @@ class BodySequence:
             assert isinstance(first, Delivery)
             assert isinstance(last, Delivery)
             kind = 0 if kind == _KEPT else kind
-            runs.append(UnfinishedRun(position_of(first), position_of(last), bool(kind & 1), kind >> 1))
-        return runs, _end_of(items[len(stored) - 1]) if stored else self.covered
+            runs.append(UnfinishedRun(self.position_of(first.message), self.position_of(last.message), bool(kind & 1), kind >> 1))
+        return runs, self._end_of(items[len(stored) - 1]) if stored else self.covered
+
+    def _end_of(self, item: Delivery | Gap) -> BodyPosition:
+        return item.covered if isinstance(item, Gap) else self.position_of(item.message)
+
+    def _gap(self, done: Sequence[Delivery | Gap]) -> Gap:
+        """Returns the gap of these consecutive finished bodies."""
+        event = next((event for item in reversed(done) if (event := event_of(item)) is not None), None)
+        if event is not None:  # without its payload
+            event = ImmutableMessage(event._origin, event._index, event.time_tick, event.vchannel, b"")
+        count = sum(item.count if isinstance(item, Gap) else 1 for item in done)
+        return Gap(count, self._end_of(done[-1]), event)
 
 
 _KEPT: Final = 6
@@ -154,10 +166,6 @@ _KEPT: Final = 6
 _KINDS: Final = bytes((0, 1, 1, 1, 1, _KEPT, _KEPT, 255)).ljust(256, b"\0")
 """The kind of a body in each state, for `bytes.translate`."""
 _RUNS: Final = re.compile(rb"([^\xff])\1*", re.DOTALL)
-
-
-def _end_of(item: Delivery | Gap) -> LogPosition:
-    return item.covered if isinstance(item, Gap) else position_of(item)
 
 
 def event_of(item: Delivery | Gap) -> ImmutableMessage | None:
@@ -168,12 +176,3 @@ def event_of(item: Delivery | Gap) -> ImmutableMessage | None:
     if event is None:
         return item.message
     return event if isinstance(event, ImmutableMessage) else None
-
-
-def _gap(done: Sequence[Delivery | Gap]) -> Gap:
-    """Returns the gap of these consecutive finished bodies."""
-    event = next((event for item in reversed(done) if (event := event_of(item)) is not None), None)
-    if event is not None:  # without its payload
-        event = ImmutableMessage(event._origin, event._index, event.time_tick, event.vchannel, b"")
-    count = sum(item.count if isinstance(item, Gap) else 1 for item in done)
-    return Gap(count, _end_of(done[-1]), event)

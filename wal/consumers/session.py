@@ -28,22 +28,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState, Handling, Outputs
+from wal.consumers.delivery import Delivery, DeliveryState, Handling, Outputs, log_position, merged_position
 from wal.consumers.handlers import HandlerCounts, HandlerPool
-from wal.consumers.options import ConsumerOptions
+from wal.consumers.options import ConsumerOptions, only_vchannel
 from wal.consumers.outputs import EarlyOutput, OutputRouter, is_for
 from wal.consumers.plan import Dead
 from wal.consumers.state import NO_STATE, SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
 from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError, UnknownError
-from wal.message import ImmutableMessage, LogPosition, Message
+from wal.message import ImmutableMessage, Message
 from wal.read.assembly import PlainMessages
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.service import Cursors, CursorUse
-from wal.read.options import Reached, ReadOptions
+from wal.read.options import ReadOptions
 from wal.read.scanner import Scanner
 from wal.requests.broadcasts import AckBroadcast
-from wal.runtime.tasks import end_tasks
+from wal.runtime.tasks import end_tasks, retrieve
 from wal.runtime.user_code import described, shown
 from wal.write.checks import LETTER_BYTES
 
@@ -176,14 +176,17 @@ class ConsumerSession:
         self._router = OutputRouter(engine, options.cursor, home.pchannel, options.dead_letter)
         self._cursor = _LoadedCursor(options.cursor.name, options.vchannels, self._cursors)
         self._read = ReadOptions.of(options.vchannels, follow=follow)
-        self._only_vchannel = options.vchannels[0] if options.plan.order == "vchannel" and len(options.vchannels) == 1 else None
+        self._only_vchannel = only_vchannel(options.vchannels) if options.plan.order == "vchannel" else None
         self._copies = False
         """Whether the session has read copies of broadcasts."""
         self._unseen = False
         """Whether the session has read messages that were redriven for other cursors."""
-        self._saved: Reached | None = None
-        self._stored: LogPosition | None = None
-        """The position of the saved cursor, None if nothing is saved."""
+        self._saved: Cursor
+        """The position that was last committed, at first where the read began."""
+        self._places: tuple[int, ...]
+        """Where the read was then."""
+        self._stored: object = None
+        """What orders the position of the saved cursor, None if nothing is saved."""
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._moved = asyncio.Event()
@@ -200,6 +203,8 @@ class ConsumerSession:
         self._error: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._at_end = False
+        self._passing: asyncio.Task[None] | None = None
+        """Waits until a read with a pattern has passed what the saved state covers."""
         self._broken = False
         """Whether a commit failed: the table may be ahead of the log, so nothing more is saved."""
         self._handed = 0
@@ -227,6 +232,9 @@ class ConsumerSession:
             self._loop.create_task(self._run_reader(), name=f"reader of consumer {name}"),
             self._loop.create_task(self._run_committer(), name=f"committer of consumer {name}"),
         ]
+        if (known_end := self.table.known_end) is not None and self._read.pattern is not None:
+            self._passing = self._loop.create_task(self._pass_known(known_end[0][0]), name=f"beginning of consumer {name}")
+            self._passing.add_done_callback(retrieve)  # the reader raises the same error
         for task in tasks:
             task.add_done_callback(self._task_ended)
         try:
@@ -288,13 +296,8 @@ class ConsumerSession:
 
     def lag_bytes(self) -> int:
         """Returns the bytes of the log after the position."""
-        pchannel, reached = self.scanner._read.pchannel, self._reached()
-        end = pchannel.tail.durable_end
-        return (
-            pchannel.log.bytes_between(reached.position[0], end)
-            if reached.position[0] < end and self.table.pending
-            else (self.scanner.statistics().lag_bytes)
-        )
+        read = self.scanner._loop
+        return read.bytes_after(self._reached()) if self.table.pending else read.lag_bytes
 
     def lag_s(self) -> float:
         """Returns the age of the first unfinished message, in seconds."""
@@ -326,9 +329,10 @@ class ConsumerSession:
 
     async def _begin(self) -> None:
         options = self.options
-        self.scanner = Scanner(self._read, attach=self._engine.attach, cursor=self._cursor)
+        attach = self._engine.attach if self._read.pattern is None else self._engine.attach_matching
+        self.scanner = Scanner(self._read, attach=attach, cursor=self._cursor)
         await self.scanner.__aenter__()
-        origin = self.scanner._read.pchannel.origin()
+        read = self.scanner._loop
         state = decode_state(self._claim.state)
         if self._cursor.loaded is None and self._claim.position is not None:  # it was saved for vchannels that were dropped since
             state = NO_STATE
@@ -337,14 +341,15 @@ class ConsumerSession:
         self.table = Deliveries(
             options.plan,
             state,
-            incarnation=origin.incarnation,
+            incarnation=read.anchor.incarnation,
             now=self._loop.time(),
             wall=time.time(),
             lane=self._only_vchannel,
             shared=options.lease_s is not None,
+            position_of=log_position if self._read.pattern is None else merged_position,
         )
-        self._saved = self.scanner._read.progress.reached
-        self._stored = None if self._cursor.loaded is None else self._cursor.loaded.start
+        self._saved, self._places = read.cursor_after(options.cursor, None), read.places
+        self._stored = None if self._cursor.loaded is None else self._cursor.loaded.order
         if options.dead_letter is not None:
             await self._router.locate([options.dead_letter])
         self.pool = self._handlers()
@@ -398,12 +403,12 @@ class ConsumerSession:
                 continue
             if messages.__class__ is PlainMessages and count == len(messages) and self._only_vchannel is not None:
                 scanner._hand_over(count)
-                scanner._read.fetch_ahead()
+                scanner._loop.fetch_ahead()
                 table.take_page(messages, self.pool)
             else:
                 deliveries = self._deliveries(messages[:count])  # if it raises, no delivery is taken
                 scanner._hand_over(count)
-                scanner._read.fetch_ahead()
+                scanner._loop.fetch_ahead()
                 self._take(deliveries, size)
             if table.condemned:
                 self._condemn()
@@ -412,6 +417,16 @@ class ConsumerSession:
                 self._urgent.set()
                 if not self._handed:  # all handlers are idle: these are handed out while the next ones are read
                     await asyncio.sleep(0)
+
+    async def _pass_known(self, tick: int) -> None:
+        """Ends the use of the saved state once the read has passed this tick: what it covers last may have been dropped with its vchannel.
+
+        A dropped vchannel ends a consumer of names, which therefore gets every body that its state covers.
+        """
+        await self.scanner.wait_for(tick)
+        self.table.end_known()
+        self._due.set()
+        self._urgent.set()
 
     def _has_room(self) -> bool:
         table = self.table
@@ -542,17 +557,17 @@ class ConsumerSession:
             table.recall()
         else:
             table.hand_out()
-        reached, handed = self._reached(), table.handed
+        reached, places, handed = self._reached(), self.scanner._loop.places, table.handed
         self._set_timer()
-        if not next_commit.count and not pool.unsaved and handed == self._handed and not self._is_far(reached, 1 if final else MOVED_BYTES):
+        if not next_commit.count and not pool.unsaved and handed == self._handed and not self._is_far(reached, is_final=final):
             return False
         pool.unsaved = False
         began = self._loop.time()
         state = encode_state(self._state(began))
-        commit = self._home.commit(next_commit.bodies, position=self._cursor_at(reached), state=state, fence=self.fence)
+        commit = self._home.commit(next_commit.bodies, position=reached, state=state, fence=self.fence)
         self._gather_s = max(GATHER_S, 4 * (self._loop.time() - began))
         await commit
-        self._saved, self._handed, self._stored = reached, handed, reached.position
+        self._saved, self._places, self._handed, self._stored = reached, places, handed, reached.order
         self._note(next_commit)
         table.recorded()
         pool.wake()
@@ -570,8 +585,8 @@ class ConsumerSession:
         if now < self._checked + CHECK_S:
             return
         self._checked = now
-        saved = await self._engine.cursors.load(self.options.cursor, pchannel=self.scanner._read.pchannel.channel)
-        if (None if saved is None else saved.start) != self._stored:
+        saved = await self._engine.cursors.load(self.options.cursor, pchannel=self.scanner._loop.anchor.pchannel)
+        if (None if saved is None else saved.order) != self._stored:
             raise SessionLostError(f"{self.options.cursor} was moved by another consumer, a seek or a deletion")
         if self._checked == now:
             self._compared.set()
@@ -624,41 +639,21 @@ class ConsumerSession:
             if self.committed >= entry[0] and not entry[1].done():
                 entry[1].set_result(True)
 
-    def _reached(self) -> Reached:
+    def _reached(self) -> Cursor:
         """Returns the position after the last body that is finished together with all before it."""
+        read, key = self.scanner._loop, self.options.cursor
         if not self.table.pending:
-            return self.scanner._read.progress.reached
+            return read.cursor_after(key, None)
         if (mark := self.table.mark) is None:
-            assert self._saved is not None
             return self._saved
-        at = (mark._origin.position, mark._index)
-        if self._saved is not None and at < self._saved.position:
-            return self._saved  # it was saved further on, while nothing was unfinished
-        return Reached(at, mark.time_tick, (at[0], at[1] + 1))
+        reached = read.cursor_after(key, mark)
+        return self._saved if reached.order < self._saved.order else reached  # it was saved further on, while nothing was unfinished
 
-    def _is_far(self, reached: Reached, least: int) -> bool:
-        """Returns whether the position is at least `least` bytes of log after the saved one."""
-        saved = self._saved
-        assert saved is not None
-        if reached.position <= saved.position:
+    def _is_far(self, reached: Cursor, *, is_final: bool) -> bool:
+        """Returns whether the position is worth a commit of its own: far after the saved one, or at the end (`is_final`) after it."""
+        if reached.order <= self._saved.order:
             return False
-        return least == 1 or self.scanner._read.pchannel.log.bytes_between(saved.position[0], reached.position[0]) >= least
-
-    def _cursor_at(self, reached: Reached) -> Cursor:
-        loop = self.scanner._read
-        origin = loop.pchannel.origin()
-        incarnations = tuple([loop.incarnation(name) for name in self.options.cursor.vchannels])
-        return Cursor(
-            self.options.cursor,
-            incarnations,
-            origin.pchannel,
-            origin.incarnation,
-            reached.position,
-            reached.event,
-            reached.tick,
-            time.time(),
-            origin.form,
-        )
+        return is_final or self.scanner._loop.bytes_since(self._places) >= MOVED_BYTES
 
     def _set_timer(self) -> None:
         """Schedules the committer's next check: at the end of the next pause, and periodically."""
@@ -681,7 +676,7 @@ class ConsumerSession:
         """Releases unfinished bodies, saves the table, and releases the cursor."""
         self._stopping = True
         reader, committer = tasks
-        await end_tasks(reader)
+        await end_tasks(reader, self._passing)
         threads = await self.pool.drain(0.0 if self._broken else drain_s)
         self._look()
         _, late = await asyncio.wait((committer,), timeout=COMMIT_S)

@@ -11,22 +11,25 @@ bodies. `suspicion` is the number of times that a process has died with them:
 Format: the byte 1 (the version), then the MessagePack of [incarnation of the pchannel, handed, covered, runs, tried]. A run is [kind,
 position, index, position, index], with kind = suspicion << 1 | handed; `tried` has [position, index, failed attempts, due in ms of wall
 time] for each body that failed before. Positions are differences to the previous number. Version 2 ends with the wall time of the save in
-ms; it is written if a body has failed before. An empty state belongs to a consumer that has finished everything below its position, and
-nothing else.
+ms; it is written if a body has failed before. Version 3 is that of a consumer with a pattern: where others have a position, it has a tick
+and the number of a pchannel, and it ends with the names of these pchannels. An empty state belongs to a consumer that has finished
+everything below its position, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from wal.consumers.delivery import BodyPosition
 from wal.errors import FormatError, corruption
-from wal.message import LogPosition
 from wal.message.message_id import PackedPosition, packed, unpacked
 
-VERSION: Final = 2
+MERGED: Final = 3
+"""The version of the states of consumers with a pattern."""
+VERSION: Final = MERGED
 """The newest version. A state without failed bodies is written as version 1, which earlier releases read."""
 ALONE: Final = 2
 """The suspicion of a body that is handed out alone."""
@@ -35,8 +38,8 @@ ALONE: Final = 2
 class UnfinishedRun(msgspec.Struct, frozen=True, gc=False):
     """Consecutive unfinished bodies of this reader."""
 
-    first: LogPosition
-    last: LogPosition
+    first: BodyPosition
+    last: BodyPosition
     handed: bool = False
     suspicion: int = 0
 
@@ -44,7 +47,7 @@ class UnfinishedRun(msgspec.Struct, frozen=True, gc=False):
 class Tried(msgspec.Struct, frozen=True, gc=False):
     """A body that has failed `failures` times, and is retried at `due_ms`, milliseconds of wall time."""
 
-    at: LogPosition
+    at: BodyPosition
     failures: int
     due_ms: int
 
@@ -53,7 +56,7 @@ class SavedState(msgspec.Struct, frozen=True):
     """The state of a consumer; see the top of the file. `runs` and `tried` are in the order of the log."""
 
     incarnation: int = 0
-    covered: LogPosition | None = None
+    covered: BodyPosition | None = None
     runs: tuple[UnfinishedRun, ...] = ()
     tried: tuple[Tried, ...] = ()
     handed: int = 0
@@ -102,12 +105,16 @@ class SavedState(msgspec.Struct, frozen=True):
 
 NO_STATE: Final = SavedState()
 _encode: Final = msgspec.msgpack.Encoder().encode
-_Covered: TypeAlias = tuple[PackedPosition, int]
+_Position: TypeAlias = tuple[PackedPosition, int]
 _Runs: TypeAlias = list[tuple[int, PackedPosition, int, PackedPosition, int]]
 _Tried: TypeAlias = list[tuple[PackedPosition, int, int, int]]
+_MergedPosition: TypeAlias = tuple[PackedPosition, int, int]
+_MergedRuns: TypeAlias = list[tuple[int, PackedPosition, int, int, PackedPosition, int, int]]
+_MergedTried: TypeAlias = list[tuple[PackedPosition, int, int, int, int]]
 _decoders: Final[Mapping[int, msgspec.msgpack.Decoder[Any]]] = {
-    1: msgspec.msgpack.Decoder(tuple[int, int, _Covered, _Runs, _Tried]),
-    2: msgspec.msgpack.Decoder(tuple[int, int, _Covered, _Runs, _Tried, int]),
+    1: msgspec.msgpack.Decoder(tuple[int, int, _Position, _Runs, _Tried]),
+    2: msgspec.msgpack.Decoder(tuple[int, int, _Position, _Runs, _Tried, int]),
+    MERGED: msgspec.msgpack.Decoder(tuple[int, int, _MergedPosition, _MergedRuns, _MergedTried, int, list[str]]),
 }
 
 
@@ -115,19 +122,22 @@ def encode_state(state: SavedState) -> bytes:
     """Returns the bytes of a state."""
     if state.covered is None:
         return b""
+    positions = _Positions(_names_of(state) if isinstance(state.covered[0], tuple) else [])
     before = 0
     runs = []
     for run in state.runs:
-        kind = run.suspicion << 1 | run.handed
-        runs.append((kind, packed(run.first[0] - before), run.first[1], packed(run.last[0] - run.first[0]), run.last[1]))
-        before = run.last[0]
+        first = positions.number(run.first)
+        encoded = positions.encode(run.first, before), positions.encode(run.last, first)
+        runs.append((run.suspicion << 1 | run.handed, *encoded[0], *encoded[1]))
+        before = positions.number(run.last)
     before = 0
     tried = []
     for entry in state.tried:
-        tried.append((packed(entry.at[0] - before), entry.at[1], entry.failures, entry.due_ms))
-        before = entry.at[0]
-    covered = (packed(state.covered[0]), state.covered[1])
-    fields = (state.incarnation, state.handed, covered, runs, tried)
+        tried.append((*positions.encode(entry.at, before), entry.failures, entry.due_ms))
+        before = positions.number(entry.at)
+    fields = (state.incarnation, state.handed, positions.encode(state.covered, 0), runs, tried)
+    if positions.names:
+        return bytes((MERGED,)) + _encode((*fields, state.saved_ms, positions.names))
     return b"\x02" + _encode((*fields, state.saved_ms)) if state.saved_ms else b"\x01" + _encode(fields)
 
 
@@ -140,22 +150,51 @@ def decode_state(data: bytes) -> SavedState:
             f"the state of a consumer has version {data[0]}, and this release reads versions 1 to {VERSION}: use the release that wrote it"
         )
     with corruption("the state of a consumer cannot be decoded", expected="what encode_state returns"):
-        incarnation, handed, covered, runs, tried, *saved_ms = decoder.decode(data[1:])
-        position = (unpacked(covered[0]), covered[1])
-        return SavedState(incarnation, position, tuple(_runs(runs)), tuple(_tried(tried)), handed, *saved_ms)
+        incarnation, handed, covered, runs, tried, *rest = decoder.decode(data[1:])
+        positions = _Positions(rest.pop() if data[0] == MERGED else [])
+        saved = positions.decode(covered, 0), tuple(_runs(runs, positions)), tuple(_tried(tried, positions))
+        return SavedState(incarnation, *saved, handed, *rest)
 
 
-def _runs(stored: _Runs) -> Iterator[UnfinishedRun]:
-    at = 0
-    for kind, first, first_index, length, last_index in stored:
-        at += unpacked(first)
-        begin = (at, first_index)
-        at += unpacked(length)
-        yield UnfinishedRun(begin, (at, last_index), bool(kind & 1), min(kind >> 1, ALONE))
+class _Positions:
+    """The stored form of positions: a position and an index, or a tick, the number of its pchannel among `names`, and an index."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names: list[str] = names
+        self.length: int = 3 if names else 2
+
+    def number(self, at: BodyPosition) -> int:
+        """Returns the position or the tick, to which the next one is a difference."""
+        number: int = at[0][0] if self.names else at[0]
+        return number
+
+    def encode(self, at: BodyPosition, before: int) -> tuple[PackedPosition, ...]:
+        number = packed(self.number(at) - before)
+        return (number, self.names.index(at[0][1]), at[1]) if self.names else (number, at[1])
+
+    def decode(self, stored: Sequence[PackedPosition], before: int) -> BodyPosition:
+        number, index = before + unpacked(stored[0]), unpacked(stored[-1])
+        return ((number, self.names[unpacked(stored[1])]), index) if self.names else (number, index)
 
 
-def _tried(stored: _Tried) -> Iterator[Tried]:
-    at = 0
-    for position, index, failures, due_ms in stored:
-        at += unpacked(position)
-        yield Tried((at, index), failures, due_ms)
+def _names_of(state: SavedState) -> list[str]:
+    """Returns the pchannels in a state of a consumer with a pattern, each once."""
+    positions = [state.covered, *[run.first for run in state.runs], *[run.last for run in state.runs], *[entry.at for entry in state.tried]]
+    return sorted({at[0][1] for at in positions if at is not None})
+
+
+def _runs(stored: Sequence[Any], positions: _Positions) -> Iterator[UnfinishedRun]:
+    before, length = 0, positions.length
+    for kind, *parts in stored:
+        first = positions.decode(parts[:length], before)
+        last = positions.decode(parts[length:], positions.number(first))
+        before = positions.number(last)
+        yield UnfinishedRun(first, last, bool(kind & 1), min(kind >> 1, ALONE))
+
+
+def _tried(stored: Sequence[Any], positions: _Positions) -> Iterator[Tried]:
+    before = 0
+    for *position, failures, due_ms in stored:
+        at = positions.decode(position, before)
+        before = positions.number(at)
+        yield Tried(at, failures, due_ms)

@@ -35,7 +35,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
-from wal.consumers.delivery import Delivery, DeliveryState, Handling, position_of
+from wal.consumers.delivery import BodyPosition, Delivery, DeliveryState, Handling, PositionOf, log_position
 from wal.consumers.plan import RELEASED, ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
 from wal.consumers.sequence import BodySequence
 from wal.consumers.state import ALONE, NO_STATE, SavedState, Tried, UnfinishedRun
@@ -85,7 +85,7 @@ Unit: TypeAlias = Delivery | Lane
 class Deliveries:
     """The table; see the top of the file. `saved` is the state of the previous consumer, `now` monotonic and `wall` wall seconds.
 
-    `lane` is the only lane of its bodies, None if they may have several.
+    `lane` is the only lane of its bodies, None if they may have several. `position_of` orders the bodies, also in the saved state.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Deliveries:
         wall: float = 0.0,
         lane: Hashable = None,
         shared: bool = False,
+        position_of: PositionOf = log_position,
     ) -> None:
         self.plan: ConsumerPlan = plan
         self.shared: bool = shared
@@ -110,7 +111,8 @@ class Deliveries:
         self._ended: deque[Delivery] = deque()
         """The bodies that were handled and are not finished, in the order in which they ended; see `ended`."""
         self._incarnation = incarnation
-        self.sequence: BodySequence = BodySequence()
+        self.sequence: BodySequence = BodySequence(position_of)
+        self._position_of = position_of
         self._handed = 0
         self._lanes: dict[Hashable, Unit] = {}
         self._candidates: deque[Unit] = deque()
@@ -357,7 +359,7 @@ class Deliveries:
         rest: list[Delivery] = []
         done = 0
         for delivery in deliveries:
-            at = position_of(delivery)
+            at = self._position_of(delivery.message)
             self.sequence.items.append(delivery)
             if delivery._state == DONE or self._known is None or at > saved.covered:
                 self._known = None if at >= saved.covered else self._known
@@ -379,6 +381,15 @@ class Deliveries:
                 self._known = None
         self.sequence.done(done)
         return rest
+
+    @property
+    def known_end(self) -> BodyPosition | None:
+        """The last body whose saved state was not met yet; None once everything that the previous consumer had read is here."""
+        return None if self._known is None else self._known.covered
+
+    def end_known(self) -> None:
+        """Ends the use of the saved state: the read has passed its last body, which may have been dropped with its vchannel."""
+        self._known = None
 
     def _recall(self, delivery: Delivery, suspicion: int, tried: Tried | None) -> bool:
         """Applies the saved state to an unfinished body; returns whether it enters its lane now."""
@@ -858,7 +869,7 @@ class Deliveries:
             self.sequence.merge()
             runs, covered = self.sequence.runs(self._suspects, complete=saved is not None)
         tried = [
-            Tried(position_of(item), item.attempt - 1, round((due - now + wall) * 1000))
+            Tried(self._position_of(item.message), item.attempt - 1, round((due - now + wall) * 1000))
             for item, due in self._tried.items()
             if item._state != DONE
         ]
@@ -872,7 +883,7 @@ class Deliveries:
             covered = saved.covered
         mark = self.sequence.mark
         # Nothing beyond the mark is covered, so the position alone describes the consumer.
-        if covered is None or (not runs and mark is not None and covered <= (mark._origin.position, mark._index)):
+        if covered is None or (not runs and mark is not None and covered <= self._position_of(mark)):
             return NO_STATE
         tried.sort(key=lambda entry: entry.at)
         return SavedState(self._incarnation, covered, tuple(runs), tuple(tried), self.handed, round(wall * 1000) if tried else 0)

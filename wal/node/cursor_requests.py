@@ -97,6 +97,13 @@ async def catch_up(node: StreamingNode, cursor: Cursor) -> None:
 
 def check_position(node: StreamingNode, cursor: Cursor, pchannel: PChannel) -> None:
     """Raises InvalidArgumentError unless the cursor is of this log, and at or below its durable end."""
+    if cursor.key.pattern:
+        promised_tick = max(each.tail.promised_tick for each in node.pchannels.values())
+        if cursor.time_tick > promised_tick:
+            raise InvalidArgumentError(
+                f"{cursor.key} is at tick {cursor.time_tick}, above {promised_tick}, the newest tick of the log: save a tick that was read"
+            )
+        return
     log, end = pchannel.log, pchannel.tail.durable_end
     here = (pchannel.channel, log.incarnation, pchannel.form)
     if (cursor.pchannel, cursor.incarnation, cursor.form) != here:

@@ -280,7 +280,12 @@ class NodeCursors:
         return positions
 
     def _check_name(self, key: CursorKey) -> None:
-        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern."""
+        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern, or for a pattern in a cluster."""
+        if key.pattern and self._shared:
+            raise InvalidArgumentError(
+                f"{key} is a position on all pchannels, which a cluster cannot save yet: store `scanner.position` as text, and "
+                "continue with resume=ReadPosition.parse(text); a consumer names its vchannels"
+            )
         if key not in self._homes:
             for other in self._homes:
                 if other.excludes(key) and not self.home_of(other).cursors.table.newest(other).deleted:
@@ -342,7 +347,7 @@ class NodeCursors:
         """Names a home for a cursor that consumers will move: this pchannel, or (None) its home or the pchannel of its vchannels."""
         home = self._homes.get(key)
         if home is None or (pchannel not in (None, home) and not self._is_moving(key)):
-            target = pchannel or self._pchannel_of(key.vchannels[0])
+            target = pchannel or self._own_pchannel(key)
             self.here(key, target)
             await self.named(key, target)
 
@@ -355,7 +360,7 @@ class NodeCursors:
 
     async def _settle_home(self, key: CursorKey, pchannel: str) -> None:
         self._check_name(key)
-        if self._shared and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
+        if self._shared and not key.pattern and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
             raise InvalidArgumentError(
                 f"{key} reads pchannel {own}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with "
                 f"transactions on the pchannel that it reads; create the vchannels of the output on {own}"
@@ -370,6 +375,10 @@ class NodeCursors:
                 f"{key} is kept in the log of pchannel {home}, and this transaction is on pchannel {pchannel}: save it in a transaction on "
                 f"vchannels of {home}, or delete the cursor to begin again"
             )
+
+    def _own_pchannel(self, key: CursorKey) -> str:
+        """Returns the pchannel of the vchannels of a cursor; for a pattern, which reads all, the first one."""
+        return min(self._served) if key.pattern else self._pchannel_of(key.vchannels[0])
 
     def home_of(self, key: CursorKey) -> PChannel:
         """Returns the home of a cursor that has one. Raises UnavailableError if it is not here."""
@@ -526,7 +535,7 @@ class NodeCursors:
         replaced = [each.name for each in self._sound[key] if order_of(each) < order_of(pin)]
         home = self._homes.get(key)
         cursor = adopted(pin.cursor, self._lineages()) or pin.cursor
-        target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._pchannel_of(key.vchannels[0]))
+        target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._own_pchannel(key))
         if (pchannel := self._served.get(target)) is None:
             return []  # another node has it
         try:

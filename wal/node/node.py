@@ -183,8 +183,8 @@ class StreamingNode:
         """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
         infos = [info for info in await self.cursors.infos() if info.name == key.name]
         for info in infos:
-            if info.pattern:
-                raise other_key(key, CursorKey(info.name, (), info.pattern))
+            if key.excludes(other := CursorKey(info.name, info.vchannels, info.pattern)):
+                raise other_key(key, other)
         saved = [info.vchannels for info in infos]
         if saved and key.vchannels not in saved and key.name != REDRIVE:
             raise InvalidArgumentError(

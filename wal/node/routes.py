@@ -202,11 +202,11 @@ class Routes:
 
     async def attach_matching(self, pattern: Matching) -> tuple[list[tuple[PChannel, Selection]], Callable[[Actor, str], ActorRef]]:
         """Returns all pchannels, each with the vchannels on it that match, and what starts a scanner's actor."""
-        attached: list[tuple[PChannel, Selection]] = [
-            (pchannel, MatchingSelection(pattern, self.is_live, partial(self._names_on, name)))
-            for name, pchannel in self._pchannels.items()
-        ]
-        return attached, self._spawn
+        return [(pchannel, self.matching(pattern, name)) for name, pchannel in self._pchannels.items()], self._spawn
+
+    def matching(self, pattern: Matching, pchannel: str) -> MatchingSelection:
+        """Returns the vchannels on a pchannel that match."""
+        return MatchingSelection(pattern, self.is_live, partial(self._names_on, pchannel), lambda: self.known.directory.next_incarnation)
 
     def _names_on(self, pchannel: str) -> Iterator[str]:
         """Yields the names of the vchannels that may live on a pchannel; a name may come twice."""

@@ -35,6 +35,7 @@ from wal.consumers.state import SavedState
 from wal.consumers.table import Deliveries
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, closed_log
 from wal.message import Message
+from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
 from wal.node.cursor_claims import CursorClaims
 from wal.node.cursors import NodeCursors
@@ -287,10 +288,10 @@ class _SharedCursor:
 def options_of(key: CursorKey, terms: WorkTerms, member: JoinCursor) -> ConsumerOptions:
     """Returns the options of the session at the home. Raises InvalidArgumentError for terms that no consumer may have."""
     return ConsumerOptions.of(
-        key.vchannels,
+        Matching(key.pattern) if key.pattern else key.vchannels,
         _never,
         cursor=key.name,
-        concurrency=member.concurrency if terms.order != "vchannel" or len(key.vchannels) > 1 else 1,
+        concurrency=member.concurrency if terms.order != "vchannel" or len(key.vchannels) != 1 else 1,
         order=terms.order,
         key=terms.key,
         attempts=terms.attempts,

@@ -278,7 +278,8 @@ def _mixed(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int,
             _split(run, columns.cut(), origin, first_tick, messages, txns)
     for index, part in txns.items():
         messages.append(_txn(index, part, origin, first_tick, event_filter))
-    messages = [message for message in messages if _passes(message, event_filter)]
+    if event_filter.types is not None or first_tick < event_filter.tick_min:
+        messages = [message for message in messages if _passes(message, event_filter)]
     messages.sort(key=_BY_TICK)
     return messages
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from actors import Actor, ActorRef
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
-from wal.message import LogPosition, Origin
+from wal.message import ImmutableMessage, LogPosition, Origin
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.service import CursorUse
 from wal.read.options import Reached, ReadOptions, ReadPosition, Selection, named
@@ -208,6 +208,34 @@ class Read(abc.ABC):
         """Stores this position durably, or that of the read. The TruncatedError that it may raise names the earliest event that still
         exists."""
 
+    # -- for a consumer
+
+    @property
+    @abc.abstractmethod
+    def anchor(self) -> Origin:
+        """An origin in the log of a pchannel that it reads, with the incarnation to which the state of a consumer belongs, 0 if to none."""
+
+    @abc.abstractmethod
+    def cursor_after(self, key: CursorKey, event: ImmutableMessage | None) -> Cursor:
+        """Returns the position after this event of the read, or (None) where the read is now, as a cursor."""
+
+    @property
+    @abc.abstractmethod
+    def places(self) -> tuple[int, ...]:
+        """Where it reads next on each pchannel, for `bytes_since`."""
+
+    @abc.abstractmethod
+    def bytes_since(self, places: tuple[int, ...]) -> int:
+        """Returns how many bytes of log it has read since it was there."""
+
+    @abc.abstractmethod
+    def bytes_after(self, cursor: Cursor) -> int:
+        """Returns how many bytes of log follow this position of the read; for a pattern, the unread bytes."""
+
+    @abc.abstractmethod
+    def fetch_ahead(self) -> None:
+        """Begins to fetch the next page from the log, for a caller that works on the messages before it."""
+
     # -- ending
 
     async def close(self) -> None:
@@ -256,7 +284,7 @@ class Read(abc.ABC):
 class ReadLoop(Read):
     """The read of one pchannel."""
 
-    __slots__ = ("_attach", "_spawn", "on_dropped", "pchannel", "unbroken")
+    __slots__ = ("_attach", "_spawn", "on_dropped", "on_joined", "pchannel", "unbroken")
 
     progress: Progress
 
@@ -268,6 +296,8 @@ class ReadLoop(Read):
         self._spawn: Spawn
         self.on_dropped: Callable[[str, str, int], object] | None = None
         """Called with the pchannel, the name and the incarnation of a vchannel that was dropped, for a read with a pattern."""
+        self.on_joined: Callable[[], object] | None = None
+        """Called when pchannels have come to the log, for a read with a pattern."""
         self.unbroken: bool = False
         """Whether the last page was one of recent frames, for which nothing was awaited."""
 
@@ -303,6 +333,10 @@ class ReadLoop(Read):
         if self.on_dropped is not None and self.entered:
             for name, incarnation in self.progress.selection.ended():
                 self.on_dropped(self.pchannel.channel, name, incarnation)
+
+    def joined(self) -> None:
+        if self.on_joined is not None:
+            self.on_joined()
 
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         if vchannel not in self.vchannels or pchannel is self.pchannel:
@@ -439,7 +473,7 @@ class ReadLoop(Read):
         return None
 
     def fetch_ahead(self) -> None:
-        """Begins to fetch the next page from the log, for a caller that works on the frames before it. It takes the room of a page."""
+        """See `Read.fetch_ahead`. The page that is fetched takes the room of a page."""
         pchannel, progress = self.pchannel, self.progress
         # One fetch runs at once, an ended read needs none, and frames in the window of recent frames need no fetch.
         if self._work is None and not self.ended and progress.has_page(pchannel.tail) and progress.at < pchannel.recent.start:
@@ -447,6 +481,31 @@ class ReadLoop(Read):
 
     def _fetching(self) -> Callable[[], Coroutine[Any, Any, FramePage]]:
         return partial(_fetch, self.pchannel, self.progress.at, self.progress.selection)
+
+    # -- for a consumer
+
+    @property
+    def anchor(self) -> Origin:
+        return self.pchannel.origin()
+
+    def cursor_after(self, key: CursorKey, event: ImmutableMessage | None) -> Cursor:
+        reached = self.progress.reached
+        if event is not None:
+            at = (event._origin.position, event._index)
+            reached = Reached(at, event.time_tick, (at[0], at[1] + 1))
+        return cursor_of(key, self.pchannel.origin(), {name: self.incarnation(name) for name in key.vchannels}, reached)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return (self.progress.reached.position[0],)
+
+    def bytes_since(self, places: tuple[int, ...]) -> int:
+        (now,) = self.places
+        return self.pchannel.log.bytes_between(places[0], now) if places[0] < now else 0
+
+    def bytes_after(self, cursor: Cursor) -> int:
+        start, end = cursor.start[0], self.pchannel.tail.durable_end
+        return self.pchannel.log.bytes_between(start, end) if start < end else 0
 
     # -- the cursor
 
@@ -502,12 +561,7 @@ def cursor_of(key: CursorKey, origin: Origin, incarnations: Mapping[str, int | N
 async def _fetch(pchannel: ReadablePChannel, start: int, selection: Selection) -> FramePage:
     """Returns the page of the log that begins here. It does not hold the loop, so a scanner that nobody holds can be collected."""
     try:
-        names = selection.page_names()
-        while True:
-            page = await pchannel.page(start, names)
-            before, names = names, selection.page_names()
-            if before is names or before is None or (names is not None and names <= before):
-                return page  # otherwise it may lack the frames of a vchannel that has joined meanwhile
+        return await pchannel.selected_page(start, selection)
     except TruncatedError as error:  # overtaken: the log names a position, a reader needs the id of an event
         raise await pchannel.overtaken(start) from error
 

@@ -12,7 +12,7 @@ this reader only moves `covered`, which follows the promised ticks of its pchann
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final
 
@@ -58,6 +58,12 @@ class MergeLane:
             return messages
         return messages.part(first, stop)
 
+    def take_all(self) -> MessagePage:
+        """Takes the messages."""
+        messages = self.messages.part(self.at, len(self.messages)) if self.at else self.messages
+        self.messages, self.at = NO_MESSAGES, 0
+        return messages
+
 
 class Merge:
     """See the top of the file. `start` is the position after which the merge begins; `names` are those of the pchannels."""
@@ -69,6 +75,12 @@ class Merge:
         self.begun: dict[str, tuple[int, LogPosition]] = {}
         """By pchannel: a tick that no event has which was truncated before the read began, nor a lower one, and its first event then."""
         self.lanes: dict[str, MergeLane] = {name: MergeLane(name, -1 if start is None else start.covered(name)) for name in self._names}
+
+    def add(self, name: str) -> None:
+        """Adds a pchannel whose events are all later than what was handed over."""
+        lane = MergeLane(name, self.limit[0])
+        insort(self._names, name)
+        self.lanes[name] = lane
 
     def put(self, name: str, messages: MessagePage, covered: int) -> None:
         """Takes the next messages of a pchannel whose lane is empty; all later ones have ticks above `covered`."""
@@ -94,6 +106,8 @@ class Merge:
 
     def take(self) -> MessagePage:
         """Takes all messages that no other can come before, in order. Afterwards the lane with the limit is empty."""
+        if len(self.lanes) == 1:
+            return next(iter(self.lanes.values())).take_all()
         limit = self.limit
         pages = [page for lane in self.lanes.values() if not lane.is_empty and len(page := lane.take(limit))]
         if not pages:
@@ -114,9 +128,12 @@ class Merge:
             return None
         tick, name = key
         at = bisect_left(self._names, name)
-        position = TickPosition.at(tick, self._names[at - 1]) if at else TickPosition.at(tick - 1, self._names[-1])
-        if position.time_tick < 0:
-            return None
+        before = (tick, self._names[at - 1]) if at else (tick - 1, self._names[-1])
+        return None if before[0] < 0 else self.position_after(before)
+
+    def position_after(self, key: Key) -> TickPosition:
+        """Returns the position of a reader that was handed everything up to this key."""
+        position = TickPosition.at(*key)
         begun = [(name, *first) for name, (lost, first) in self.begun.items() if position.covered(name) < lost]
         return msgspec.structs.replace(position, begun=tuple(begun)) if begun else position
 

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from wal.errors import ClosedError, InvalidArgumentError
-from wal.message import LogPosition, MessageID, MessageType, TimeTickMessage
+from wal.errors import InvalidArgumentError
+from wal.message import ImmutableMessage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.message.matching import Matching
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.cursors.cursor import Cursor, CursorKey
@@ -105,16 +105,19 @@ class MergedProgress(HandOver):
 class MergedRead(Read):
     """See the top of the file."""
 
-    __slots__ = ("_attach", "_end", "_told_tick")
+    __slots__ = ("_attach", "_attached", "_end", "_is_joining", "_told_tick")
 
     progress: MergedProgress
 
     def __init__(self, options: ReadOptions, *, attach: AttachMatching, cursor: CursorUse | None) -> None:
         super().__init__(options, cursor=cursor)
         self._attach = attach
+        self._attached: dict[str, tuple[ReadablePChannel, Selection, Spawn]] = {}
         self.progress = MergedProgress()
         self._end: int | None = None
         """The tick with which the read ends, None while it follows."""
+        self._is_joining = False
+        """Whether pchannels have come to the log that are not read yet."""
         self._told_tick = 0
 
     @property
@@ -141,6 +144,7 @@ class MergedRead(Read):
         options = self._options.with_moment()
         assert options.pattern is not None
         attached, spawn = await self._attach(options.pattern)
+        self._attached = {pchannel.channel: (pchannel, selection, spawn) for pchannel, selection in attached}
         pchannels = {pchannel.channel: pchannel for pchannel, _ in attached}
         start = await self._start(options, pchannels)
         self._end = options.until_time_tick
@@ -153,24 +157,42 @@ class MergedRead(Read):
         is_lenient = isinstance(options.policy, StartAt) and not isinstance(options.resume, TickPosition)
         for pchannel in pchannels.values():
             await self._note_begin(merge, pchannel, None if is_lenient else start)
-        for name, lane in merge.lanes.items():
-            event_filter = EventFilter(max(options.event_filter.tick_min, lane.covered + 1), options.event_filter.types)
-            own = ReadOptions((), All(), event_filter, until_time_tick=self._end, pattern=options.pattern)
-            part = ReadLoop(own, attach=partial(self._attach_one, name), cursor=None)
-            part.on_dropped = self._dropped
-            self.progress.parts[name] = part
+        for name in merge.lanes:
+            self._add_part(name, merge)
         self.progress.merge = merge
         await asyncio.gather(*[part.enter() for part in self._parts])
         return spawn
 
-    async def _attach_one(self, name: str, _: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Spawn]:
-        """Returns one of the pchannels with the vchannels on it that match."""
+    def _add_part(self, name: str, merge: Merge) -> ReadLoop:
+        """Adds the read of a pchannel, which is a lane of the merge."""
+        options = self._options.with_moment()
+        event_filter = EventFilter(max(options.event_filter.tick_min, merge.lanes[name].covered + 1), options.event_filter.types)
+        own = ReadOptions((), All(), event_filter, until_time_tick=self._end, pattern=options.pattern)
+        part = self.progress.parts[name] = ReadLoop(own, attach=partial(self._attach_one, name), cursor=None)
+        part.on_dropped, part.on_joined = self._dropped, self._joined
+        return part
+
+    def _joined(self) -> None:
+        if self._options.follow:
+            self._is_joining = True
+            self._wake()
+
+    async def _join(self) -> None:
+        """Reads the pchannels that have come to the log. Their events are later than what the others have promised before."""
         assert self._options.pattern is not None
         attached, spawn = await self._attach(self._options.pattern)
-        for pchannel, selection in attached:
-            if pchannel.channel == name:
-                return pchannel, selection, spawn
-        raise ClosedError(f"pchannel {name!r}, which {self.subject} is read on, is not here any more: read again from the position")
+        self._attached = {pchannel.channel: (pchannel, selection, spawn) for pchannel, selection in attached}
+        merge, parts = self.progress.merge, self.progress.parts
+        for name in self._attached.keys() - merge.lanes.keys():
+            merge.add(name)
+            self._add_part(name, merge)
+        for part in list(parts.values()):
+            await part.enter()
+        self._is_joining = self._attached.keys() != parts.keys()
+
+    async def _attach_one(self, name: str, _: tuple[str, ...]) -> tuple[ReadablePChannel, Selection, Spawn]:
+        """Returns one of the pchannels with the vchannels on it that match."""
+        return self._attached[name]
 
     async def _start(self, options: ReadOptions, pchannels: Mapping[str, ReadablePChannel]) -> TickPosition | None:
         """Returns the position after which the read begins, None for the beginning of the log."""
@@ -217,6 +239,8 @@ class MergedRead(Read):
                     raise self.error
                 return False
             try:
+                if self._is_joining:
+                    await self._join()
                 pages, tails = self._collect()
                 try:
                     has_messages = progress.advance() or self._tell_tick()
@@ -320,6 +344,35 @@ class MergedRead(Read):
         if indices := selection.indices_of(vchannel, incarnation):
             self.progress.drop(pchannel, vchannel, indices, self._options.event_filter.types)
 
+    # -- for a consumer
+
+    @property
+    def anchor(self) -> Origin:
+        return Origin(max(self.progress.parts), 0, 0)
+
+    def cursor_after(self, key: CursorKey, event: ImmutableMessage | None) -> Cursor:
+        merge = self.progress.merge
+        if event is not None:
+            return _cursor_of(key, merge.position_after(key_of(event)))
+        if (at := self.progress.position) is None:
+            at = TickPosition.at(0, max(self.progress.parts), tuple([(name, *first) for name, (_, first) in merge.begun.items()]))
+        return _cursor_of(key, at)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return tuple([part.progress.at for part in self._parts])
+
+    def bytes_since(self, places: tuple[int, ...]) -> int:
+        pairs = zip(self._parts, places, strict=True)
+        return sum([part.pchannel.log.bytes_between(place, part.progress.at) for part, place in pairs if place < part.progress.at])
+
+    def bytes_after(self, cursor: Cursor) -> int:
+        return self.lag_bytes
+
+    def fetch_ahead(self) -> None:
+        for part in self._parts:
+            part.fetch_ahead()
+
     # -- the cursor
 
     @property
@@ -333,16 +386,15 @@ class MergedRead(Read):
         )
 
     async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
-        at = self.progress.position if position is None else position
-        if at is None:
-            at = TickPosition.at(
-                0, max(self.progress.parts), tuple((name, *first) for name, (_, first) in self.progress.merge.begun.items())
-            )
+        if position is None:
+            await cursor.store(self.cursor_after(cursor.key, None))
+            return
+        at = position
         if not isinstance(at, TickPosition):
             raise InvalidArgumentError(f"{at} is a position of a read of names: save the position of a scanner of {self.subject}")
         if at.pchannel not in self.progress.parts:
             raise InvalidArgumentError(f"{at} is of a pchannel that is not in this log: save the position of a scanner that reads it")
-        await cursor.store(Cursor(cursor.key, (), at.pchannel, 0, (0, 0), None, at.time_tick, 0.0, begun=at.begun))
+        await cursor.store(_cursor_of(cursor.key, at))
 
     async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
         return False
@@ -361,6 +413,11 @@ class MergedRead(Read):
     def _leave(self) -> None:
         for part in self._parts:
             part.finish(self.error)
+
+
+def _cursor_of(key: CursorKey, at: TickPosition) -> Cursor:
+    """Returns a position as a cursor of this pattern."""
+    return Cursor(key, (), at.pchannel, 0, (0, 0), None, at.time_tick, 0.0, begun=at.begun)
 
 
 async def _tick_of(pchannel: ReadablePChannel, message_id: MessageID) -> int:

@@ -8,7 +8,7 @@ is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -19,6 +19,7 @@ from wal.errors import InvalidArgumentError, shortened
 from wal.frame import FrameView, RunKind, RunRow
 from wal.message import LogPosition, MessageID, MessageType, type_properties
 from wal.message.matching import Matching
+from wal.storage.base import FramePage
 from wal.timestamp.checks import check_tick, number_text
 
 READ_TAKES: Final = (
@@ -308,9 +309,9 @@ class Selection:
         """Returns the incarnation of this vchannel that the reader is bound to, or None."""
         return self._bound[name]
 
-    def page_names(self) -> frozenset[str] | None:
-        """Returns the vchannels for which a page is fetched now; None: all. See `MatchingSelection`."""
-        return self.names
+    async def page(self, fetch: Callable[[frozenset[str] | None], Awaitable[FramePage]]) -> FramePage:
+        """Returns the page that `fetch` returns for the vchannels."""
+        return await fetch(self.names)
 
     def forget(self) -> None:
         """Drops the state of the last frame after all its messages were handed over."""
@@ -336,33 +337,59 @@ class MatchingSelection(Selection):
     The names are those in the frames, so a vchannel that is created later joins with its first event. `is_live` returns whether an
     incarnation (name, number) has not ended, as far as that is known.
 
-    A page of the log is fetched for the names that match now (`page_names`), so that the others cost nothing. `known` returns the names of
+    A page of the log is fetched for the names that match now, so that the others cost nothing. `known` returns the names of
     the pchannel, each before its first frame is written: so if the same names match after a fetch, the page has all frames that matter.
+    `version` returns another number whenever there may be more of them, so that the names are matched once.
     """
 
-    __slots__ = ("_is_live", "_known", "_pattern", "_seen")
+    __slots__ = ("_is_live", "_known", "_matched", "_matched_version", "_pattern", "_seen", "_version")
 
-    def __init__(self, pattern: Matching, is_live: Callable[[str, int], bool], known: Callable[[], Iterable[str]] | None = None) -> None:
+    def __init__(
+        self,
+        pattern: Matching,
+        is_live: Callable[[str, int], bool],
+        known: Callable[[], Iterable[str]] | None = None,
+        version: Callable[[], int] = lambda: 0,
+    ) -> None:
         super().__init__({}, floor=0)
         self.names = None
         self._pattern = pattern
         self._is_live = is_live
         self._known = known
+        self._version = version
+        self._matched: frozenset[str] = frozenset()
+        """The known names that match, as of `_matched_version`."""
+        self._matched_version = -1
         self._seen: list[RunRow] = []
         """The runs of the last frame that the reader saw."""
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, including those for every reader."""
-        live = self._is_live
-        runs = [run for run in view.runs.find(self._pattern) if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)]
+        live, names = self._is_live, self._matching_names()
+        runs = [
+            run
+            for run in view.runs.find(self._pattern if names is None else names)
+            if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)
+        ]
         self._seen = runs
         return runs
 
-    def page_names(self) -> frozenset[str] | None:
+    async def page(self, fetch: Callable[[frozenset[str] | None], Awaitable[FramePage]]) -> FramePage:
+        """Returns the page that `fetch` returns for the names that match."""
+        names = self._matching_names()
+        while True:
+            page = await fetch(names)
+            before, names = names, self._matching_names()
+            if before is names or before is None or (names is not None and names <= before):
+                return page  # otherwise it may lack the frames of a vchannel that has joined meanwhile
+
+    def _matching_names(self) -> frozenset[str] | None:
         """Returns the names that match now; None for all, where the pattern is "*" or the names are not known."""
         if self._known is None or self._pattern.pattern == "*":
             return None
-        return frozenset(filter(self._pattern.__contains__, self._known()))
+        if self._matched_version != (version := self._version()):
+            self._matched, self._matched_version = frozenset(filter(self._pattern.__contains__, self._known())), version
+        return self._matched
 
     def forget(self) -> None:
         """Forgets the runs of the last frame."""
@@ -392,6 +419,16 @@ class MatchingSelection(Selection):
     def incarnation(self, name: str) -> int | None:
         """Returns None: it is bound to no incarnation."""
         return None
+
+
+class ServedSelection(MatchingSelection):
+    """The same, of a log on the network: its server knows the names, and selects the frames of a page by the `pattern`."""
+
+    __slots__ = ()
+
+    @property
+    def pattern(self) -> Matching:
+        return self._pattern
 
 
 class WholePChannel(Selection):

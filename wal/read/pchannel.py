@@ -10,6 +10,7 @@ import abc
 import asyncio
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,7 +20,7 @@ from wal.frame import EncodedFrame
 from wal.message import Lineage, LogPosition, MessageID, Origin
 from wal.read.figures import PChannelStatistics
 from wal.read.lease import OWN, Lease, lost_lease
-from wal.read.options import Reached, ReadPosition
+from wal.read.options import Reached, ReadPosition, Selection
 from wal.read.page_reads import PageReads
 from wal.read.recent import RecentFrames
 from wal.read.truncated import event_of, first_event, overtaken
@@ -66,6 +67,9 @@ class Reader(Protocol):
     def changed(self) -> None:
         """Stops deliveries from vchannels that have ended, in a reader by a pattern."""
 
+    def joined(self) -> None:
+        """Has a reader by a pattern read the pchannels that have come to the log; their events are later than all promised ticks."""
+
     def created(self, vchannel: str, pchannel: ReadablePChannel, *, incarnation: int | None = None) -> None:
         """Moves the reader to this pchannel, where the vchannel was created, if it waits for the vchannel on another one.
 
@@ -97,6 +101,10 @@ class ReadablePChannel(abc.ABC):
     async def page(self, start: int, names: frozenset[str] | None) -> FramePage:
         """Returns the page of the log that begins here, for a scanner of these vchannels (None: of all); it may have frames of others."""
         return await self.reads.page(start, names)
+
+    async def selected_page(self, start: int, selection: Selection) -> FramePage:
+        """Returns the page of the log that begins here, for a scanner of a selection; it may have frames of others."""
+        return await selection.page(partial(self.page, start))
 
     def origin(self, position: int = 0) -> Origin:
         """Returns the origin of the frame at this position; any of them names the log."""

@@ -10,6 +10,7 @@ import msgspec
 from wal.channels.vchannels import NAMES_MAX, check_vchannel
 from wal.errors import InvalidArgumentError
 from wal.message import LogPosition
+from wal.message.matching import check_pattern
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, check_cursor
 from wal.requests.request import Answer, Request, Where
 from wal.requests.rights import Right
@@ -20,10 +21,16 @@ HOLDER_BYTES_MAX: Final = 64
 
 
 def check_cursor_key(key: CursorKey) -> CursorKey:
-    """Returns the key of a cursor. Raises InvalidArgumentError for a bad name, and unless its vchannels are sorted, each once."""
+    """Returns the key of a cursor.
+
+    Raises InvalidArgumentError for a bad name or pattern, and unless there is either a pattern or vchannels, sorted, each once.
+    """
     check_cursor(key.name)
     if key.pattern:
-        raise InvalidArgumentError(f"{key} is of a pattern: only the process that opened the log for writing uses it")
+        check_pattern(key.pattern)
+        if key.vchannels:
+            raise InvalidArgumentError(f"{key} has a pattern and {len(key.vchannels)} vchannels: give one of them")
+        return key
     if not key.vchannels:
         raise InvalidArgumentError(f"cursor {key.name!r} has no vchannels: name at least one")
     if len(key.vchannels) > NAMES_MAX:

@@ -19,11 +19,12 @@ from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.converters import event_from_proto, event_to_proto, position_from_proto, position_to_proto
 from wal.rpc.methods import READ_FRAMES
 from wal.storage.base import FramePage, StoredFrame
+from wal.storage.read_only import VChannelChoice
 
 Extents = list[tuple[int, int]]
 
 
-def wanted_extents(view: FrameView, names: frozenset[str] | None) -> Extents:
+def wanted_extents(view: FrameView, names: VChannelChoice | None) -> Extents:
     """Returns the extents of the stored body that a reader of these vchannels (None: of all) needs: whole blocks, adjacent ones joined."""
     if names is None:
         return [(0, view.header.body_len)] if view.header.body_len else []
@@ -98,7 +99,7 @@ class EncodedPage:
         return FramePage(frames, position_from_proto(message.next_position), last_event, message.promised_tick)
 
 
-def frame_pieces(frame: StoredFrame, names: frozenset[str] | None) -> list[bytes]:
+def frame_pieces(frame: StoredFrame, names: VChannelChoice | None) -> list[bytes]:
     """Returns the part of a page's message for one frame, in pieces, for a reader of these vchannels (None: of all).
 
     The bodies are not copied.

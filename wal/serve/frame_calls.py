@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from wal.errors import InvalidArgumentError
+from wal.message.matching import Matching
 from wal.network import Method
 from wal.node.read_requests import check_extent, names_of
+from wal.read.options import MatchingSelection
 from wal.rpc.api import pchannel_calls_pb2 as proto
 from wal.rpc.converters import position_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
 from wal.rpc.serving import Draining, Handler
 from wal.serve.hosted import Hosted
+from wal.storage.base import FramePage
+from wal.write.pchannel import PChannel
 
 PAGE_BYTES: Final = 1 << 20
 PAGE_BYTES_MAX: Final = 4 << 20
@@ -28,11 +32,15 @@ _FRAMES_A_TURN: Final = 128
 
 
 class FrameCalls:
-    """Serves the frames of the pchannels that are `hosted` here."""
+    """Serves the frames of the pchannels that are `hosted` here.
 
-    def __init__(self, hosted: Hosted, draining: Draining) -> None:
+    `select` returns what a reader with a pattern reads of a pchannel; None where a page costs the same, whichever vchannels it is for.
+    """
+
+    def __init__(self, hosted: Hosted, draining: Draining, select: Callable[[Matching, str], MatchingSelection] | None = None) -> None:
         self._hosted = hosted
         self._draining = draining
+        self._select = select
 
     def handlers(self) -> dict[Method[Any, Any], Handler]:
         """Returns the handlers of these calls."""
@@ -54,14 +62,22 @@ class FrameCalls:
         end = position_from_proto(request.end) if request.HasField("end") else pchannel.tail.durable_end
         check_extent(pchannel, start, end)
         names = await names_of(request.names.names if request.HasField("names") else None)
+        pattern = Matching(request.pattern) if request.pattern else None
+        if pattern is not None and names is not None:
+            raise InvalidArgumentError(f"a read names {len(names)} vchannels and {pattern}: give one of them")
+        choice = None if pattern is not None and pattern.pattern == "*" else pattern or names
         sent, page_bytes = 0, request.page_bytes or PAGE_BYTES
         with contextlib.nullcontext() if request.pages_max == 1 else self._draining.ending():
             while start < end and (not request.pages_max or sent < request.pages_max):
                 async with context.room(page_bytes):  # before it is read, until the client has it
-                    page = await log.read(start, names=names, bytes_max=page_bytes, end=end)
+                    if pattern is None:
+                        page = await log.read(start, names=names, bytes_max=page_bytes, end=end)
+                    else:
+                        page = await self._matching_page(pchannel, pattern, start, bytes_max=page_bytes, end=end)
                     pieces: list[bytes] = []
                     for number, frame in enumerate(page.frames, 1):
-                        pieces += frame_pieces(frame, names)
+                        if pattern is None or choice is None or frame.view.runs.find(pattern):
+                            pieces += frame_pieces(frame, choice)
                         if number % _FRAMES_A_TURN == 0:
                             await asyncio.sleep(0)
                     encoded, following = EncodedPage.of(page, start=start, pieces=pieces), page.next_position
@@ -69,3 +85,10 @@ class FrameCalls:
                     pchannel.check_lease()
                     yield encoded
                 start, sent = following, sent + 1
+
+    async def _matching_page(self, pchannel: PChannel, pattern: Matching, start: int, *, bytes_max: int, end: int) -> FramePage:
+        """Returns a page for a reader with a pattern; it may have frames of other vchannels."""
+        if self._select is None:
+            return await pchannel.log.read(start, names=None, bytes_max=bytes_max, end=end)
+        selection = self._select(pattern, pchannel.channel)
+        return await selection.page(lambda names: pchannel.log.read(start, names=names, bytes_max=bytes_max, end=end))

@@ -17,7 +17,7 @@ from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.records import CursorRecord, decode_record
 from wal.read.options import TickPosition
 
-pytestmark = [pytest.mark.everywhere, pytest.mark.not_on("wal", "only the process that writes a log reads it with a pattern yet")]
+pytestmark = pytest.mark.everywhere
 
 ACCOUNTS = Matching("account-*")
 

@@ -13,7 +13,7 @@ from tests.probes import bodies, grouped, local, made_on, payloads, read_all, tu
 from wal import Matching, Message
 from wal.errors import StorageError
 
-pytestmark = [pytest.mark.everywhere, pytest.mark.not_on("wal", "only the process that writes a log reads it with a pattern yet")]
+pytestmark = pytest.mark.everywhere
 
 ACCOUNTS = Matching("account-*")
 

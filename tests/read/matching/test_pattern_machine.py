@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import wal
 from tests.conftest import SOAK
-from wal import BroadcastMessage, Matching, Message
+from wal import BroadcastMessage, Delivery, Matching, Message
 
 PATTERN: Final = Matching("a-*")
 names = st.sampled_from(["a-1", "a-2", "a-3", "a-4", "b-1", "b-2"])
@@ -38,6 +38,7 @@ class Family(RuleBasedStateMachine):
         self.saved: Key = (0, "")
         self.log: Any = None
         self.scanner: Any = None
+        self.consumed: set[tuple[str, bytes]] = set()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         async def bounded() -> Any:
@@ -155,6 +156,45 @@ class Family(RuleBasedStateMachine):
             await self.reader()
 
         self.run(work())
+
+    @rule(count=st.integers(0, 6), concurrency=st.integers(1, 3), failing=st.booleans())
+    def consume(self, count: int, concurrency: int, failing: bool) -> None:
+        """A consumer handles at most `count` messages (0: all that are left), each once, in the order of its vchannel."""
+
+        async def work() -> None:
+            handled: list[tuple[str, bytes]] = []
+            is_full = asyncio.Event()
+
+            async def handle(delivery: Delivery) -> None:
+                if failing and delivery.attempt == 1:
+                    raise ValueError("once")
+                if count and len(handled) == count:
+                    is_full.set()
+                    await asyncio.Event().wait()
+                handled.append((delivery.vchannel, delivery.value))
+
+            async with self.log.consume(PATTERN, handle, cursor="worker", concurrency=concurrency, backoff_s=(0.0, 0.0)) as consumer:
+                done = [asyncio.ensure_future(consumer.caught_up()), asyncio.ensure_future(is_full.wait())]
+                await asyncio.wait(done, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.cancel()
+                await consumer.close(drain_s=0.0)
+            left = self.left()
+            assert len(handled) == len(set(handled)) == (min(count, len(left)) if count else len(left))
+            for name in {name for name, _ in handled}:
+                own = [payload for each, payload in handled if each == name]
+                assert own == [payload for each, payload in left if each == name][: len(own)]
+            self.consumed.update(handled)
+
+        self.run(work())
+
+    def left(self) -> list[tuple[str, bytes]]:
+        """The bodies of live vchannels that no consumer has handled, in their order."""
+        bodies = [body for key in sorted(self.events) for body in self.events[key]]
+        return [(name, payload) for name, life, payload in bodies if self.consumes(name, life) and (name, payload) not in self.consumed]
+
+    def consumes(self, name: str, life: int) -> bool:
+        return name in PATTERN and self.lives.get(name) == life
 
     @precondition(lambda self: self.pchannels < 4)
     @rule(more=st.integers(0, 1))

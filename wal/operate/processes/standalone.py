@@ -55,7 +55,7 @@ def all_handlers(
         **MilvusProduceService(log.node, hosted, draining, bounds).handlers(),
         **ConsumeService(log.node, hosted, draining, rounds).handlers(),
         **TailService(log.node, hosted, draining, bounds, rounds).handlers(),
-        **FrameCalls(hosted, draining).handlers(),
+        **FrameCalls(hosted, draining, log.node.routes.matching).handlers(),
         **SubmitService(node=hosted_calls(log.node, hosted), coordinator=requests.submit).handlers(),
     }
 

@@ -89,6 +89,11 @@ class Cursor(msgspec.Struct, frozen=True):
         return TickPosition.at(self.time_tick, self.pchannel, self.begun) if self.key.pattern else None
 
     @property
+    def order(self) -> tuple[int, int | str]:
+        """What orders the positions of one cursor: where its next reader begins, or of a pattern the tick and the pchannel."""
+        return (self.time_tick, self.pchannel) if self.key.pattern else self.start
+
+    @property
     def position(self) -> ReadPosition | None:
         """Returns the position of the cursor's reader, None before any event was passed."""
         if self.key.pattern:

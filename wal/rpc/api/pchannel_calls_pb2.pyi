@@ -81,7 +81,7 @@ class CursorSave(_message.Message):
     def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReadFramesRequest(_message.Message):
-    __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max")
+    __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max", "pattern")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class ReadFramesRequest(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
     pchannel: _pchannel_pb2.PChannelInfo
     incarnation: int
     start: _pchannel_pb2.Position
@@ -96,4 +97,5 @@ class ReadFramesRequest(_message.Message):
     names: _frames_pb2.VChannelNames
     page_bytes: int
     pages_max: int
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ...) -> None: ...
+    pattern: str
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ..., pattern: _Optional[str] = ...) -> None: ...
