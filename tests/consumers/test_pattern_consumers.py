@@ -120,6 +120,24 @@ async def test_seek_moves_a_running_consumer(log4: WALAccesser) -> None:
     assert sorted(handled[20:]) == list(range(10, 20))
 
 
+async def test_members_share_a_family(log4: WALAccesser) -> None:
+    handled: list[int] = []
+
+    async def handle(delivery: Delivery) -> None:
+        handled.append(int(delivery.value))
+        delivery.append("sum", delivery.value)
+
+    await spread(log4, 0, 40)
+    members = [log4.consume(ACCOUNTS, handle, cursor="sums", concurrency=2, shared=True) for _ in range(2)]
+    async with members[0], members[1]:
+        await spread(log4, 40, 80)
+        await members[0].caught_up()
+    assert sorted(handled) == list(range(80))
+    lanes = in_order(handled)
+    assert all(lane == sorted(lane) for lane in lanes.values())
+    assert sorted(map(int, await payloads(log4, "sum"))) == list(range(80))
+
+
 # -- attempts, dead letters, outputs
 
 
