@@ -6,7 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 from tests.probes import read_all
-from wal import Matching, Message, open_wal
+from wal import Matching, open_wal
 from wal.read.options import MatchingSelection
 
 FAMILY = 50_000
