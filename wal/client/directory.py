@@ -82,7 +82,7 @@ class ShownVChannels:
         self._dropped[info.name] = info
 
     def is_live(self, pchannel: str, name: str, incarnation: int) -> bool:
-        """Returns whether this incarnation of a vchannel lives, as far as this client knows; an unknown later one does."""
+        """Returns whether this incarnation of a vchannel lives, by the records of this client; an unknown later one does."""
         info = self.records.get(name)
         if info is not None and info.incarnation >= incarnation:
             return info.incarnation == incarnation

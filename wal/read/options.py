@@ -422,7 +422,7 @@ class MatchingSelection(Selection):
 
 
 class ServedSelection(MatchingSelection):
-    """The same, of a log on the network: its server knows the names, and selects the frames of a page by the `pattern`."""
+    """The same, of a log on the network: its server has the names, and selects the frames of a page by the `pattern`."""
 
     __slots__ = ()
 
