@@ -280,6 +280,7 @@ async def test_position_after_what_was_truncated_goes_on(log: wal.WALAccesser) -
 # -- waiting
 
 
+@pytest.mark.not_on("archive", "it promises the ticks that its writer wrote, here once an hour")
 async def test_idle_pchannels_hold_up_nothing(location: str) -> None:
     async with open_wal(location, pchannels=8, time_tick_interval_s=3600.0) as log, log.read(ACCOUNTS) as scanner:
         for number in range(5):
