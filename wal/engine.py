@@ -112,6 +112,10 @@ class ReadableEngine(Protocol):
         """This engine, if it also serves the writing half of the API, else None."""
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the opening waits for another writer, and may be cancelled."""
+
+    @property
     def released(self) -> bool:
         """Whether the engine holds no file, thread, lock or connection any more."""
 

@@ -48,7 +48,7 @@ async def make_engine(location: Location, settings: Settings, *, read_only: bool
     await import_late("wal.node.local.log")
     from wal.node.local.log import LocalLog
 
-    return LocalLog(location, settings, create=create)
+    return LocalLog(location, settings, create=create, wait_s=wait_s)
 
 
 def make_source(location: Location, settings: Settings, *, wait_s: float, follow: bool = True) -> ReadOnlySource:

@@ -172,8 +172,8 @@ class Lifecycle:
 
     async def _close(self, opening: asyncio.Task[ReadableEngine]) -> None:
         self.engine = self._readable = None
-        if self._read_only:
-            opening.cancel()  # it may be waiting for the first writer, for up to wait_s
+        if self._read_only or (self._made is not None and self._made.is_waiting):
+            opening.cancel()  # it may be waiting for the first writer, or for the lock of another one, for up to wait_s
         await asyncio.wait((opening,))
         if self.consumers is not None:
             await self.consumers.close()

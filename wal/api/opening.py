@@ -37,7 +37,8 @@ def open_wal(
     The location is `data/` or `journal:data/` (files in a directory), `memory:`, or `pulsar://host:6650/tenant/namespace` (also
     `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. An unknown form of location and a wrong
     setting raise here. Awaiting the opening raises a LockedError for a journal that another process has open for writing, and a
-    FormatError for a directory that is not a journal. On Pulsar a new writer takes the log over from the previous writer. A path
+    FormatError for a directory that is not a journal. With `wait_s` a writer waits that long for the lock, for example in a rolling restart,
+    and several that wait get it in the order in which they came. On Pulsar a new writer takes the log over from the previous writer. A path
     is made absolute at the call, after a leading `~` or `~user` is expanded: a later `os.chdir` changes nothing.
 
     `read_only=True` opens a log that another process may be writing, and creates and writes nothing but cursors. It gives the reading
@@ -156,10 +157,6 @@ def _maker(
             raise TypeError(f"{flag} must be a bool, not {value!r}")
     check_wait(wait_s)
     parsed = parse_location(location)
-    if wait_s and not read_only and parsed.archive is None:
-        raise InvalidArgumentError(
-            f"wait_s={wait_s} waits for the first writer of a log that is only read: give read_only=True with it, or leave it out"
-        )
     if location == "memory":
         _log.warning(
             "location 'memory' is the directory %s: write 'memory:' for a log in memory, or './memory' for a directory that is called so",

@@ -61,6 +61,7 @@ class RemoteLog:
     """A log on the network. `open` sets its parts, and comes before every call but `close` and `abandon`."""
 
     place: str
+    is_waiting: Final = False
     name: str
     """The name of the backend on the server."""
     frame_bytes_max: int

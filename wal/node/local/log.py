@@ -35,6 +35,7 @@ from wal.node.copies_operator import CopiesOperator
 from wal.node.cursor_claims import LocalCursorHome
 from wal.node.cursors import NodeCursors
 from wal.node.local.storage import Storage, Undo, open_storage
+from wal.node.local.waiting import LockWait
 from wal.node.node import StreamingNode
 from wal.node.submit import NodeRequests
 from wal.read.cursors.cursor import CursorKey
@@ -55,7 +56,9 @@ class LocalLog:
     checkpoint_rule: CheckpointRule = CheckpointRule()
     lease: Lease = OWN
 
-    def __init__(self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True) -> None:
+    def __init__(
+        self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True, wait_s: float = 0.0
+    ) -> None:
         """With `create=False`, `open` raises a FormatError where there is no log, and creates nothing.
 
         Raises InvalidArgumentError for an archive, which is only read.
@@ -79,6 +82,7 @@ class LocalLog:
         self.cursors: NodeCursors
         self._location = location
         self._create = create
+        self._wait = LockWait(wait_s, self.clock)
         self._opening_s = 0.0
         self._announcements = Announcements(str(location), self.clock.monotonic)
         self._undo = Undo()
@@ -93,6 +97,11 @@ class LocalLog:
     def writable(self) -> LocalLog:
         """This log."""
         return self
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the opening waits for the lock of another writer."""
+        return self._wait.is_under_way
 
     # -- opening and closing
 
@@ -135,7 +144,7 @@ class LocalLog:
         undo, node = self._undo, self.node
         await self.system.start()
         undo.add(self.system.stop)
-        storage = await open_storage(self._location, self.settings, undo, create=self._create)
+        storage = await open_storage(self._location, self.settings, undo, create=self._create, wait=self._wait)
         if self._location.pulsar is not None and (cluster := await load_cluster(storage.kv)) is not None:
             _, coordinators = await storage.kv.load_with_prefix(LEADER)
             raise LockedError(

@@ -51,6 +51,7 @@ class ReadOnlyLog:
     core: ReadOnlyCore
     cursors: CursorService
     writable: Final = None
+    is_waiting: Final = False
 
     def __init__(self, location: Location, settings: Settings, *, clock: Clock | None = None, wait_s: float = 0.0) -> None:
         """Raises InvalidArgumentError for a location that only its own writer process can read."""

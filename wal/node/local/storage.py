@@ -17,6 +17,7 @@ from wal.channels.metadata import PULSAR_ROOT, check_requirements, open_metadata
 from wal.channels.pchannels import load_pchannels
 from wal.errors import FormatError, InvalidArgumentError
 from wal.location import Location, parse_kv
+from wal.node.local.waiting import LockWait
 from wal.runtime.async_only import import_late
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
@@ -71,8 +72,8 @@ class Storage(msgspec.Struct, frozen=True, eq=False):
     held: HeldDirectory | None
 
 
-async def open_storage(location: Location, settings: Settings, undo: Undo, *, create: bool) -> Storage:
-    """Opens the backend and the KV, and adds to `undo` what closes them.
+async def open_storage(location: Location, settings: Settings, undo: Undo, *, create: bool, wait: LockWait | None = None) -> Storage:
+    """Opens the backend and the KV, and adds to `undo` what closes them; with `wait` it waits for the lock of a journal.
 
     Raises InvalidArgumentError for settings that the backend cannot serve, and for a log on the network; FormatError with `create=False` if
     the log does not exist.
@@ -88,7 +89,7 @@ async def open_storage(location: Location, settings: Settings, undo: Undo, *, cr
     backend = await _make_backend(location, settings, kv, create=create)
     undo.add(abandon=backend.abandon)
     try:
-        await backend.start()
+        await (backend.start() if wait is None or location.path is None else wait.start(backend.start, location.path))
     except BaseException:
         await backend.close()
         raise
