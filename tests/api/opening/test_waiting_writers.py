@@ -1,4 +1,4 @@
-"""Writers that wait for the lock of a journal: their order, hand-overs under load, and the error when the time is over."""
+"""Writers that wait for the lock of a journal: their order, hand-overs under load, and the error after `wait_s`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def written_until_told(line: Line, data: str, number: int) -> None:
 
 
 async def waiting(caplog: pytest.LogCaptureFixture, count: int) -> None:
-    """Waits until so many writers have their place."""
+    """Waits until this number of writers have a place."""
     lines = [record for record in caplog.records if getattr(record, "wal_event", "") == "lock awaited"]
     while len(lines) < count:
         await asyncio.sleep(0.005)

@@ -30,7 +30,7 @@ class LockWait:
         """Whether the opening waits, and may be cancelled."""
 
     async def start(self, start: Callable[[], Awaitable[None]], directory: Path) -> None:
-        """Calls `start` until it has the lock of the journal. When the time is over, raises its LockedError, which names the holder."""
+        """Calls `start` until it has the lock of the journal. After `wait_s` seconds, raises its LockedError, which names the holder."""
         try:
             await start()
         except LockedError as error:
@@ -59,7 +59,7 @@ class LockWait:
         _log.info("got the lock of %s after %.1f s", directory, waited_s, extra={"wal_event": "lock taken", "wal_waited_s": waited_s})
 
     async def _try(self, start: Callable[[], Awaitable[None]], queue: LockQueue, left_s: float) -> bool:
-        """Calls `start` after a pause, if it is the turn of this writer or the time is over; returns whether it has the lock."""
+        """Calls `start` after a pause, if this writer is first or `wait_s` seconds have passed; returns whether it has the lock."""
         await self._clock.sleep(max(0.0, min(PAUSE_S, left_s)))
         if left_s > PAUSE_S and not queue.is_first:
             return False
