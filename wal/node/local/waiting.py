@@ -1,4 +1,4 @@
-"""The wait of a writer for the lock of a journal that another writer has, such as the one that it replaces in a rolling restart.
+"""The wait of a writer for the lock of a journal while another writer has the lock, as in a rolling restart.
 
 Waiting writers are served in the order in which they came (`LockQueue`). The pause between two looks bounds the time without a writer.
 """

@@ -1,4 +1,4 @@
-"""LockQueue: the place of a process among those that wait for a lock file, first come, first served.
+"""LockQueue: the place of a process among the processes that wait for a lock file, first come, first served.
 
 A place is a byte of the lock file, locked by its owner; the lock of the file itself (`FileLock`, a flock) is independent of it. A new place
 is after all locked bytes, and the first in the queue is the owner of the lowest. Such a lock (of an open file description) ends with its
