@@ -37,7 +37,7 @@ def open_wal(
     The location is `data/` or `journal:data/` (files in a directory), `memory:`, or `pulsar://host:6650/tenant/namespace` (also
     `pulsar+ssl://`) with the setting `kv` for the metadata. Keywords override single `settings`. An unknown form of location and a wrong
     setting raise here. Awaiting the opening raises a LockedError for a journal that another process has open for writing, and a
-    FormatError for a directory that is not a journal. With `wait_s` a writer waits that long for the lock, for example in a rolling restart,
+    FormatError for a directory that is not a journal. With `wait_s` a writer waits that long for the lock, such as in a rolling restart,
     and several that wait get it in the order in which they came. On Pulsar a new writer takes the log over from the previous writer. A path
     is made absolute at the call, after a leading `~` or `~user` is expanded: a later `os.chdir` changes nothing.
 

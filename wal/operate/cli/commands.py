@@ -71,6 +71,7 @@ COMMANDS: Final = (
     Command("copy", "do", "copies a log into an empty place, also between a journal and Pulsar", "wal.operate.cli.copy:fill_copy"),
     Command("serve", "serve", "serves the status page of a log", "wal.operate.cli.serve_status:fill"),
     Command("standalone", "serve", "serves a log to clients", "wal.operate.cli.standalone:fill", operates=False),
+    Command("work", "serve", "handles the messages of vchannels with a function", "wal.operate.cli.work:fill"),
     Command("coordinator", "serve", "coordinates a cluster", "wal.operate.cli.cluster:fill_coordinator", operates=False),
     Command("node", "serve", "serves pchannels of a cluster", "wal.operate.cli.cluster:fill_node", operates=False),
     Command("cluster", "serve", "shows a cluster, and gives it orders", "wal.operate.cli.cluster:fill_cluster", operates=False),
