@@ -161,8 +161,8 @@ def test_statuses_of_wrong_uses_and_failures(
     common = ("--cursor", "worker", "--vchannels", "jobs")
     for arguments, expected, text in (
         (("data", "their_tasks", *common), 2, "names no function: write package.module:function"),
-        (("data", "missing.module:handle", *common), 2, "there is no module 'missing.module' in "),
-        (("data", "their_tasks:missing", *common), 2, "there is no 'missing' in module 'their_tasks'"),
+        (("data", "missing.module:handle", *common), 2, "module 'missing.module' is missing in "),
+        (("data", "their_tasks:missing", *common), 2, "module 'their_tasks' has no 'missing'"),
         (("data", "broken:handle", *common), 2, "broken cannot be imported: ZeroDivisionError: division by zero"),
         (("data", "their_tasks:handle", *common, "--processes", "2"), 2, "add --shared"),
         (("data", "their_tasks:handle", *common, "--processes", "2", "--shared"), 2, "wal standalone"),

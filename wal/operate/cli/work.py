@@ -1,7 +1,7 @@
 """`wal work LOCATION package.module:function`: workers as a command, each a consumer whose handler is a function of the current directory.
 
 One process runs one consumer until SIGTERM or SIGINT, which drain it; a second signal releases what its handlers still have. With
-`--processes N` this process has no consumer: it starts N workers, each over a socket that says whether the worker is ready, and whose end
+`--processes N` this process has no consumer: it starts N workers, each with a socket over which the worker reports its state, and whose end
 makes the worker drain if this process is killed. A worker that a signal or its handler ends is started again after a pause; a worker that
 ends with a status of `EXIT_STATUS` stops the others, and that status is the result.
 """
@@ -123,19 +123,19 @@ def _loaded(text: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise InvalidArgumentError(f"{module_name} cannot be imported: {error}") from error
-        raise InvalidArgumentError(f"there is no module {module_name!r} in {os.getcwd()} or among the installed packages") from None
+        raise InvalidArgumentError(f"module {module_name!r} is missing in {os.getcwd()} and among the installed packages") from None
     except Exception as error:
-        logging.getLogger("wal.work").error("the import of %s failed", module_name, exc_info=error)
+        _log.error("the import of %s failed", module_name, exc_info=error)
         raise InvalidArgumentError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
     for name in path.split("."):
-        if not hasattr(found, name):
-            raise InvalidArgumentError(f"there is no {path!r} in module {module_name!r}")
-        found = getattr(found, name)
-    return found
+        if not hasattr(target, name):
+            raise InvalidArgumentError(f"module {module_name!r} has no {path!r}")
+        target = getattr(target, name)
+    return target
 
 
 class _Worker:
