@@ -20,7 +20,7 @@ GAP_S = 1.0
 
 
 async def written_until_told(line: Line, data: str, number: int) -> None:
-    """Opens the log when its writer has left, and appends under load until a word of the test; sends the times and the acknowledged count."""
+    """Opens the log when its writer has left, and appends under load until a word of the test; sends the times and its counts."""
     line.tell("waiting")
     log = await open_wal(data, wait_s=LONG_S)
     line.tell(time.monotonic())
