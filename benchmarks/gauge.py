@@ -24,7 +24,7 @@ _SECTORS_WRITTEN: Final = 6
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost from the gauge's start to its stop. `loop_lag_p99_s` is None without a loop, `device_bytes` without a block device."""
+    """The cost from the gauge's start to its stop. `loop_lag_p99_s` needs a loop, `device_bytes` a block device: otherwise None."""
 
     seconds: float
     cpu_s: float

@@ -60,7 +60,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A target and its result: the value of each round and their median; `met` is None without any values."""
+    """A target and its result: the value of each round and their median; without values, `met` has no verdict (None)."""
 
     target: Target
     values: tuple[float, ...]

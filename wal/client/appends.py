@@ -81,7 +81,7 @@ class RemoteAppends:
     # -- one message
 
     def append(self, message: Message, options: WriteOptions = PLAIN, *, taken: bool = False) -> asyncio.Future[Any] | None:
-        """Sends a message; returns None if there is no room for it (`taken`: the caller has taken it). The hot path of a client."""
+        """Sends a message; returns None without room for it (`taken`: the caller has taken it). The hot path of a client."""
         if message.__class__ is not Message or message.message_type is not _INSERT or options is not PLAIN:
             return self._append_special(message, options, taken=taken)
         size = len(message.payload) if not message.properties else message.estimate_size()

@@ -84,7 +84,7 @@ class LocalAppends:
         self._keeps_keys = settings.idempotency_window_count != 0 and settings.idempotency_window_s > 0
 
     def append(self, message: Message, options: WriteOptions = PLAIN, *, taken: bool = False) -> asyncio.Future[Any] | None:
-        """Tells the message's vchannel to append it; returns None if there is no room in flight (`taken`: the caller has taken it).
+        """Passes the message to its vchannel; returns None without room in flight (`taken`: the caller has taken it).
 
         The hot path of the whole product: no coroutine, no container, one future and one operation per message.
         """

@@ -103,7 +103,7 @@ class CheckpointLedger:
         return self._next
 
     def done(self, state_bytes: int | None) -> None:
-        """The checkpoint is durable. `state_bytes` is None if it reuses the previous state."""
+        """The checkpoint is durable. One that reuses the previous state has no `state_bytes` (None)."""
         assert self._next is not None
         self.last, self._next = self._next, None
         if state_bytes is not None:

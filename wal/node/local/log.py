@@ -59,7 +59,7 @@ class LocalLog:
     def __init__(
         self, location: Location, settings: Settings, *, clock: Clock | None = None, create: bool = True, wait_s: float = 0.0
     ) -> None:
-        """With `create=False`, `open` raises a FormatError where there is no log, and creates nothing.
+        """With `create=False`, `open` raises a FormatError where no log exists, and creates nothing.
 
         Raises InvalidArgumentError for an archive, which is only read.
         """

@@ -79,7 +79,7 @@ class PChannelRow(Row, frozen=True, kw_only=True, tag="pchannel"):
 class VChannelRow(Row, frozen=True, kw_only=True, tag="vchannel"):
     """One vchannel: its messages that are not truncated, plain ones and bodies of transactions, and their `bytes` in the log.
 
-    The counts are None if they were not counted. `last_append` is the time of its last event, `last_id` its id.
+    Counts that were not taken are absent (None). `last_append` is the time of its last event, `last_id` its id.
     """
 
     vchannel: str

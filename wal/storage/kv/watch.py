@@ -30,7 +30,7 @@ class WatchKind(enum.Enum):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One change of one key. `value` is None for a DELETE; the events of one multi-operation share their `revision`.
+    """One change of one key. A DELETE has no `value` (None). The events of one multi-operation share their `revision`.
 
     Within a KV, revisions increase by one with each committed change. A KV on a server counts the server's changes; memory and sqlite
     count from their opening, so a revision means nothing to another opening.

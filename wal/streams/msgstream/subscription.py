@@ -22,7 +22,7 @@ PENDING_MAX: Final = 64
 
 
 class Ack(msgspec.Struct):
-    """Acknowledges these messages. `reply` is None if no caller waits for it."""
+    """Acknowledges these messages. `reply` awaits the answer, if a caller waits for one."""
 
     msg_ids: list[bytes]
     reply: asyncio.Future[None] | None = None
