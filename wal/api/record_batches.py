@@ -114,6 +114,10 @@ class RecordBatches(BlockingRead):
         """The schema of every batch, even if the read yields none."""
         return schema(self._columns)
 
+    def to_table(self) -> pa.Table:
+        """Returns the rest of the read as one table, which has the schema also without rows. Needs `follow=False` or a last tick."""
+        return load_pyarrow().Table.from_batches(self, self.schema)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Returns the read as a stream of Arrow's C interface, which pyarrow, DuckDB and Polars read batch by batch.
 

@@ -281,3 +281,14 @@ def test_early_error_is_not_an_arrow_error(data: str) -> None:
     batches = wal.bridge.record_batches(data, "orders", follow=False, deliver_policy=wal.StartFrom(first.message_id))
     with pytest.raises(TruncatedError):
         pa.RecordBatchReader.from_stream(batches)
+
+
+def test_table_has_the_rest_of_the_read(data: str) -> None:
+    with wal.bridge.blocking(data) as log:
+        log.append_bulk(wal.Message("orders", b"%d" % number) for number in range(5))
+    with wal.bridge.record_batches(data, "orders", columns=["payload"], follow=False, rows_max=2) as batches:
+        assert next(batches).num_rows == 2
+        table = batches.to_table()
+        assert table["payload"].to_pylist() == [b"2", b"3", b"4"]
+        empty = batches.to_table()
+    assert (empty.num_rows, empty.schema) == (0, schema(["payload"]))
