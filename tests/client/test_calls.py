@@ -113,7 +113,7 @@ async def test_producers(log: WALAccesser) -> None:
     assert (producer.name, producer.last_sequence) == ("p", 5)
     await log.forget_producer("p")
     assert await log.producers() == []
-    with pytest.raises(errors.InvalidArgumentError, match="not known"):
+    with pytest.raises(errors.InvalidArgumentError, match="is unknown"):
         await log.forget_producer("p")
 
 

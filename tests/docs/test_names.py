@@ -53,6 +53,7 @@ ELSEWHERE: Final = {
         "ReadWritePaths",
         "StateDirectory",
         "TimeoutStopSec",
+        "EnvironmentFile",
         "everysec",
         "readwrite",
         "rule_files",

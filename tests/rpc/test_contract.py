@@ -95,7 +95,7 @@ def test_every_method_of_ours_is_in_the_table() -> None:
 def test_every_method_of_an_engine_has_its_calls() -> None:
     # What an engine answers by itself, or hands out; a transaction's context and the limits come with its other calls.
     of_the_client = {
-        "abandon", "appends", "broadcasts", "context", "message_bytes_max", "no_room", "place", "released", "writable",
+        "abandon", "appends", "broadcasts", "context", "is_waiting", "message_bytes_max", "no_room", "place", "released", "writable",
     }  # fmt: skip
 
     text = (ROOT / "wal/rpc/api/cluster.proto").read_text().partition("syntax")[0]

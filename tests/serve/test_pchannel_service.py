@@ -115,7 +115,7 @@ async def test_producers_are_listed_and_forgotten(served: Serving, connection: C
     assert await connection.submit(ListProducers(), channel) == (ProducerInfo("loader", ("a",), 2),)
     await connection.submit(ForgetProducer("loader"), channel)
     assert await served.log.submit(ListProducers()) == ()
-    with pytest.raises(InvalidArgumentError, match="producer 'loader' is not known"):
+    with pytest.raises(InvalidArgumentError, match="producer 'loader' is unknown"):
         await connection.submit(ForgetProducer("loader"), channel)
 
 

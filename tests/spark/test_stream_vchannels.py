@@ -17,7 +17,8 @@ from wal.spark.foreach.query_cursor import QueryCursor
 from wal.spark.frame_source import FrameLogs, LogSource
 from wal.spark.offsets import StreamOffset
 from wal.spark.options import ChannelChoice
-from wal.storage.journal import read_only_journal
+from wal.storage.journal import segmented_log
+from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 
 
 def known(data: Path, *names: str, life: int = 1) -> None:
@@ -132,7 +133,7 @@ def test_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypa
 
 
 def test_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_only_journal, "_MATCHED_MAX", 2)
+    monkeypatch.setattr(segmented_log, "_MATCHED_MAX", 2)
     with bridge.blocking(data_dir, segment_bytes=1 << 20) as log:
         for _ in range(10):
             log.append_bulk([Message("a", b"x" * 1000)] * 500)
@@ -141,7 +142,7 @@ def test_pattern_keeps_the_matching_names_of_few_segments(data_dir: Path, monkey
     try:
         names = logs.names("p0", 0, logs.moment("p0").durable_end, ChannelChoice(pattern="a.*"))
         assert names == frozenset(("a",))
-        assert len(cast(read_only_journal.ReadOnlyJournalLog, logs._log("p0"))._matched) == 2
+        assert len(cast(ReadOnlyJournalLog, logs._log("p0"))._matched) == 2
     finally:
         logs.close()
 

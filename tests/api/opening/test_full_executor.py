@@ -94,6 +94,8 @@ def test_product_leaves_the_default_executor_alone() -> None:
 
     def is_forbidden(call: ast.Call) -> bool:
         name = ast.unparse(call.func).rpartition(".")[2]
+        if any(keyword.arg == "sock" for keyword in call.keywords):  # a connected socket: no name is looked up
+            return False
         return name in words and (name != "run_in_executor" or isinstance(call.args[0], ast.Constant))
 
     root = Path(wal.__file__).parents[1]

@@ -43,7 +43,7 @@ def test_foreign_entries_are_no_part_of_a_log(tmp_path: Path) -> None:
             await log.append("orders", b"2")
             assert [info.name for info in await log.cursors()] == []
         await backup(str(data), str(copies))
-        for folder in [folder for folder in copies.iterdir() if folder.name not in foreign_names(copies)]:
+        for folder in [folder for folder in copies.iterdir() if folder.is_dir() and folder.name not in foreign_names(copies)]:
             litter(folder)
         await backup(str(data), str(copies))
         assert await verify(str(copies)) == []

@@ -150,7 +150,7 @@ def test_record_that_is_no_text_is_damage(path: Path) -> None:
     made(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE kv SET key = CAST(key AS BLOB) WHERE key = 'pchannels/p0'")
-    with pytest.raises(CorruptionError, match="no text"):
+    with pytest.raises(CorruptionError, match="is not text"):
         asyncio.run(opened(path))
 
 

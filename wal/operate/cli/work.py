@@ -41,7 +41,7 @@ _DESCRIPTION: Final = """\
 Handles the messages of vchannels with a function until SIGTERM or SIGINT, then
 lets running handlers finish. The function takes a wal.Delivery, and is found
 from the current directory: `wal work wal://HOST jobs.images:resize` calls
-`resize` of jobs/images.py. A second signal releases what handlers still have."""
+that function of jobs/images.py. A second signal releases what handlers still have."""
 _EPILOG: Final = f"""\
 {EXIT_STATUS}
 Here 0 is the end by a signal, and 1 a message that is out of attempts without
