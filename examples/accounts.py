@@ -58,7 +58,11 @@ async def project(log: Log, database: sqlite3.Connection, *, follow: bool) -> No
     resume = None if stored is None else ReadPosition.parse(stored[0])
     async with log.read(Matching("account-*"), resume=resume, follow=follow) as scanner:
         async for page in scanner.batches():
-            await asyncio.to_thread(apply, database, page, str(scanner.position))
+            applied = asyncio.create_task(asyncio.to_thread(apply, database, page, str(scanner.position)))
+            try:
+                await asyncio.shield(applied)
+            finally:  # a cancelled task leaves the thread running, and the caller closes the database
+                await asyncio.wait((applied,))
 
 
 def apply(database: sqlite3.Connection, messages: Iterable[ImmutableMessage], position: str) -> None:
