@@ -64,7 +64,8 @@ async def open_log(
     try:
         floors = _known_floors(control, before)
         listed = await run(lambda: admin.ledgers(topic))
-        ledgers = LedgerTable(listed or ())
+        # A ledger that Pulsar began after `at` is empty, and is counted with its first message.
+        ledgers = LedgerTable([ledger for ledger in listed or () if ledger.number <= ledger_of(at)])
         ledgers.describe(control.ledgers)
         ledgers.added(at, 0)
         _check_kept(topic, control, before, ledgers, checkpoint, at)
