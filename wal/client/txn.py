@@ -56,7 +56,7 @@ class RemoteTxn:
         self._begun = begun
         self._names = names = request.vchannels
         self._options: WriteOptions = request.options
-        """Those of the commit, with the barriers of the bodies."""
+        """The options of the commit, with the barriers of the bodies."""
         self._limits = limits
         self._save_of = save_of
         self._save: CursorSave | None = None

@@ -186,7 +186,7 @@ class ConsumerSession:
         self._places: tuple[int, ...]
         """Where the read was then."""
         self._stored: object = None
-        """What orders the position of the saved cursor, None if nothing is saved."""
+        """The order of the saved position; None without a saved one."""
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._moved = asyncio.Event()

@@ -32,7 +32,7 @@ from wal.write.cursor_table import ConsumerLostError, CursorChange
 from wal.write.pchannel import PChannel
 
 SHARED: Final = b"shared"
-"""What the record of a shared cursor names as its holder: another home of it takes over at once."""
+"""The holder in the record of a shared cursor: another home takes the cursor over at once."""
 SHARED_LEASE_MS: Final = 10_000
 """How long a consumer over the network that wants a shared cursor for itself waits after the death of its home."""
 

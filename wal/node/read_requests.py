@@ -1,4 +1,4 @@
-"""What a node does with requests about what its logs hold (`wal.requests.reads`)."""
+"""The handlers of a node for requests about the content of its logs (`wal.requests.reads`)."""
 
 from __future__ import annotations
 

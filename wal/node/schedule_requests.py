@@ -1,4 +1,4 @@
-"""What a node does with requests about messages that wait for their time (`wal.requests.schedule`)."""
+"""The handlers of a node for requests about messages that wait for their time (`wal.requests.schedule`)."""
 
 from __future__ import annotations
 

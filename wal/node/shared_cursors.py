@@ -384,7 +384,7 @@ class _Member:
 
     @property
     def domain(self) -> str:
-        """What dies at once: the process of the member."""
+        """The process of the member: all that it has is lost together."""
         return self.client
 
     def rate(self, now: float) -> float:

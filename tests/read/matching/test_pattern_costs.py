@@ -1,4 +1,4 @@
-"""What a read with a pattern costs: names are matched once, and each of many matching vchannels takes at most 200 bytes."""
+"""The costs of a read with a pattern: names are matched once, and each of many matching vchannels takes at most 200 bytes."""
 
 from __future__ import annotations
 
