@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from wal import ImmutableMessage, Log, Matching, Message, MessageID, ReadPosition, StartAfter, open_wal
@@ -37,12 +40,8 @@ TABLES = """
 def main(directory: str = "data/accounts/") -> None:
     kills, code = 0, 1
     while code:
-        command = [sys.executable, "-m", "examples.accounts", "--run", directory]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-            for count, _ in enumerate(worker.stdout or (), start=1):
-                if count == COMMANDS // 4 and kills < 2:
-                    worker.kill()
-        code = worker.wait()
+        kill_at = COMMANDS // 4 if kills < 2 else 0
+        code = subprocess.run([sys.executable, "-m", "examples.accounts", "--run", directory, str(kill_at)], check=False).returncode
         kills += code != 0
     followed, again = asyncio.run(compare(directory))
     print(f"{kills} kills; the table that followed is the one that is made again: {followed == again}")
@@ -109,21 +108,24 @@ async def change(log: Log, database: sqlite3.Connection, account: str, amount: i
 # -- the process that is killed
 
 
-async def run(directory: str) -> None:
+async def run(directory: str, kill_at: int) -> None:
+    """Executes the commands. The process kills itself after the command with the number `kill_at`, counted from 1."""
+    numbers = itertools.count(1)
     async with open_wal(f"{directory}/log", pchannels=4) as log:
         with contextlib.closing(connect(f"{directory}/balances.sqlite3")) as database:
             following = asyncio.create_task(project(log, database, follow=True))
             with contextlib.closing(connect(f"{directory}/snapshots.sqlite3")) as snapshots:
-                await asyncio.gather(*[command(log, snapshots, number) for number in range(8)])
+                await asyncio.gather(*[commands(log, snapshots, seed, numbers, kill_at) for seed in range(8)])
             following.cancel()
             await asyncio.wait((following,))
 
 
-async def command(log: Log, snapshots: sqlite3.Connection, seed: int) -> None:
+async def commands(log: Log, snapshots: sqlite3.Connection, seed: int, numbers: Iterator[int], kill_at: int) -> None:
     chosen = random.Random(seed)
     for _ in range(COMMANDS // 8):
         await change(log, snapshots, f"account-{chosen.randrange(ACCOUNTS)}", chosen.randrange(-50, 100))
-        print("changed", flush=True)
+        if next(numbers) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 Table = dict[str, tuple[int, int]]
@@ -151,6 +153,6 @@ def connect(path: str) -> sqlite3.Connection:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        asyncio.run(run(sys.argv[2]))
+        asyncio.run(run(sys.argv[2], int(sys.argv[3])))
     else:
         main(*sys.argv[1:])

@@ -9,6 +9,7 @@ succeed. After the cause is fixed, the dead letters are redriven.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from wal import Delivery, Log, Reject, open_wal
 
 JOBS = 60
 KILL_AFTER = 20
-"""The number of jobs after which the first process is killed."""
+"""The number of jobs after which the first process kills itself."""
 
 
 def main(directory: str = "data/job_queue/") -> None:
@@ -27,12 +28,8 @@ def main(directory: str = "data/job_queue/") -> None:
     code = 1
     while code:
         processes += 1
-        command = [sys.executable, "-m", "examples.job_queue", "--work", directory]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-            for count, _ in enumerate(worker.stdout or (), start=1):
-                if count == KILL_AFTER and processes == 1:
-                    worker.kill()
-        code = worker.wait()
+        kill_after = KILL_AFTER if processes == 1 else 0
+        code = subprocess.run([sys.executable, "-m", "examples.job_queue", "--work", directory, str(kill_after)], check=False).returncode
         killed += code == -signal.SIGKILL
     print(f"killed at least 3 times: {killed >= 3}")
     asyncio.run(report(directory))
@@ -54,13 +51,19 @@ async def work(delivery: Delivery) -> None:
         raise ConnectionError("the store of pictures does not answer")
     await asyncio.sleep(0.001)
     delivery.append("results", b"resized %d" % int(what))
-    print(int(what), flush=True)
 
 
-async def run_workers(directory: str) -> None:
+async def run_workers(directory: str, kill_after: int) -> None:
+    numbers = itertools.count(1)
+
+    async def handle(delivery: Delivery) -> None:
+        await work(delivery)
+        if next(numbers) == kill_after:  # in the middle: the result is not stored yet
+            os.kill(os.getpid(), signal.SIGKILL)
+
     async with open_wal(directory) as log:
         workers = log.consume(
-            "jobs", work, cursor="resizer", concurrency=4, order="none", attempts=2, backoff_s=(0.01, 1.0), dead_letter="failed"
+            "jobs", handle, cursor="resizer", concurrency=4, order="none", attempts=2, backoff_s=(0.01, 1.0), dead_letter="failed"
         )
         async with workers:
             await workers.caught_up()  # a service would wait for its end here: await workers.run()
@@ -90,6 +93,6 @@ async def bodies(log: Log, vchannel: str) -> list[bytes]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
-        asyncio.run(run_workers(sys.argv[2]))
+        asyncio.run(run_workers(sys.argv[2], int(sys.argv[3])))
     else:
         main(*sys.argv[1:])

@@ -9,6 +9,9 @@ request, and the provider ignores a key that it has processed before. The provid
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +26,11 @@ def main(directory: str = "data/mailer/") -> None:
     asked = kills = 0
     code = 1
     while code:
-        command = [sys.executable, "-m", "examples.mailer", "--run", directory]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
-            for count, _ in enumerate(worker.stdout or (), start=1):
-                asked += 1
-                if count == ORDERS // 2 and not kills:
-                    worker.kill()
-        code = worker.wait()
+        kill_at = 0 if kills else ORDERS // 2
+        command = [sys.executable, "-m", "examples.mailer", "--run", directory, str(kill_at)]
+        worker = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        asked += len(worker.stdout.splitlines())
+        code = worker.returncode
         kills += code != 0
     print(f"{kills} kill, and the provider was asked again: {asked > ORDERS}")
     print(f"{len(list(provider(directory).iterdir()))} mails for {ORDERS} orders")
@@ -55,12 +56,16 @@ async def fill(directory: str) -> None:
         await log.append_txn("orders", [b"order %d" % number for number in range(ORDERS)], idempotency_key="orders")
 
 
-async def run(directory: str) -> None:
+async def run(directory: str, kill_at: int) -> None:
+    """Sends the mails. The process kills itself after it has sent the mail with the number `kill_at`, counted from 1."""
     mails = provider(directory)
+    numbers = itertools.count(1)
 
     async def mail(delivery: Delivery) -> None:
         await asyncio.to_thread(send, mails, delivery.message.message_id.key, b"Thank you for " + delivery.value)
         print("asked", flush=True)
+        if next(numbers) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
         delivery.append("mailed", delivery.value)
 
     async with open_wal(directory) as log, log.consume("orders", mail, cursor="mailer", dead_letter="unmailed") as consumer:
@@ -69,6 +74,6 @@ async def run(directory: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        asyncio.run(run(sys.argv[2]))
+        asyncio.run(run(sys.argv[2], int(sys.argv[3])))
     else:
         main(*sys.argv[1:])

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -30,12 +32,8 @@ TABLES = """
 def main(directory: str = "data/outbox/") -> None:
     kills, code = 0, 1
     while code:
-        command = [sys.executable, "-m", "examples.outbox", "--run", directory]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
-            for count, _ in enumerate(service.stdout or (), start=1):
-                if count == ORDERS // 2 and kills < 2:
-                    service.kill()
-        code = service.wait()
+        kill_at = ORDERS // 2 if kills < 2 else 0
+        code = subprocess.run([sys.executable, "-m", "examples.outbox", "--run", directory, str(kill_at)], check=False).returncode
         kills += code != 0
     with contextlib.closing(database(directory)) as rows:
         orders, stock = (rows.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("orders", "stock"))
@@ -75,17 +73,19 @@ def take_from_stock(rows: sqlite3.Connection, deliveries: list[Delivery]) -> Non
     rows.execute("COMMIT")
 
 
-async def run(directory: str) -> None:
+async def run(directory: str, kill_at: int) -> None:
+    """Takes the orders and follows them. The process kills itself after `kill_at` orders, unless that is 0."""
     rows, rows_of_thread = database(directory), database(directory)
 
     def handle(deliveries: list[Delivery]) -> None:  # not async: it runs in a thread, since it waits for a disk
         take_from_stock(rows_of_thread, deliveries)
 
     async with open_wal(directory) as log, log.consume("orders", handle, cursor="stock", batch=10) as consumer:
-        for number in range(ORDERS):
+        for number in range(1, ORDERS + 1):
             await asyncio.to_thread(take_order, rows, number)
             await relay(log, rows)
-            print(number, flush=True)
+            if number == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
         await consumer.caught_up()
     rows.close()
     rows_of_thread.close()
@@ -98,6 +98,6 @@ async def count_messages(directory: str) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
-        asyncio.run(run(sys.argv[2]))
+        asyncio.run(run(sys.argv[2], int(sys.argv[3])))
     else:
         main(*sys.argv[1:])

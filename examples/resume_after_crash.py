@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from wal import Message, ReadPosition, open_wal
 NUMBERS = 2000
 PAGE = 20
 KILL_AFTER = 30
-"""The first worker is killed after it has reported this many pages."""
+"""The first worker kills itself after it has stored this many pages."""
 
 
 def main(directory: str = "data/resume_after_crash/") -> None:
@@ -28,16 +29,9 @@ def main(directory: str = "data/resume_after_crash/") -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
     asyncio.run(produce(f"{directory}/log"))
 
-    first = start_worker(directory)
-    for page, _line in enumerate(first.stdout or (), start=1):
-        if page == KILL_AFTER:
-            first.kill()
-    print(f"worker 1 ended with status {first.wait()}, the sum of {load(state)[2]} numbers was stored")
-
-    second = start_worker(directory)
-    second.communicate()
+    print(f"worker 1 ended with status {run_worker(directory, KILL_AFTER)}, the sum of {load(state)[2]} numbers was stored")
+    print(f"worker 2 ended with status {run_worker(directory)}")
     _, total, count = load(state)
-    print(f"worker 2 ended with status {second.returncode}")
     print(f"{count} numbers, their sum is {total}, expected {sum(range(NUMBERS))}")
     if total != sum(range(NUMBERS)):
         raise SystemExit("the sum is wrong")
@@ -53,21 +47,27 @@ async def produce(location: str) -> None:
         await log.append_bulk(Message("numbers", str(number).encode()) for number in range(present, NUMBERS))
 
 
-def start_worker(directory: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "examples.resume_after_crash", "--worker", directory]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def run_worker(directory: str, kill_after: int = 0) -> int:
+    command = [sys.executable, "-m", "examples.resume_after_crash", "--worker", directory, str(kill_after)]
+    return subprocess.run(command, check=False).returncode
 
 
-async def work(directory: str) -> None:
-    """Reads from the stored position to the end of the log, and stores sum and position after each page."""
+async def work(directory: str, kill_after: int) -> None:
+    """Reads from the stored position to the end of the log, and stores sum and position after each page.
+
+    The process kills itself after it has stored `kill_after` pages, unless that is 0.
+    """
     state = Path(directory) / "sum.json"
     position, total, count = load(state)
     async with open_wal(f"{directory}/log") as log, log.read("numbers", resume=position, follow=False) as scanner:
+        pages = 0
         async for page in scanner.batches(size_max=PAGE):
             total += sum(int(body.payload) for message in page for body in message.bodies())
             count += len(page)
             await asyncio.to_thread(store, state, scanner.position, total, count)
-            print(count, flush=True)
+            pages += 1
+            if pages == kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def load(state: Path) -> tuple[ReadPosition | None, int, int]:
@@ -90,6 +90,6 @@ def store(state: Path, position: ReadPosition | None, total: int, count: int) ->
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        asyncio.run(work(sys.argv[2]))
+        asyncio.run(work(sys.argv[2], int(sys.argv[3])))
     else:
         main(*sys.argv[1:])
