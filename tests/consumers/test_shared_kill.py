@@ -39,7 +39,7 @@ MEMBERS = 3
 async def serve(line: Line, directory: Path, address: str) -> None:
     """Serves the log at this address until it is killed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal.node.shared_cursors.GRACE_S", GRACE_S)
+        patch.setattr("wal.node.shared_members.GRACE_S", GRACE_S)
         async with serving(directory, access=Access(listen=address), pchannels=1):
             line.tell("ready")
             await line.hear()

@@ -1,6 +1,6 @@
 """MemberSession: one membership of a consumer in a shared cursor, from joining its home to leaving it.
 
-The home has the table (`wal/node/shared_cursors.py`). Here are only the bodies that it has handed out to this member (`handed_work.py`), on
+The home has the table (`wal/node/shared_members.py`). Here are only the bodies that it has handed out to this member (`handed_work.py`), on
 which the same handlers run as in a consumer that has its cursor alone. Three tasks ask the home: one takes work while there is room, one
 settles what has ended, with its outputs, and one shows that the member lives. An output on another pchannel than the home is appended
 before, by a key (`outputs.py`), and a dead letter is an output of its message.
