@@ -37,10 +37,10 @@ class DefaultSource(DataSource):
         from wal.spark.local_session import require_pyspark
 
         require_pyspark()
-        from wal.spark.batch_reader import WALReader
+        from wal.spark.batch_reader import batch_reader
         from wal.spark.options import SourceOptions
 
-        return WALReader(SourceOptions.of(self.options, streaming=False), schema)
+        return batch_reader(SourceOptions.of(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from wal.spark.local_session import require_pyspark

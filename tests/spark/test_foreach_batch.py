@@ -49,8 +49,12 @@ def write(directory: Path, first: int = 0, end: int = ROWS) -> None:
                     txn.append(flight(one))
 
 
-def run(spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[Any, int], None], **options: object) -> Any:
+def run(
+    spark: SparkSession, directory: Path, checkpoint: str, made: Callable[[Any, int], None], *, source: str | None = None, **options: object
+) -> Any:
     stream = spark.readStream.format("wal").option("startingOffsets", "earliest").options(**options)  # type: ignore[arg-type]
+    if source is not None:
+        stream = stream.name(source)
     query = (
         stream.load(str(directory))
         .writeStream.foreachBatch(made)
@@ -234,15 +238,23 @@ def test_query_that_fails_and_goes_on(spark: SparkSession, data_dir: Path, tmp_p
 
 
 @pytest.mark.soak("test_entry_of_a_batch reads entries of both versions")
-def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir: Path, checkpoint: str) -> None:
+@pytest.mark.parametrize("source", [None, "delays_in"], ids=["numbered", "named"])
+def test_cursor_is_saved_from_offset_log_version_2(spark: SparkSession, data_dir: Path, checkpoint: str, source: str | None) -> None:
     write(data_dir)
-    version = "spark.sql.streaming.offsetLog.formatVersion"
-    spark.conf.set(version, "2")
+    settings = {"spark.sql.streaming.offsetLog.formatVersion": "2"}
+    if source is not None:
+        settings["spark.sql.streaming.queryEvolution.enableSourceEvolution"] = "true"
+    for name, setting in settings.items():
+        spark.conf.set(name, setting)
     try:
-        run(spark, data_dir, checkpoint, foreach_batch(nothing, cursor="delays", path=str(data_dir)))
+        query = run(spark, data_dir, checkpoint, foreach_batch(nothing, cursor="delays", path=str(data_dir)), source=source)
     finally:
-        spark.conf.unset(version)
-    assert Path(checkpoint, "offsets", "0").read_text().startswith("v2\n")
+        for name in settings:
+            spark.conf.unset(name)
+    version, _, end = Path(checkpoint, "offsets", "0").read_text().splitlines()
+    assert version == "v2"
+    assert end.startswith(f"{source or 0}:{{")
+    assert lag(query.lastProgress).bytes == 0
     saved = saved_in(data_dir, CursorKey.of("delays", ["JFK"]))
     assert saved is not None
     assert saved.start == end_of(data_dir).pchannels["p0"].log_position

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from wal.errors import WouldBlockError
 from wal.message import LogPosition
@@ -18,8 +18,10 @@ from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
 from wal.spark.planning import EventRange, share_out
+from wal.spark.pushed_filters import PushedFilters, push, pushdown_is_on
 from wal.spark.row_reader import arrow_schema, check_schema, read_partition
 from wal.storage.base import LogSnapshot
+from wal.timestamp.timestamp import TICK_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,10 +111,11 @@ class WALReader(DataSourceReader):
         self._schema = schema
         self._columns = check_schema(schema)
         self._source = source_of(options.location)
+        self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
         """Plans the read of the log as it is now."""
-        options = self._options
+        options, pushed = self._options, self._pushed
         logs = opened(self._source)
         names = list(logs.pchannels())
         check_named(options.starting, names, "startingOffsets")
@@ -123,7 +126,8 @@ class WALReader(DataSourceReader):
         pieces = []
         for name, moment in moments.items():
             start = start_of(moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss)
-            pieces.append(EventRange(name, start, ends[name]))
+            if not pushed.accept_nothing:
+                pieces.append(_with_ticks(logs, EventRange(name, start, ends[name]), pushed))
         return [*share(logs, self._template(logs, moments), pieces, options.partitions_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -142,12 +146,37 @@ class WALReader(DataSourceReader):
         named = options.channels.names or ()
         return WALPartition(
             self._source,
-            options.channels,
+            self._pushed.choice(options.channels),
             origins={name: moment.origin for name, moment in moments.items()},
             incarnations={name: incarnation for name in named if (incarnation := view.current(name)) is not None},
-            types=options.types,
+            types=self._pushed.types_of(options.types),
             fail_on_data_loss=options.fail_on_data_loss,
         )
+
+
+class PushingReader(WALReader):
+    """A reader that accepts filters. Spark refuses every read of such a reader unless its setting for pushed filters is on."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Applies what it can of the filters to the plan; returns those that Spark has to apply as well."""
+        self._pushed, rest = push(filters)
+        return rest
+
+
+def batch_reader(options: SourceOptions, schema: StructType) -> WALReader:
+    """Returns the reader of a batch: one that accepts filters where the options ask for it and Spark pushes them."""
+    return (PushingReader if options.push_filters and pushdown_is_on() else WALReader)(options, schema)
+
+
+def _with_ticks(logs: FrameLogs, piece: EventRange, pushed: PushedFilters) -> EventRange:
+    """Returns the part of a piece with the ticks that pass."""
+    name, start, end = piece.pchannel, piece.start, piece.end
+    stop = end[0] + (1 if end[1] else 0)
+    if start < end and pushed.first_tick > 0:
+        start = max(start, logs.position_after(name, pushed.first_tick - 1, start[0], stop))
+    if start < end and pushed.last_tick < TICK_MAX:
+        end = min(end, logs.position_after(name, pushed.last_tick, start[0], stop))
+    return EventRange(name, start, end)
 
 
 def share(logs: FrameLogs, template: WALPartition, pieces: list[EventRange], partitions_max: int | None) -> list[WALPartition]:

@@ -31,8 +31,8 @@ JAVA_MIN: Final = 17
 
 
 def session(name: str = "wal", *, master: str = "local[2]", settings: Mapping[str, str | int | bool] | None = None) -> SparkSession:
-    """Returns the session of this process, or creates it: without a UI, on loopback, with two shuffle partitions and this Python for its
-    workers.
+    """Returns the session of this process, or creates it: without a UI, on loopback, with two shuffle partitions, pushed filters and this
+    Python for its workers.
 
     `settings` are Spark's own, by their names, and take precedence over these. An existing session is returned; its changeable settings are
     updated. Raises ImportError without pyspark or pyarrow, InvalidArgumentError, with the reason, when this host cannot run Spark.
@@ -115,6 +115,7 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
+    "spark.sql.python.filterPushdown.enabled": True,
     "spark.sql.shuffle.partitions": 2,
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,

@@ -38,6 +38,7 @@ OPTIONS: Final = (
     "maxPartitions",
     "failOnDataLoss",
     "includeTypes",
+    "pushFilters",
 )
 """Case does not matter. `maxOffsetsPerTrigger` is another name for `maxMessagesPerTrigger`."""
 TICK_TIMEOUT_MS: Final = 30_000
@@ -98,6 +99,10 @@ class SourceOptions(msgspec.Struct, frozen=True):
     partitions_max: int | None = None
     fail_on_data_loss: bool = True
     types: frozenset[int] | None = None
+    push_filters: bool = False
+    """Whether the source applies filters of the query itself. Spark up to 4.3 keeps a filtered plan for all queries of a loaded DataFrame,
+    so only a user who loads once per filter asks for it.
+    """
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -118,6 +123,12 @@ class SourceOptions(msgspec.Struct, frozen=True):
             raise InvalidArgumentError(
                 "startingOffsets=latest leaves a batch read nothing to read: use earliest, or JSON with a position for each pchannel"
             )
+        push_filters = source_options.take("pushFilters", _truth, False)
+        if streaming and push_filters:
+            raise InvalidArgumentError(
+                "pushFilters=true is for batch reads, since Spark pushes no filter into a stream: use vchannels, includeTypes or "
+                "startingTimestamp"
+            )
         ending = source_options.take("endingOffsets", _edge, LATEST)
         if ending == EARLIEST:
             raise InvalidArgumentError(
@@ -137,6 +148,7 @@ class SourceOptions(msgspec.Struct, frozen=True):
             source_options.take("maxPartitions", _positive, None),
             source_options.take("failOnDataLoss", _truth, True),
             source_options.take("includeTypes", _types, None),
+            push_filters,
         )
 
 

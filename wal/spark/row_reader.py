@@ -50,7 +50,7 @@ COLUMNS: Final = {
 }
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 """The default schema of a read, as DDL."""
-_NULLABLE: Final = "txn_id"
+NULLABLE: Final = "txn_id"
 
 
 def read_partition(partition: WALPartition, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -171,8 +171,8 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
             raise InvalidArgumentError(f"the format 'wal' has no column {field.name} {kind}: its columns are {DDL}")
         if field.name in names:
             raise InvalidArgumentError(f"the column {field.name} is given twice: name it once")
-        if field.name == _NULLABLE and not field.nullable:
-            raise InvalidArgumentError(f"{_NULLABLE} is null for messages outside transactions: it cannot be NOT NULL")
+        if field.name == NULLABLE and not field.nullable:
+            raise InvalidArgumentError(f"{NULLABLE} is null for messages outside transactions: it cannot be NOT NULL")
         names.append(field.name)
     if not names:
         raise InvalidArgumentError(f"the schema names no column: choose some of {DDL}")
