@@ -195,24 +195,10 @@ def _at_tick(logs: Mapping[str, ReadOnlyJournalLog], tick: int) -> LogAtTick:
         tick = lower
 
 
-def first_above(log: ReadOnlyJournalLog, tick: int, end: int) -> tuple[int, int | None]:
-    """Returns the position of the first frame above this tick, and the position of the previous frame if it may have ticks above.
-
-    Frames at or after `end`, which is durable, do not count.
-    """
-    before = None
-    for index, first, stop in log.indices(log.earliest[0], end, above=tick):
-        for ordinal in range(first, stop):
-            if index.first_ticks[ordinal] > tick:
-                return int(index.positions[ordinal]), before
-            before = int(index.positions[ordinal])
-    return end, before
-
-
 def _edge(log: ReadOnlyJournalLog, tick: int) -> tuple[int, StoredFrame | None]:
     """Returns the position of the first frame above this tick, and the frame that has events on both sides of it."""
     durable = log.reach().durable_end
-    end, before = first_above(log, tick, durable)
+    end, before = log.first_above(tick, durable)
     if before is None:
         return end, None
     (frame, *_) = log.page(before, durable, None, 1).frames

@@ -31,7 +31,6 @@ import msgspec
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
-from wal.operate.backup.point import first_above
 from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.archive.manifest import (
     BYTES_MAX,
@@ -193,7 +192,7 @@ class Rounds:
         pchannels = {}
         for name, log in logs.items():
             record, checkpoint = records[name], checkpoints[name].position
-            end, _ = first_above(log, tick, states[name].durable_end)
+            end, _ = log.first_above(tick, states[name].durable_end)
             if max(record.earliest[0], checkpoint) > end:
                 raise _CheckpointAhead(f"the recovery of pchannel {name} begins above tick {tick}")
             segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)

@@ -108,6 +108,19 @@ class SegmentedLog(ReadOnlyStoredLog):
             stop = index.ordinal(end)
             return index.last_event(0, stop) or header.newest, max(header.promised_tick, index.promise(0, stop))
 
+    def first_above(self, tick: int, end: int) -> tuple[int, int | None]:
+        """Returns the position of the first frame above this tick, and the position of the previous frame if it may have ticks above.
+
+        Frames at or after `end`, which is durable, do not count.
+        """
+        before = None
+        for index, first, stop in self.indices(self.earliest[0], end, above=tick):
+            for ordinal in range(first, stop):
+                if index.first_ticks[ordinal] > tick:
+                    return int(index.positions[ordinal]), before
+                before = int(index.positions[ordinal])
+        return end, before
+
     def heads(self, start: int, end: int, names: frozenset[str] | None = None, bytes_max: int = PAGE_BYTES) -> Iterator[StoredFrame]:
         """Raises the same errors as `indices`."""
         if names is None:
