@@ -25,10 +25,10 @@ from tests.small_disk import mounted
 from wal import All, BroadcastMessage, Message, ReadPosition, WALAccesser, open_wal
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, LogWentBackError, NoSpaceError
 from wal.location import parse_location
+from wal.node.archiving.rounds import CHUNK_BYTES
 from wal.node.local.log import LocalLog
 from wal.operate.backup import Manifest, backup, backups, follow, forget, restore, verify, verify_whole
 from wal.operate.backup.restore import _PARTS, _PRIVATE_FILES
-from wal.operate.backup.rounds import CHUNK_BYTES
 from wal.operate.cli.main import main
 from wal.settings import Settings
 from wal.storage.archive.manifest import INDEX, OBJECTS, PREFIX, manifest_name

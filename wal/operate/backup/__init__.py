@@ -1,9 +1,9 @@
 """Backups of a journal: made beside its writer, complete at a tick, incremental, and restored as a log of a new incarnation.
 
-`rounds.py` makes backups, one after the other; `backup.py` has the calls for that, verifies backups and forgets them; `restore.py` restores
-one and marks the log as restored; `upgrade.py` brings backups of earlier versions up to date. Objects are named by their content, so an
-interrupted backup continues where it stopped. The manifest is written last, and completes the backup. What the objects are is in
-`wal/storage/archive/`, since readers use them too.
+`backup.py` has the calls that make, verify and forget backups; `restore.py` restores one and marks the log as restored; `upgrade.py` brings
+backups of earlier versions up to date. Objects are named by their content, so an interrupted backup continues where it stopped. The
+manifest is written last, and completes the backup. `wal/node/archiving/` makes them, and `wal/storage/archive/` has the form of the
+objects, since the log itself and its readers use both.
 """
 
 from wal.operate.backup.backup import backup, backups, follow, forget, verify

@@ -1,17 +1,15 @@
 """Backup: copies the durable part of a journal to a store, beside its writer, and manages the copies.
 
-`rounds.py` makes backups. This file has the calls of users, which make, list, verify and forget backups.
+`wal.node.archiving.rounds` makes backups. This file has the calls of users, which make, list, verify and forget backups.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -21,16 +19,14 @@ from wal.channels.metadata import broadcasts_in
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.location import Location, parse_location
-from wal.operate.backup.rounds import Progress, Rounds
+from wal.node.archiving.forgetting import StoredBackups, forget_all_but, manifests
+from wal.node.archiving.rounds import Progress, Rounds
 from wal.read.cursors.pins import CURSORS_NAME, decode_pin, stem_of
 from wal.runtime.threads import in_thread
-from wal.storage.archive.manifest import OBJECTS, PREFIX, Chunk, Manifest, SegmentCopy, manifest_name, numbered
-from wal.storage.archive.objects import check_index, damaged_chunk, fetch, fetch_part, load_manifest
-from wal.storage.archive.store import BackupStore, age_s, open_store
+from wal.storage.archive.manifest import Chunk, Manifest, SegmentCopy
+from wal.storage.archive.objects import check_index, damaged_chunk, fetch, fetch_part
+from wal.storage.archive.store import BackupStore, open_store
 from wal.storage.journal.layout import SegmentHeader
-
-_GRACE_S: Final = 3600.0
-"""Younger objects without a manifest may belong to a backup that is being made."""
 
 
 async def backup(location: str, target: str, *, progress: Progress | None = None) -> Manifest:
@@ -63,7 +59,7 @@ async def follow(
         _check_keep(keep)
     directory = journal_path(location)
     rounds = await in_thread(lambda: Rounds(directory, open_store(target), progress))
-    stored: _StoredBackups | None = None
+    stored: StoredBackups | None = None
     try:
         while True:
             begun = time.monotonic()
@@ -73,7 +69,7 @@ async def follow(
                 stored.add(manifest)
                 await in_thread(stored.shrink, keep)
             elif keep is not None:
-                _, stored = await in_thread(_forget, rounds.store, keep)
+                _, stored = await in_thread(forget_all_but, rounds.store, keep)
             await asyncio.sleep(max(0.0, interval_s - (time.monotonic() - begun)))
     finally:
         await in_thread(rounds.close)
@@ -97,7 +93,7 @@ async def verify(target: str) -> list[str]:
 async def forget(target: str, *, keep: int) -> list[int]:
     """Removes all backups but the newest `keep`, and the objects that only they need; returns the numbers of the removed ones."""
     _check_keep(keep)
-    return (await in_thread(lambda: _forget(open_store(target), keep)))[0]
+    return (await in_thread(lambda: forget_all_but(open_store(target), keep)))[0]
 
 
 def journal_path(location: str) -> Path:
@@ -106,20 +102,6 @@ def journal_path(location: str) -> Path:
     if parsed.path is None:
         raise InvalidArgumentError(f"{location} is not a journal: only the directory of a journal is backed up and restored")
     return parsed.path
-
-
-def manifests(store: BackupStore) -> tuple[list[Manifest], dict[int, CorruptionError]]:
-    """Returns the backups in the store, oldest first, and the errors of unreadable ones by number. Raises FormatError for a newer
-    version.
-    """
-    readable: list[Manifest] = []
-    damaged: dict[int, CorruptionError] = {}
-    for number, name in numbered(store.names(PREFIX)):
-        try:
-            readable.append(load_manifest(store, name))
-        except CorruptionError as error:
-            damaged[number] = error
-    return readable, damaged
 
 
 def fetch_metadata(store: BackupStore, manifest: Manifest) -> dict[str, str]:
@@ -197,52 +179,3 @@ def _check_keep(keep: int) -> None:
         raise TypeError(f"keep is an int, not {type(keep).__name__}")
     if keep < 1:
         raise InvalidArgumentError(f"keep={keep} would remove every backup: give at least 1")
-
-
-class _StoredBackups:
-    """The backups in a store, oldest first, and the number of backups that need each object."""
-
-    def __init__(self, store: BackupStore, backups: Iterable[Manifest]) -> None:
-        self.uses: Counter[str] = Counter()
-        self._store = store
-        self._manifests: deque[Manifest] = deque()
-        for manifest in backups:
-            self.add(manifest)
-
-    def add(self, manifest: Manifest) -> None:
-        self._manifests.append(manifest)
-        self.uses.update(manifest.names())
-
-    def shrink(self, count: int, *, objects: bool = True) -> list[int]:
-        """Removes all but the newest `count`, and the `objects` that only they need; returns the numbers of the removed backups."""
-        removed = []
-        while len(self._manifests) > count:
-            manifest = self._manifests.popleft()
-            removed.append(manifest.number)
-            self._store.delete(manifest_name(manifest.number))
-            for name in manifest.names():
-                self.uses[name] -= 1
-                if not self.uses[name]:
-                    del self.uses[name]
-                    if objects:
-                        self._store.delete(name)
-        return removed
-
-
-def _forget(store: BackupStore, keep: int) -> tuple[list[int], _StoredBackups | None]:
-    """Removes all but the newest backups; returns the numbers of the removed ones, and the remaining backups (None: some are damaged)."""
-    backups, damaged = manifests(store)
-    if not backups and not damaged:
-        raise FormatError(f"{store.place} holds no backup: nothing was forgotten")
-    # The objects that a damaged manifest needs are not known. Damaged manifests older than all kept backups are removed; as long as another
-    # damaged one remains, no object is.
-    for number in [number for number in damaged if backups and number < backups[-keep:][0].number]:
-        store.delete(manifest_name(number))
-        del damaged[number]
-    stored = _StoredBackups(store, backups)
-    removed = stored.shrink(keep, objects=not damaged)
-    if removed and not damaged:
-        for name, put_at_s in store.names(OBJECTS).items():
-            if name not in stored.uses and age_s(put_at_s) > _GRACE_S:
-                store.delete(name)
-    return removed, None if damaged else stored

@@ -21,8 +21,9 @@ from wal.channels.metadata import save_metadata
 from wal.channels.pchannels import checkpoint_records
 from wal.errors import CorruptionError, FormatError, LockedError, NoSpaceError, StorageError
 from wal.location import parse_location
+from wal.node.archiving.forgetting import manifests
 from wal.node.local.restored import mark_restored
-from wal.operate.backup.backup import fetch_cursor, fetch_metadata, journal_path, manifests, verify
+from wal.operate.backup.backup import fetch_cursor, fetch_metadata, journal_path, verify
 from wal.operate.backup.point import RestorePlan, cursor_at, cut_journal, metadata_at, moment_of, plan, write_control
 from wal.runtime.descriptors import open_file, write_file
 from wal.runtime.system import is_foreign, sync_path

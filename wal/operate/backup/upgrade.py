@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from wal.errors import FormatError, LockedError
-from wal.operate.backup.rounds import CHUNK_BYTES, Progress, StoredObjects
+from wal.node.archiving.rounds import CHUNK_BYTES, Progress, StoredObjects
 from wal.runtime.threads import in_thread
 from wal.storage.archive.manifest import (
     NEWEST,
