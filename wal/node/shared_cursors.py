@@ -35,7 +35,7 @@ from wal.node.routes import Routes
 from wal.node.shared_members import SharedMembers, not_a_member
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.requests.cursors import CursorClaim
-from wal.requests.rights import calling_client
+from wal.requests.rights import is_served
 from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, MemberRequest, SettleWork, SharedWork, TakeWork, WorkTerms, WorkUnit
 from wal.settings import Settings
 from wal.write.checks import LETTER_BYTES, bodies_of
@@ -89,7 +89,7 @@ class SharedCursors:
         """Settles what a member had; see `SettleWork`."""
         members = self._members(request)
         member = members.of(request)
-        if request.outputs and calling_client() and request.number > member.settlements:
+        if request.outputs and is_served() and request.number > member.settlements:
             await self._check(request)
         return await members.settle(members.of(request), request)
 

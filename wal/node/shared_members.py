@@ -3,7 +3,8 @@
 Members in this process live and die with it. A member over the network is lost when its lease has ended, or when its connection has ended,
 which cancels the `KeepMember` that it always has under way, and it does not come back within `GRACE_S`. What it had is suspect then (see
 `wal/consumers/table.py`), and what it still reports is refused, since its hand-outs are not in the list any more. Members with one
-connection are one process. Suspects are given only to a process that has nothing else, so that its death shows which message it was.
+connection are one process, and those of clients without a session are another one (`UNNAMED`). Suspects are given only to a process that
+has nothing else, so that its death shows which message it was.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wal.consumers.table import Deliveries
 from wal.errors import InvalidArgumentError, ResourceAcquiredError
 from wal.message import Message
 from wal.read.cursors.cursor import CursorKey
-from wal.requests.rights import calling_client
+from wal.requests.rights import calling_client, is_served
 from wal.requests.work import CursorMember, JoinCursor, MemberRequest, SettleWork, TakeWork, WorkTerms, WorkUnit
 from wal.write.txn_table import BODY_OVERHEAD
 
@@ -35,6 +36,8 @@ LOOK_S: Final = 0.1
 """The interval at which the leases of members are checked."""
 RATE_S: Final = 5.0
 """The time over which the rate of a member is measured."""
+UNNAMED: Final = "unnamed"
+"""The client of all members over the network whose calls have no session: together they count as one process."""
 _HAND_OUTS: Final = 32
 """The bits of a hand-out's number below those of the claim."""
 _log: Final = logging.getLogger("wal.consumers")
@@ -225,7 +228,7 @@ class SharedMembers:
                 f"the members that share {request.key} have {self._terms}, and this consumer has {request.terms}: give all members the "
                 "same options, or close the others before"
             )
-        client = calling_client()
+        client = calling_client() or (UNNAMED if is_served() else "")
         member = self._members.get(request.member)
         if member is None:
             member = self._members[request.member] = _Member(request, client)

@@ -30,7 +30,7 @@ ALL_RIGHTS: Final = frozenset(Right)
 _demand: ContextVar[Callable[[Right, str], None] | None] = ContextVar("check of the caller's rights", default=None)
 
 
-_client: ContextVar[str] = ContextVar("client of the call", default="")
+_client: ContextVar[str | None] = ContextVar("client of the call", default=None)
 
 
 @contextlib.contextmanager
@@ -45,7 +45,12 @@ def calling_from(client: str) -> Iterator[None]:
 
 def calling_client() -> str:
     """Returns the client whose call is being served; empty if the call names none, or comes from this process."""
-    return _client.get()
+    return _client.get() or ""
+
+
+def is_served() -> bool:
+    """Returns whether a call over the network is being served, also one that names no client."""
+    return _client.get() is not None
 
 
 @contextlib.contextmanager
