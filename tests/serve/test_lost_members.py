@@ -30,8 +30,8 @@ async def test_member_without_session_loses_its_lease(served: Serving, connectio
     async def join(member: bytes) -> None:
         await connection.submit(JoinCursor(KEY, home, member, TERMS, 1, COUNT, LEASE_MS), home)
 
-    async def take(member: bytes) -> list[WorkUnit]:
-        return list(await connection.submit(TakeWork(KEY, home, member, 0, COUNT, COUNT, 100), home))
+    async def take(member: bytes) -> tuple[WorkUnit, ...]:
+        return await connection.submit(TakeWork(KEY, home, member, 0, COUNT, COUNT, 100), home)
 
     await join(b"silent")
     units = await eventually(lambda: take(b"silent"))

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +98,8 @@ class Cluster:
         """The link of all processes to etcd, after `link`."""
         self.links: list[Link] = []
         """The link to each node, after `link`."""
+        self.clients: Callable[[], Sequence[int]] = tuple
+        """Other processes that links may cut off."""
         self._extra = extra
 
     async def link(self) -> None:
@@ -107,8 +109,8 @@ class Cluster:
         self.root = f"etcd://{self.etcd.address}/{name}"
 
     def processes(self) -> list[int]:
-        """Returns the running processes of the cluster, and this one, which has the client."""
-        return [os.getpid(), *(member.pid for member in self.members if member.running)]
+        """Returns the running processes of the cluster, this one, which has the client, and `clients`."""
+        return [os.getpid(), *(member.pid for member in self.members if member.running), *self.clients()]
 
     def mend(self) -> None:
         """Mends all links."""
