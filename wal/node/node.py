@@ -189,7 +189,7 @@ class StreamingNode:
         if saved and key.vchannels not in saved and key.name != REDRIVE:
             raise InvalidArgumentError(
                 f"cursor {key.name!r} is saved for {named(saved[0])}, and this consumer is of {named(key.vchannels)}, where it would begin "
-                f"at the oldest message: name another cursor, consume the same vchannels, or delete_cursor({key.name!r}) before"
+                f"at the oldest message: name another cursor, consume the same vchannels, or {key.deletion} before"
             )
         await self.cursors.name(key, pchannel=pchannel)
         return self.claims.home(key)

@@ -23,7 +23,7 @@ from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
 from wal.node.retention.policy import LogPin, RetentionBounds, TruncationPlan, over_bound, pins_of, pins_of_broadcasts, plan
 from wal.node.retention.report import report_of
 from wal.node.retention.wall_time import WallTime
-from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.cursor import DELETION, Cursor, CursorKey
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status
 from wal.read.cursors.store import DamagedCursor
 from wal.requests.pchannels import PChannelRetention
@@ -355,7 +355,7 @@ def _refusal(message_id: MessageID, pins: list[LogPin]) -> str:
     names = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
     remedies = []
     if any(pin.kind != "broadcast" for pin in pins):
-        remedies.append("let their readers save a later position, or delete_cursor(…) them")
+        remedies.append(f"let their readers save a later position, or {DELETION}(…) them")
     if any(pin.kind == "broadcast" for pin in pins):
         remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")
     return f"truncating up to {message_id} would drop what is still needed by {names}: truncate less, {'; '.join(remedies)}"

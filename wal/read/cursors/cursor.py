@@ -25,6 +25,8 @@ REDRIVE: Final = "redrive"
 """The name of the cursors of `log.redrive`, of which each vchannel of dead letters has its own."""
 CHAIN_MAX: Final = 1024
 """The most saves of a reader that are remembered while they are in flight, or after they failed."""
+DELETION: Final = "delete_cursor"
+"""The call that deletes the cursors of a name, as errors spell the remedy."""
 
 
 class CursorKey(msgspec.Struct, frozen=True, order=True):
@@ -44,6 +46,11 @@ class CursorKey(msgspec.Struct, frozen=True, order=True):
     def subject(self) -> str:
         """The names of the cursor's vchannels, or its pattern, as text."""
         return f"{Matching(self.pattern)}" if self.pattern else ", ".join(map(repr, self.vchannels))
+
+    @property
+    def deletion(self) -> str:
+        """The remedy for a cursor that cannot be used as it is, in an error: the call that deletes it."""
+        return f"{DELETION}({self.name!r})"
 
     def excludes(self, other: CursorKey) -> bool:
         """Returns whether both cursors cannot be saved: they share a name, and one is of a pattern."""
@@ -177,7 +184,7 @@ def other_key(key: CursorKey, saved: CursorKey) -> InvalidArgumentError:
     """Returns the error for a cursor whose name another one has that excludes it."""
     return InvalidArgumentError(
         f"cursor {key.name!r} is saved for {saved.subject}, and this is a read of {key.subject}, which would have a position of its own: "
-        f"name the cursors differently, or delete_cursor({key.name!r}) to begin again"
+        f"name the cursors differently, or {key.deletion} to begin again"
     )
 
 

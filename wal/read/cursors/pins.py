@@ -40,7 +40,7 @@ import msgspec
 
 from wal.errors import CorruptionError, FormatError, KeyNotExistError, NoSpaceError, StorageError, WALError, corruption
 from wal.message import LogPosition, Natural, PackedPosition, packed, unpacked
-from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
+from wal.read.cursors.cursor import DELETION, Cursor, CursorKey, check_cursor
 from wal.read.cursors.records import CursorRecord
 from wal.read.cursors.store import DamagedCursor
 from wal.runtime.descriptors import open_file
@@ -196,7 +196,7 @@ def decode_pin(data: bytes) -> Pin:
 
 def pin_in(name: str, data: bytes, *, where: str) -> Pin | DamagedCursor:
     """Returns the pin with this name; `where` is its name in errors."""
-    remedy = "delete the cursor (delete_cursor) or the file to begin again; it holds back retention until then"
+    remedy = f"delete the cursor ({DELETION}) or the file to begin again; it holds back retention until then"
     try:
         pin, (stem, number) = decode_pin(data), _parts(name)
         if stem_of(pin.cursor.key) != stem:

@@ -147,7 +147,7 @@ def resumable(cursor: Cursor | None, view: LogView, *, pchannel: str) -> Cursor 
     if cursor.start < view.logs[pchannel].earliest:
         raise TruncatedError(
             f"{cursor.key} is at {cursor.start[0]}:{cursor.start[1]} of pchannel {pchannel}, which has been truncated: "
-            f"delete_cursor({cursor.key.name!r}) and begin again"
+            f"{cursor.key.deletion} and begin again"
         )
     return cursor
 

@@ -71,7 +71,7 @@ def check_replaced(before: Cursor, cursor: Cursor, *, forward_only: bool) -> boo
 
 def stale(cursor: Cursor) -> str:
     """Returns the error text for a stale cursor."""
-    return f"{cursor.key} is stale: {cursor.stale}; delete_cursor({cursor.key.name!r}) and begin again"
+    return f"{cursor.key} is stale: {cursor.stale}; {cursor.key.deletion} and begin again"
 
 
 def below_earliest(cursor: Cursor, first: tuple[int, int]) -> TruncatedError:
@@ -97,5 +97,5 @@ def other_incarnation(cursor: Cursor) -> str:
     """Returns the error text for a cursor of another incarnation of its pchannel."""
     return (
         f"{cursor.key} was saved in another incarnation of pchannel {cursor.pchannel} ({cursor.incarnation:x}): "
-        f"delete_cursor({cursor.key.name!r}) and begin again"
+        f"{cursor.key.deletion} and begin again"
     )

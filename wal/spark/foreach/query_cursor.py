@@ -100,9 +100,9 @@ class QueryCursor:
             if not store.save(cursor, forward_only=True) and since > place.log_position:
                 _log.warning(
                     "%s is ahead of this query, and was not moved: it belongs to another query, or this query was restarted with a new "
-                    "checkpoint; name another cursor, or delete this one with delete_cursor(%r)",
+                    "checkpoint; name another cursor, or delete this one with %s",
                     key,
-                    self._name,
+                    key.deletion,
                 )
 
 
