@@ -25,9 +25,10 @@ import msgspec
 
 from wal.consumers.delivery import DRAIN_S
 from wal.consumers.handlers import TIME_BOUNDS_S
+from wal.consumers.lifecycle import ConsumerCounts
 from wal.consumers.member import MemberSession
 from wal.consumers.options import ConsumerOptions, check_drain
-from wal.consumers.session import ConsumerCounts, ConsumerSession
+from wal.consumers.session import ConsumerSession
 from wal.errors import (
     ClosedError,
     HandlerFailedError,

@@ -18,22 +18,20 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.consumers.delivery import Delivery, Outputs
 from wal.consumers.handed_work import HandedWork
-from wal.consumers.handlers import HandlerPool
+from wal.consumers.lifecycle import GATHER_S, ConsumerCounts, SessionLifecycle
 from wal.consumers.options import ConsumerOptions, PropertyKey
-from wal.consumers.outputs import EarlyOutput, OutputRouter
+from wal.consumers.outputs import EarlyOutput
 from wal.consumers.plan import Dead
-from wal.consumers.session import COMMIT_S, GATHER_S, ConsumerCounts
-from wal.errors import HandlerFailedError, ResourceAcquiredError, SessionLostError, UnavailableError, UnknownError, WALError
+from wal.errors import HandlerFailedError, ResourceAcquiredError, SessionLostError, UnavailableError
 from wal.message import ImmutableMessage, Message
 from wal.requests.broadcasts import AckBroadcast
 from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, SettleWork, SharedWork, TakeWork, WorkTerms, WorkUnit
-from wal.runtime.tasks import end_tasks
 from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ POLL_S: Final = 0.5
 _log: Final = logging.getLogger("wal.consumers")
 
 
-class MemberSession:
+class MemberSession(SessionLifecycle):
     """One membership; `run` returns after `stop`."""
 
     def __init__(
@@ -65,94 +63,38 @@ class MemberSession:
         *,
         tripped: Callable[[HandlerFailedError], None],
     ) -> None:
-        """`home` is the pchannel of the cursor's home; `tripped` has the meaning of `ConsumerSession`."""
+        """`home` and `tripped` have the meaning of `SessionLifecycle`."""
         assert options.lease_s is not None
-        self.options: ConsumerOptions = options
-        self.counts: ConsumerCounts = counts
-        self.pool: HandlerPool
-        self.lingering: asyncio.Task[None] | None = None
-        """The task that waits for the threads of sync handlers; None if no thread still runs."""
+        super().__init__(options, engine, home, counts, 0, tripped=tripped)
         merges = options.batch is not None or options.plan.concurrency == 1
         self._work = HandedWork(options.plan.attempts, blocks=options.plan.blocks, merges=merges)
-        self._engine = engine
         self._home = home
         self._member = secrets.token_bytes(16)
         self._lease_s = options.lease_s
         self._wait_ms = round(min(WAIT_S, options.lease_s / 3) * 1000)
-        self._router = OutputRouter(engine, options.cursor, home, options.dead_letter)
-        self._loop = asyncio.get_running_loop()
         self._shown = SharedWork(())
-        self._fence = 0
         self._after = 0
         self._settlements = 0
         self._ahead = 0
         self._taken_s = 0.0
         self._handled_then = 0
-        self._stop = asyncio.Event()
-        self._due = asyncio.Event()
-        self._urgent = asyncio.Event()
-        self._moved = asyncio.Event()
-        self._paused = False
-        self._tripped = tripped
         self._trips = 0
-        self._over = False
-        self._changed = asyncio.Event()
-        self._error: BaseException | None = None
         plan = options.plan
         key = options.key.name if isinstance(options.key, PropertyKey) else None
         self._terms = WorkTerms(plan.order, key, plan.attempts, plan.backoff_s, plan.blocks, options.dead_letter)
 
     # -- for the consumer
 
-    async def run(self, drain_s: Callable[[], float]) -> None:
-        """Joins, and runs until `stop` or an error, which it raises. `drain_s` returns the seconds that its end may take."""
-        name = self.options.cursor.name
-        try:
-            if not await self._join():
-                return
-        finally:
-            if not self.has_begun:
-                self._over = True
-                self._changed.set()
-        tasks = [
-            self._loop.create_task(work(), name=f"{what} of consumer {name}")
-            for work, what in ((self._run_taker, "taker"), (self._run_settler, "settler"), (self._run_keeper, "keeper"))
-        ]
-        for task in tasks:
-            task.add_done_callback(self._task_ended)
-        try:
-            await self._stop.wait()
-        finally:
-            await asyncio.shield(asyncio.ensure_future(self._end(tasks, drain_s())))
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """Ends the membership: from now on no handler starts."""
-        self._stop.set()
-        if self.has_begun:
-            self.pool.pause(paused=True)
-
     def fail(self, error: BaseException) -> None:
-        """Ends the membership with an error; the first one stays."""
-        if self._error is None:
-            self._error = error
-        self.stop()
+        """Ends the membership with an error; the first one stays. After the loss of the membership the home refuses all settlements."""
+        super().fail(error)
+        self._broken = self._broken or isinstance(self._error, SessionLostError)
 
     def pause(self, *, paused: bool) -> None:
         """Stops starting handlers and taking work, or resumes both. What no handler has is released."""
-        self._paused = paused
-        if self.has_begun and not self._stop.is_set():
-            self.pool.pause(paused=paused)
-            if paused:
-                self._work.recall()
-        self._look()
-        self._moved.set()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the session has joined, and has handlers."""
-        return hasattr(self, "pool")
+        if paused and self.has_begun and not self._stop.is_set():
+            self._work.recall()
+        super().pause(paused=paused)
 
     def cursor_moved(self) -> None:
         """Does nothing: the home checks the cursor."""
@@ -162,8 +104,7 @@ class MemberSession:
         trips = self._trips
         while not self._over and self._trips == trips:
             if not self.has_begun:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._begun.wait()
                 continue
             try:
                 work = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms, tick))
@@ -179,7 +120,7 @@ class MemberSession:
         """Returns the fields of `ConsumerInfo` that are of this membership, and of the cursor as of the last second."""
         work = self._shown
         return {
-            "fence": self._fence,
+            "fence": self.fence,
             "in_hand": self.pool.running,
             "pending": work.pending,
             "lag_messages": work.lag_messages,
@@ -198,14 +139,14 @@ class MemberSession:
         except ResourceAcquiredError as error:
             raise SessionLostError(str(error)) from error
 
-    async def _join(self) -> bool:
+    async def _begin(self) -> bool:
         """Joins; returns False if the consumer is closed before."""
         plan = self.options.plan
         lease_ms = round(self._lease_s * 1000)
         request = JoinCursor(self.options.cursor, self._home, self._member, self._terms, plan.concurrency, plan.batch, lease_ms)
         while not self._stop.is_set():
             try:
-                self._fence = await self._engine.submit(request)
+                self.fence = await self._engine.submit(request)
                 break
             except ResourceAcquiredError:
                 if self.options.exclusive == "error":
@@ -216,24 +157,15 @@ class MemberSession:
             return False
         if self.options.dead_letter is not None:
             await self._router.locate([self.options.dead_letter])
-        self.pool = HandlerPool(
-            self.options,
-            self._work,
-            self._router,
-            self._fence,
-            self.counts,
-            report=self._report,
-            starved=self._starved,
-            fail=self.fail,
-            trip=self._trip,
-        )
-        self.pool.pause(paused=self._paused or self._stop.is_set())
-        self._changed.set()
+        self._set_begun(self._handler_pool(self._work))
         return True
+
+    def _tasks(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        return ("taker", self._run_taker), ("settler", self._run_settler), ("keeper", self._run_keeper)
 
     def _trip(self, error: HandlerFailedError) -> None:
         self._trips += 1
-        self._tripped(error)
+        super()._trip(error)
 
     def _report(self) -> None:
         self._due.set()
@@ -242,19 +174,8 @@ class MemberSession:
             self._urgent.set()
 
     def _starved(self) -> None:
-        self._urgent.set()
+        super()._starved()
         self._moved.set()
-
-    def _look(self) -> None:
-        self._due.set()
-        self._urgent.set()
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            if not self._stop.is_set():
-                self.fail(UnknownError(f"the {task.get_name()} was cancelled: start the consumer again"))
-        elif (error := task.exception()) is not None:
-            self.fail(error)
 
     async def _run_keeper(self) -> None:
         """Always has a request at the home: the home notices the end of this process by the end of the request."""
@@ -410,56 +331,10 @@ class MemberSession:
 
     # -- ending
 
-    async def _end(self, tasks: Sequence[asyncio.Task[None]], drain_s: float) -> None:
-        """Waits for handlers, settles the rest, releases what was not handled, and leaves."""
-        taker, settler, keeper = tasks
-        is_lost = isinstance(self._error, SessionLostError)
-        await end_tasks(taker)
-        threads = await self.pool.drain(0.0 if is_lost else drain_s)
-        self._look()
-        _, late = await asyncio.wait((settler,), timeout=COMMIT_S)
-        if late:
-            await end_tasks(settler)
+    async def _save(self) -> bool:
         self._work.recall()
-        is_broken = is_lost or settler.cancelled() or settler.exception() is not None
-        if not is_broken:
-            await self._settle_rest()
-        if threads:
-            self.lingering = self._loop.create_task(
-                self._linger(threads, keeper, is_broken=is_broken), name=f"threads of consumer {self.options.cursor.name}"
-            )
-        else:
-            await end_tasks(keeper)
-            await self._leave()
-        self._over = True
-        self._changed.set()
+        return await self._settle()
 
-    async def _settle_rest(self) -> None:
-        """Settles until nothing is left. If that fails, the home hands out the rest again."""
-        try:
-            async with asyncio.timeout(COMMIT_S):
-                while await self._settle():
-                    pass
-        except Exception as error:
-            _log.warning(
-                "consumer %r could not settle its end, so messages that it had are delivered again: %s", self.options.cursor.name, error
-            )
-
-    async def _linger(self, threads: Sequence[asyncio.Future[Any]], keeper: asyncio.Task[None], *, is_broken: bool) -> None:
-        """Keeps the bodies of these calls until they have returned."""
-        try:
-            await asyncio.wait(threads)
-            self.pool.release_threads()
-            if not is_broken:
-                await self._settle_rest()
-        finally:
-            await end_tasks(keeper)
-        await self._leave()
-
-    async def _leave(self) -> None:
-        """Leaves the home. If that fails, the lease runs out."""
-        try:
-            async with asyncio.timeout(COMMIT_S):
-                await self._engine.submit(LeaveCursor(self.options.cursor, self._home, self._member))
-        except (WALError, TimeoutError) as error:
-            _log.info("consumer %r could not leave its cursor: %s", self.options.cursor.name, error)
+    async def _release(self) -> None:
+        if self.fence:
+            await self._engine.submit(LeaveCursor(self.options.cursor, self._home, self._member))

@@ -18,24 +18,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState, Handling, Outputs, log_position, merged_position
-from wal.consumers.handlers import HandlerCounts, HandlerPool
+from wal.consumers.delivery import Delivery, DeliveryState, Outputs, log_position, merged_position
+from wal.consumers.lifecycle import GATHER_S, ConsumerCounts, HandlesBodies, SessionLifecycle
 from wal.consumers.options import ConsumerOptions, only_vchannel
-from wal.consumers.outputs import EarlyOutput, OutputRouter, is_for
-from wal.consumers.plan import Dead
+from wal.consumers.outputs import EarlyOutput, is_for
 from wal.consumers.state import NO_STATE, SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
-from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError, UnknownError
+from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError
 from wal.message import ImmutableMessage, Message
 from wal.read.assembly import PlainMessages
 from wal.read.cursors.cursor import Cursor
@@ -55,24 +52,11 @@ PENDING_BYTES_MAX: Final = 64 * 1024 * 1024
 """The maximum size of a consumer's unfinished bodies in memory, beside those of one event."""
 READ_MAX: Final = 1024
 """The maximum number of messages that are taken at once."""
-GATHER_S: Final = 0.002
-"""The time that a commit gathers while no handler waits for it, unless half a page has ended."""
 MOVED_BYTES: Final = 1024 * 1024
 """The bytes of log without messages for it after which an idle consumer saves its position."""
 CHECK_S: Final = 1.0
 """The interval at which an idle consumer checks that it still has the cursor."""
-COMMIT_S: Final = 30.0
-"""The time that the end of a consumer waits for a commit."""
 _DONE: Final = int(DeliveryState.DONE)
-_log: Final = logging.getLogger("wal.consumers")
-
-
-class ConsumerCounts(HandlerCounts):
-    """Counts of a consumer over all its claims. `progress_s` is the loop's time at which a message was last finished."""
-
-    dead_lettered: int = 0
-    commits: int = 0
-    progress_s: float | None = None
 
 
 class _Commit(msgspec.Struct):
@@ -96,35 +80,6 @@ class _Commit(msgspec.Struct):
         self.early += early
 
 
-class HandlesBodies(Handling, Protocol):
-    """The handlers of a session: those of this process (`HandlerPool`), or the members of a shared cursor."""
-
-    unsaved: bool
-    has_outputs: bool
-    gather_max: int
-    dead: deque[Dead]
-
-    @property
-    def running(self) -> int: ...
-
-    @property
-    def is_starved(self) -> bool: ...
-
-    def wake(self) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def pause(self, *, paused: bool) -> None: ...
-
-    def runs(self, task: asyncio.Task[Any] | None) -> bool: ...
-
-    async def drain(self, timeout_s: float) -> list[asyncio.Future[Any]]: ...
-
-    def release_threads(self) -> None: ...
-
-    def failed(self, delivery: Delivery, attempts: int, reason: str) -> BaseException: ...
-
-
 class _LoadedCursor(CursorUse):
     """The cursor of the scanner; `loaded` is its saved state."""
 
@@ -135,7 +90,7 @@ class _LoadedCursor(CursorUse):
         return self.loaded
 
 
-class ConsumerSession:
+class ConsumerSession(SessionLifecycle):
     """One claim of a cursor; `run` returns after `stop`, or at the end of a read that does not follow."""
 
     acks_copies: bool = True
@@ -153,27 +108,15 @@ class ConsumerSession:
         follow: bool = True,
         before: int = 0,
     ) -> None:
-        """`before` is the number of the claim that this process had before this one, and lost; 0 without one.
-
-        `tripped` gets the error of the last message, when too many in a row became dead letters.
-        """
-        self.options: ConsumerOptions = options
-        self.fence: int = claim.fence
-        self.counts: ConsumerCounts = counts
+        """`before` is the number of the claim that this process had before this one, and lost; 0 without one."""
+        super().__init__(options, engine, home.pchannel, counts, claim.fence, tripped=tripped)
         self.table: Deliveries
-        self.pool: HandlesBodies
         self.scanner: Scanner
         self.committed: int = 0
         """The number of this session's bodies that the saved position has passed."""
-        self.lingering: asyncio.Task[None] | None = None
-        """The task that waits for the threads of sync handlers; None if no thread still runs."""
-        self._tripped = tripped
-        self._engine = engine
         self._home = home
         self._claim = claim
         self._goes_on = claim.fence == before + 1
-        self._loop = asyncio.get_running_loop()
-        self._router = OutputRouter(engine, options.cursor, home.pchannel, options.dead_letter)
         self._cursor = _LoadedCursor(options.cursor.name, options.vchannels, self._cursors)
         self._read = ReadOptions.of(options.vchannels, follow=follow)
         self._only_vchannel = only_vchannel(options.vchannels) if options.plan.order == "vchannel" else None
@@ -187,26 +130,14 @@ class ConsumerSession:
         """Where the read was then."""
         self._stored: object = None
         """The order of the saved position; None without a saved one."""
-        self._due = asyncio.Event()
-        self._urgent = asyncio.Event()
-        self._moved = asyncio.Event()
         self._compared = asyncio.Event()
         """Unset while a seek in this process may have moved the cursor away."""
         self._compared.set()
-        self._stop = asyncio.Event()
-        self._begun = asyncio.Event()
-        """Set when the session has begun, or has failed to begin."""
         self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
-        self._paused = False
-        self._stopping = False
-        self._over = False
-        self._error: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._at_end = False
         self._passing: asyncio.Task[None] | None = None
         """Waits until a read with a pattern has passed what the saved state covers."""
-        self._broken = False
-        """Whether a commit failed: the table may be ahead of the log, so nothing more is saved."""
         self._handed = 0
         """The number of handed-out bodies in the last commit."""
         self._gather_s = GATHER_S
@@ -217,62 +148,9 @@ class ConsumerSession:
 
     # -- for the consumer
 
-    async def run(self, drain_s: Callable[[], float]) -> None:
-        """Runs until `stop`, the end of the read, or an error, which it raises. `drain_s` returns the seconds that its end may take."""
-        try:
-            await self._begin()
-        except BaseException:
-            self._over = True
-            self._begun.set()
-            self._compared.set()
-            await asyncio.shield(asyncio.ensure_future(self._leave()))
-            raise
-        name = self.options.cursor.name
-        tasks = [
-            self._loop.create_task(self._run_reader(), name=f"reader of consumer {name}"),
-            self._loop.create_task(self._run_committer(), name=f"committer of consumer {name}"),
-        ]
-        if (known_end := self.table.known_end) is not None and self._read.pattern is not None:
-            self._passing = self._loop.create_task(self._pass_known(known_end[0][0]), name=f"beginning of consumer {name}")
-            self._passing.add_done_callback(retrieve)  # the reader raises the same error
-        for task in tasks:
-            task.add_done_callback(self._task_ended)
-        try:
-            await self._stop.wait()
-        finally:
-            await asyncio.shield(asyncio.ensure_future(self._end(tasks, drain_s())))
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """Ends the session: from now on no handler starts."""
-        self._stop.set()
-        if self.has_begun:
-            self.pool.pause(paused=True)
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the session with an error; the first one stays."""
-        if self._error is None:
-            self._error = error
-        self.stop()
-
     def _trip(self, error: HandlerFailedError) -> None:
-        self._tripped(error)
+        super()._trip(error)
         self._end_waiters()
-
-    def pause(self, *, paused: bool) -> None:
-        """Stops starting handlers and reading, or resumes both."""
-        self._paused = paused
-        if self.has_begun and not self._stop.is_set():
-            self.pool.pause(paused=paused)
-        self._due.set()
-        self._urgent.set()
-        self._moved.set()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the session has a table and handlers."""
-        return hasattr(self, "pool")
 
     def cursor_moved(self) -> None:
         """Makes the session check at once that it still has the cursor."""
@@ -327,7 +205,7 @@ class ConsumerSession:
 
     # -- beginning
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> bool:
         options = self.options
         attach = self._engine.attach if self._read.pattern is None else self._engine.attach_matching
         self.scanner = Scanner(self._read, attach=attach, cursor=self._cursor)
@@ -352,34 +230,22 @@ class ConsumerSession:
         self._stored = None if self._cursor.loaded is None else self._cursor.loaded.order
         if options.dead_letter is not None:
             await self._router.locate([options.dead_letter])
-        self.pool = self._handlers()
-        self.pool.pause(paused=self._paused)
-        self._begun.set()
+        self._set_begun(self._handlers())
+        if (known_end := self.table.known_end) is not None and self._read.pattern is not None:
+            self._passing = self._loop.create_task(self._pass_known(known_end[0][0]), name=f"beginning of consumer {options.cursor.name}")
+            self._passing.add_done_callback(retrieve)  # the reader raises the same error
+        return True
+
+    def _tasks(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        return ("reader", self._run_reader), ("committer", self._run_committer)
 
     def _handlers(self) -> HandlesBodies:
-        return HandlerPool(
-            self.options,
-            self.table,
-            self._router,
-            self.fence,
-            self.counts,
-            report=self._report,
-            starved=self._urgent.set,
-            fail=self.fail,
-            trip=self._trip,
-        )
+        return self._handler_pool(self.table)
 
     def _report(self) -> None:
         self._due.set()
         if self.table.ended_count >= self.pool.gather_max:
             self._urgent.set()
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            if not self._stopping:  # by a key function, or by the end of the loop, in which no caller waits for this error
-                self.fail(UnknownError(f"the {task.get_name()} was cancelled: start the consumer again"))
-        elif (error := task.exception()) is not None:
-            self.fail(error)
 
     # -- reading
 
@@ -667,32 +533,27 @@ class ConsumerSession:
 
     def _look(self) -> None:
         self._timer = None
-        self._due.set()
-        self._urgent.set()
+        super()._look()
 
     # -- ending
 
+    async def _save(self) -> bool:
+        return await self._commit(final=True)
+
+    async def _release(self) -> None:
+        await self._home.release(self.fence)
+
+    def _set_over(self) -> None:
+        super()._set_over()
+        self._compared.set()
+
     async def _end(self, tasks: Sequence[asyncio.Task[None]], drain_s: float) -> None:
-        """Releases unfinished bodies, saves the table, and releases the cursor."""
-        self._stopping = True
-        reader, committer = tasks
-        await end_tasks(reader, self._passing)
-        threads = await self.pool.drain(0.0 if self._broken else drain_s)
-        self._look()
-        _, late = await asyncio.wait((committer,), timeout=COMMIT_S)
-        if late:
-            self._broken = True
-            await end_tasks(committer)
+        await end_tasks(self._passing)
+        await super()._end(tasks, drain_s)
+
+    async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if not self._broken:
-            await self._save_rest()
-        if threads:
-            self.lingering = self._loop.create_task(self._linger(threads), name=f"threads of consumer {self.options.cursor.name}")
-        else:
-            await self._leave()
-        self._over = True
-        self._compared.set()
         self._end_waiters()
         await self.scanner.close()
 
@@ -700,34 +561,6 @@ class ConsumerSession:
         for _, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(False)
-
-    async def _save_rest(self) -> None:
-        """Commits ended attempts and recalls the rest. If that cannot be written, the end counts as a death."""
-        try:
-            async with asyncio.timeout(COMMIT_S):
-                while await self._commit(final=True):
-                    pass
-        except Exception as error:
-            self._broken = True
-            _log.warning(
-                "consumer %r could not save its end, so messages that it had are delivered again: %s", self.options.cursor.name, error
-            )
-
-    async def _linger(self, threads: Sequence[asyncio.Future[Any]]) -> None:
-        """Holds the cursor until these calls have returned."""
-        await asyncio.wait(threads)
-        self.pool.release_threads()
-        if not self._broken:
-            await self._save_rest()
-        await self._leave()
-
-    async def _leave(self) -> None:
-        """Releases the cursor. If that fails, its lease runs out."""
-        try:
-            async with asyncio.timeout(COMMIT_S):
-                await self._home.release(self.fence)
-        except Exception as error:
-            _log.info("consumer %r could not release its cursor: %s", self.options.cursor.name, error)
 
 
 def _held_by(first: Delivery, state: DeliveryState) -> str:

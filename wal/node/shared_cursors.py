@@ -22,8 +22,9 @@ import msgspec
 from actors import Clock
 from wal.channels.vchannels import check_vchannel
 from wal.consumers.delivery import Delivery
+from wal.consumers.lifecycle import ConsumerCounts
 from wal.consumers.options import ConsumerOptions
-from wal.consumers.session import ConsumerCounts, ConsumerSession
+from wal.consumers.session import ConsumerSession
 from wal.consumers.state import SavedState
 from wal.errors import InvalidArgumentError, closed_log
 from wal.message import Message

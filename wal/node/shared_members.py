@@ -100,7 +100,7 @@ class _Member:
 
 
 class SharedMembers:
-    """The members of a shared cursor, in the place of the handlers of its session; see `wal.consumers.session.HandlesBodies`."""
+    """The members of a shared cursor, in the place of the handlers of its session; see `wal.consumers.lifecycle.HandlesBodies`."""
 
     def __init__(
         self,
