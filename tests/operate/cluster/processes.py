@@ -151,6 +151,13 @@ class Cluster:
                         await asyncio.to_thread(member.start)
             await asyncio.sleep(0.1)
 
+    async def start_ended(self) -> None:
+        """Starts the members that a test has ended. In `supervised` a member that ends by itself, also at its start, is started again."""
+        for member in self.members:
+            if not member.running and not member.ended_by_itself:
+                with contextlib.suppress(RuntimeError):
+                    await asyncio.to_thread(member.start)
+
     def coordinator(self, number: int, expected: int, *, log: bool = True, before: str = "") -> Member:
         chosen = ("--log", self.log, "--pchannels", str(self.pchannels), *self._extra) if log else ()
         return Member(

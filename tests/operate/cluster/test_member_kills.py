@@ -92,6 +92,4 @@ async def happens(fault: str, cluster: Cluster, workers: Workers) -> None:
             await asyncio.to_thread(leader.kill)
         case _:
             raise AssertionError(fault)
-    for member in cluster.members:
-        if not member.running and not member.ended_by_itself:
-            await asyncio.to_thread(member.start)
+    await cluster.start_ended()

@@ -79,9 +79,7 @@ async def test_round(number: int, cluster_over: Cluster, own_etcd: EtcdServer) -
                 await asyncio.sleep(TTL_S * rng.uniform(0.3, 3.0))
                 link.mend()
         await asyncio.sleep(rng.uniform(0.0, 1.0))
-        for member in cluster.members:
-            if not member.running and not member.ended_by_itself:
-                await asyncio.to_thread(member.start)
+        await cluster.start_ended()
 
     async def finish_broadcasts(log: WALAccesser, *, restored: bool) -> bool:
         """Returns whether all broadcasts have ended. A broadcast that the copy of etcd restored, of a client that dropped its vchannel
