@@ -17,7 +17,7 @@ from tests.servers.process import free_ports
 from wal import Delivery, ImmutableMessage, Matching, ReadPosition, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError
 from wal.read.options import ServedSelection
-from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api import frames_pb2 as proto
 from wal.serve.access import Access
 
 ACCOUNTS = Matching("account-*")

@@ -14,7 +14,7 @@ from wal.errors import ChannelNotExistError, TruncatedError
 from wal.message import MessageID
 from wal.network import ServerCertificate, TlsFiles
 from wal.requests.vchannels import ListVChannels
-from wal.rpc.api import component_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2, requests_pb2, streaming_pb2
+from wal.rpc.api import component_pb2, frames_pb2, pchannel_pb2, requests_pb2, streaming_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.headers import producer_header, producer_in
 from wal.rpc.methods import MILVUS_PRODUCE, NODE_STATES, READ_FRAMES, SUBMIT
@@ -67,7 +67,7 @@ class Server:
             raise ZeroDivisionError("division by zero")
         raise ChannelNotExistError(f"vchannel {request.name!r} does not exist")
 
-    async def read(self, request: pchannel_calls_pb2.ReadFramesRequest, _context: object) -> AsyncIterator[frames_pb2.FramePage]:
+    async def read(self, request: frames_pb2.ReadFramesRequest, _context: object) -> AsyncIterator[frames_pb2.FramePage]:
         for number in range(request.pages_max):
             yield frames_pb2.FramePage(promised_tick=number)
         raise TruncatedError("the position is gone", earliest=EARLIEST)

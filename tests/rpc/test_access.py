@@ -21,7 +21,7 @@ from wal.network import Method, ServerCertificate, TlsFiles
 from wal.network.reach import LOOK_S
 from wal.requests.rights import Right
 from wal.rpc import auth, methods
-from wal.rpc.api import pchannel_calls_pb2
+from wal.rpc.api import frames_pb2
 from wal.rpc.auth import RIGHTS, WARNING_PAUSE_S, Token, TokenCheck
 from wal.rpc.headers import token_header
 from wal.rpc.methods import MILVUS_PRODUCE, READ_FRAMES, SUBMIT
@@ -47,7 +47,7 @@ async def test_token_lets_in_and_another_or_none_does_not() -> None:
                 with pytest.raises(InvalidArgumentError, match=words):
                     await stream.read()
                 with pytest.raises(InvalidArgumentError, match=words):
-                    async for _ in connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"):
+                    async for _ in connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading"):
                         pass
 
 
@@ -83,12 +83,12 @@ async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
             stream = await writer.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
             assert await stream.read() is not None
             with pytest.raises(AuthenticationError, match="which needs 'read'"):
-                await anext(writer.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
+                await anext(writer.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading"))
             stream.cancel()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 call = channel.unary_stream(READ_FRAMES.path, **READ_FRAMES.serializers())
-                await call(pchannel_calls_pb2.ReadFramesRequest(), metadata=[token_header(Secret("w"))]).read()
+                await call(frames_pb2.ReadFramesRequest(), metadata=[token_header(Secret("w"))]).read()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 

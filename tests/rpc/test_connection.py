@@ -16,7 +16,7 @@ from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produc
 from wal import errors
 from wal.network import Method
 from wal.requests.vchannels import CreateVChannel, DropVChannel
-from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
+from wal.rpc.api import frames_pb2, streaming_pb2
 from wal.rpc.frame_pages import EncodedPage
 from wal.rpc.methods import MILVUS_PRODUCE, NODE_STATES, READ_FRAMES, SUBMIT
 from wal.rpc.serving import listen, server_options
@@ -62,7 +62,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
         with pytest.raises(errors.UnknownOutcomeError, match="cannot be read"):
             await connection.submit(DropVChannel("x"))
         with pytest.raises(errors.FormatError, match="cannot be read"):
-            await anext(connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading"))
+            await anext(connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading"))
         stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await stream.read()
@@ -72,7 +72,7 @@ async def test_many_responses_come_before_the_error_that_ends_them() -> None:
     async with serving(Server()) as port, connected(port) as connection:
         ticks = []
         with pytest.raises(errors.TruncatedError) as ended:
-            async for page in connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pages_max=5), "reading"):
+            async for page in connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(pages_max=5), "reading"):
                 ticks.append(page.promised_tick)
         assert ticks == [0, 1, 2, 3, 4]
         assert ended.value.earliest == EARLIEST
@@ -89,7 +89,7 @@ async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(tur
 
     async with serving(Silent()) as port, connected(port) as connection:
         await listed(connection)
-        responses = connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(), "reading")
+        responses = connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading")
         waiting = asyncio.ensure_future(anext(responses))
         for _ in range(turns):
             await asyncio.sleep(0)

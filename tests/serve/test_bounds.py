@@ -20,7 +20,7 @@ from wal import open_wal
 from wal.errors import InvalidArgumentError, WouldBlockError
 from wal.message import Message
 from wal.requests.vchannels import ListVChannels
-from wal.rpc.api import frames_pb2, pchannel_calls_pb2
+from wal.rpc.api import frames_pb2
 from wal.rpc.converters import position_to_proto
 from wal.rpc.frame_pages import READ_PAGES
 from wal.rpc.methods import FOLLOW_TAIL, SUBMIT
@@ -141,7 +141,7 @@ async def test_unread_pages_are_bounded_and_others_read(monkeypatch: pytest.Monk
         for _ in range(6):
             await log.raw_append(Message("orders", bytes(MIB - 1024)))
         async with connected(served.address) as connection, channel_to(served.address) as channel:
-            request = pchannel_calls_pb2.ReadFramesRequest(pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=MIB)
+            request = frames_pb2.ReadFramesRequest(pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=MIB)
             read = channel.unary_stream(READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None)
             calls = [read(request) for _ in range(40)]  # of which nobody reads an answer
             answers = bounds_of(served).answers
@@ -174,9 +174,7 @@ async def test_memory_of_unread_answers_comes_back(data_dir: Path) -> None:
             await log.raw_append(Message("orders", bytes(MIB - 1024)))
         memory = MemoryOf(served.process.pid)
         async with connected(served.address) as connection, channel_to(served.address) as channel:
-            request = pchannel_calls_pb2.ReadFramesRequest(
-                pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=4 * MIB
-            )
+            request = frames_pb2.ReadFramesRequest(pchannel=await assigned(connection), start=position_to_proto(0), page_bytes=4 * MIB)
             read = channel.unary_stream(READ_PAGES.path, request_serializer=type(request).SerializeToString, response_deserializer=None)
             before = memory()
             calls = [read(request) for _ in range(64)]

@@ -19,7 +19,7 @@ from wal.requests.pchannels import Truncate
 from wal.requests.reads import CountBytes, FindEventBelow, FindTick, GetMoment, NewestTick, WeighFrames
 from wal.requests.request import Answer, Request
 from wal.rpc.api import frames_pb2
-from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
 from wal.rpc.converters import position_from_proto, position_to_proto

@@ -21,7 +21,7 @@ from wal.read.options import All, EventFilter, ReadOptions
 from wal.read.scanner import Scanner
 from wal.requests.pchannels import LastEvent, LatestTick
 from wal.requests.reads import GetMoment, NewestTick
-from wal.rpc.api import pchannel_calls_pb2, streaming_pb2
+from wal.rpc.api import frames_pb2, streaming_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
 from wal.rpc.connection import Connection
 from wal.rpc.methods import CONSUME, READ_FRAMES
@@ -154,7 +154,7 @@ async def test_tick_that_was_looked_up_does_not_leave(monkeypatch: pytest.Monkey
 async def test_page_that_was_read_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leased() as (log, lease), connected_to(log) as connection:
         lose_after(monkeypatch, log.node.pchannels["p0"].log, "read", lease)
-        pages = connection.responses(READ_FRAMES, pchannel_calls_pb2.ReadFramesRequest(pchannel=P0), "reading")
+        pages = connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(pchannel=P0), "reading")
         with pytest.raises(SessionLostError):
             await anext(pages)
 

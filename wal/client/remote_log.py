@@ -38,7 +38,7 @@ from wal.message.matching import Matching
 from wal.read.options import ReadPosition
 from wal.read.pchannel import ShownLog
 from wal.requests.reads import GetMoment
-from wal.rpc.api import frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import frames_pb2, pchannel_pb2
 from wal.rpc.connection import Connection
 from wal.rpc.converters import position_to_proto, tail_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage
@@ -275,8 +275,8 @@ class RemoteReadableLog(ShownLog):
         if len(self._ahead) > READERS_MAX:
             self._ahead.popitem(last=False)[1].task.cancel()
 
-    def _request(self, start: int, names: Names, bytes_max: int, end: int, *, pages_max: int = 0) -> pchannel_calls_pb2.ReadFramesRequest:
-        return pchannel_calls_pb2.ReadFramesRequest(
+    def _request(self, start: int, names: Names, bytes_max: int, end: int, *, pages_max: int = 0) -> frames_pb2.ReadFramesRequest:
+        return frames_pb2.ReadFramesRequest(
             pchannel=pchannel_pb2.PChannelInfo(name=self.pchannel),
             incarnation=self.incarnation,
             start=position_to_proto(start),
@@ -328,7 +328,7 @@ class RemoteReadableLog(ShownLog):
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _page(self, request: pchannel_calls_pb2.ReadFramesRequest) -> FramePage:
+    async def _page(self, request: frames_pb2.ReadFramesRequest) -> FramePage:
         what, first = f"reading pchannel {self.pchannel}", None
         async with aclosing(self.connection().responses(READ_PAGES, request, what)) as pages:
             async for page in pages:  # to the end of the call: a cancelled one makes its server log that it could not send the status

@@ -12,7 +12,6 @@ from wal.rpc.api import append_pb2 as append
 from wal.rpc.api import cluster_pb2 as cluster
 from wal.rpc.api import component_pb2 as component
 from wal.rpc.api import frames_pb2 as frames
-from wal.rpc.api import pchannel_calls_pb2 as calls
 from wal.rpc.api import requests_pb2 as requests
 from wal.rpc.api import streaming_pb2 as streaming
 
@@ -50,7 +49,7 @@ _PCHANNEL: Final = "/wal.rpc.PChannelService/"
 
 PRODUCE: Final = Method(_PCHANNEL + "Produce", append.ProducerRequest, append.ProducerResponse)
 FOLLOW_TAIL: Final = Method(_PCHANNEL + "FollowTail", frames.FollowTailRequest, frames.TailUpdate)
-READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", calls.ReadFramesRequest, frames.FramePage)
+READ_FRAMES: Final = Method(_PCHANNEL + "ReadFrames", frames.ReadFramesRequest, frames.FramePage)
 
 
 def _of(*services: str) -> tuple[Method[Any, Any], ...]:

@@ -16,7 +16,7 @@ from wal.message.matching import Matching
 from wal.network import Method
 from wal.node.read_requests import check_extent, names_of
 from wal.read.options import MatchingSelection
-from wal.rpc.api import pchannel_calls_pb2 as proto
+from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.converters import position_from_proto
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
 from wal.rpc.serving import Draining, Handler

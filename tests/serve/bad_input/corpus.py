@@ -38,7 +38,7 @@ from wal.requests.vchannels import (
     LocateVChannels,
 )
 from wal.rpc import methods as m
-from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_calls_pb2, pchannel_pb2
+from wal.rpc.api import append_pb2, cluster_pb2, component_pb2, error_pb2, frames_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as streaming
 from wal.rpc.converter import REQUESTS, request_to_proto
 from wal.rpc.converters import position_to_proto
@@ -201,7 +201,6 @@ def _extent(world: World) -> dict[str, Any]:
 
 
 Make = Callable[[World, bytes, Random], Any]
-_CALLS = pchannel_calls_pb2
 
 
 def _submitted(world: World, tag: bytes, chance: Random) -> Any:
@@ -229,5 +228,5 @@ _UNARY: Final[dict[Method[Any, Any], Make]] = {
     m.NODE_STATES: lambda w, t, c: component_pb2.GetComponentStatesRequest(),
     m.WATCH_VCHANNELS: lambda w, t, c: cluster_pb2.WatchVChannelsRequest(),
     m.SUBMIT: _submitted,
-    m.READ_FRAMES: lambda w, t, c: _CALLS.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),
+    m.READ_FRAMES: lambda w, t, c: frames_pb2.ReadFramesRequest(**_extent(w), incarnation=w.log.incarnation, page_bytes=4096, pages_max=2),
 }

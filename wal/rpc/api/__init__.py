@@ -3,12 +3,12 @@
 * streaming  Milvus' protocol, milvus.proto.streaming, with additions of ours
 * append     appends and transactions on a Produce stream, and their outcomes
 * result     the results of appends
-* frames     frames, as a remote pchannel receives them
+* frames     frames and the tail, as a remote pchannel asks for them and receives them
+* cursors    cursors, and their saves by transactions
 * pchannel   pchannels, positions, the end of a log, vchannels
 * error      errors, and the status of a call
 * component  the state of a component
 * cluster    LogService and PChannelService: the calls that Milvus' protocol does not have, and the messages of LogService
 * nodes      NodeService and ClusterService: what the servers of a cluster, and its operator, ask of one another
-* pchannel_calls  the messages of PChannelService
 * requests   the messages of Submit: what is asked of a log, and the answers
 """

@@ -1,8 +1,8 @@
 from google.protobuf import empty_pb2 as _empty_pb2
 from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import cursors_pb2 as _cursors_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
-from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
 from wal.rpc.api import result_pb2 as _result_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -128,8 +128,8 @@ class AppendTxn(_message.Message):
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
     options: WriteOptions
-    save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    save: _cursors_pb2.CursorSave
+    def __init__(self, vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_cursors_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class BeginTxn(_message.Message):
     __slots__ = ("vchannels", "keepalive_s", "options")
@@ -162,8 +162,8 @@ class CommitTxn(_message.Message):
     vchannels: _containers.RepeatedScalarFieldContainer[str]
     bodies: MessageColumns
     options: WriteOptions
-    save: _pchannel_calls_pb2.CursorSave
-    def __init__(self, txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_pchannel_calls_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
+    save: _cursors_pb2.CursorSave
+    def __init__(self, txn: _Optional[_Union[BegunTxn, _Mapping[str, object]]] = ..., vchannels: _Optional[_Iterable[str]] = ..., bodies: _Optional[_Union[MessageColumns, _Mapping[str, object]]] = ..., options: _Optional[_Union[WriteOptions, _Mapping[str, object]]] = ..., save: _Optional[_Union[_cursors_pb2.CursorSave, _Mapping[str, object]]] = ...) -> None: ...
 
 class RollbackTxn(_message.Message):
     __slots__ = ("txn_id",)

@@ -25,11 +25,10 @@ _sym_db = _symbol_database.Default()
 from wal.rpc.api import append_pb2 as wal_dot_rpc_dot_api_dot_append__pb2
 from wal.rpc.api import frames_pb2 as wal_dot_rpc_dot_api_dot_frames__pb2
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
-from wal.rpc.api import pchannel_calls_pb2 as wal_dot_rpc_dot_api_dot_pchannel__calls__pb2
 from wal.rpc.api import requests_pb2 as wal_dot_rpc_dot_api_dot_requests__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a wal/rpc/api/pchannel_calls.proto\x1a\x1awal/rpc/api/requests.proto\"\x17\n\x15WatchVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x98\x01\n\nLogService\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x32\xde\x01\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wal/rpc/api/cluster.proto\x12\x07wal.rpc\x1a\x18wal/rpc/api/append.proto\x1a\x18wal/rpc/api/frames.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a\x1awal/rpc/api/requests.proto\"\x17\n\x15WatchVChannelsRequest\"\x9f\x01\n\x0eVChannelStates\x12)\n\tvchannels\x18\x01 \x03(\x0b\x32\x16.wal.rpc.VChannelState\x12\x33\n\x06\x66loors\x18\x02 \x03(\x0b\x32#.wal.rpc.VChannelStates.FloorsEntry\x1a-\n\x0b\x46loorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x32\x98\x01\n\nLogService\x12;\n\x06Submit\x12\x16.wal.rpc.SubmitRequest\x1a\x17.wal.rpc.SubmitResponse\"\x00\x12M\n\x0eWatchVChannels\x12\x1e.wal.rpc.WatchVChannelsRequest\x1a\x17.wal.rpc.VChannelStates\"\x00\x30\x01\x32\xde\x01\n\x0fPChannelService\x12\x44\n\x07Produce\x12\x18.wal.rpc.ProducerRequest\x1a\x19.wal.rpc.ProducerResponse\"\x00(\x01\x30\x01\x12\x43\n\nFollowTail\x12\x1a.wal.rpc.FollowTailRequest\x1a\x13.wal.rpc.TailUpdate\"\x00(\x01\x30\x01\x12@\n\nReadFrames\x12\x1a.wal.rpc.ReadFramesRequest\x1a\x12.wal.rpc.FramePage\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,14 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._loaded_options = None
   _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_options = b'8\001'
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=180
-  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=203
-  _globals['_VCHANNELSTATES']._serialized_start=206
-  _globals['_VCHANNELSTATES']._serialized_end=365
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=320
-  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=365
-  _globals['_LOGSERVICE']._serialized_start=368
-  _globals['_LOGSERVICE']._serialized_end=520
-  _globals['_PCHANNELSERVICE']._serialized_start=523
-  _globals['_PCHANNELSERVICE']._serialized_end=745
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_start=146
+  _globals['_WATCHVCHANNELSREQUEST']._serialized_end=169
+  _globals['_VCHANNELSTATES']._serialized_start=172
+  _globals['_VCHANNELSTATES']._serialized_end=331
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_start=286
+  _globals['_VCHANNELSTATES_FLOORSENTRY']._serialized_end=331
+  _globals['_LOGSERVICE']._serialized_start=334
+  _globals['_LOGSERVICE']._serialized_end=486
+  _globals['_PCHANNELSERVICE']._serialized_start=489
+  _globals['_PCHANNELSERVICE']._serialized_end=711
 # @@protoc_insertion_point(module_scope)

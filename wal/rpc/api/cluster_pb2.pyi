@@ -1,7 +1,6 @@
 from wal.rpc.api import append_pb2 as _append_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
-from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
 from wal.rpc.api import requests_pb2 as _requests_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/frames.proto\x12\x07wal.rpc\x1a\x1awal/rpc/api/pchannel.proto\"e\n\x11\x46ollowTailRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x12\n\nawait_tick\x18\x03 \x01(\x04\"Q\n\nTailUpdate\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"\x1e\n\rVChannelNames\x12\r\n\x05names\x18\x01 \x03(\t\"\xc0\x01\n\tFramePage\x12\x1e\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x0e.wal.rpc.Frame\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12*\n\nlast_event\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x15\n\rpromised_tick\x18\x05 \x01(\x04J\x04\x08\x06\x10\x07\"\x85\x01\n\x05\x46rame\x12#\n\x08position\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x0c\n\x04head\x18\x03 \x01(\x0c\x12\x1f\n\x04\x62ody\x18\x04 \x03(\x0b\x32\x11.wal.rpc.BodyPart\"\'\n\x08\x42odyPart\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/frames.proto\x12\x07wal.rpc\x1a\x1awal/rpc/api/pchannel.proto\"e\n\x11\x46ollowTailRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x12\n\nawait_tick\x18\x03 \x01(\x04\"Q\n\nTailUpdate\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"\x1e\n\rVChannelNames\x12\r\n\x05names\x18\x01 \x03(\t\"\xf2\x01\n\x11ReadFramesRequest\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12 \n\x05start\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x1e\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x11.wal.rpc.Position\x12%\n\x05names\x18\x05 \x01(\x0b\x32\x16.wal.rpc.VChannelNames\x12\x12\n\npage_bytes\x18\x06 \x01(\r\x12\x11\n\tpages_max\x18\x07 \x01(\r\x12\x0f\n\x07pattern\x18\x08 \x01(\t\"\xc0\x01\n\tFramePage\x12\x1e\n\x06\x66rames\x18\x01 \x03(\x0b\x32\x0e.wal.rpc.Frame\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12*\n\nlast_event\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x15\n\rpromised_tick\x18\x05 \x01(\x04J\x04\x08\x06\x10\x07\"\x85\x01\n\x05\x46rame\x12#\n\x08position\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12(\n\rnext_position\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x0c\n\x04head\x18\x03 \x01(\x0c\x12\x1f\n\x04\x62ody\x18\x04 \x03(\x0b\x32\x11.wal.rpc.BodyPart\"\'\n\x08\x42odyPart\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,10 +38,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TAILUPDATE']._serialized_end=249
   _globals['_VCHANNELNAMES']._serialized_start=251
   _globals['_VCHANNELNAMES']._serialized_end=281
-  _globals['_FRAMEPAGE']._serialized_start=284
-  _globals['_FRAMEPAGE']._serialized_end=476
-  _globals['_FRAME']._serialized_start=479
-  _globals['_FRAME']._serialized_end=612
-  _globals['_BODYPART']._serialized_start=614
-  _globals['_BODYPART']._serialized_end=653
+  _globals['_READFRAMESREQUEST']._serialized_start=284
+  _globals['_READFRAMESREQUEST']._serialized_end=526
+  _globals['_FRAMEPAGE']._serialized_start=529
+  _globals['_FRAMEPAGE']._serialized_end=721
+  _globals['_FRAME']._serialized_start=724
+  _globals['_FRAME']._serialized_end=857
+  _globals['_BODYPART']._serialized_start=859
+  _globals['_BODYPART']._serialized_end=898
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,26 @@ class VChannelNames(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class ReadFramesRequest(_message.Message):
+    __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max", "pattern")
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    pchannel: _pchannel_pb2.PChannelInfo
+    incarnation: int
+    start: _pchannel_pb2.Position
+    end: _pchannel_pb2.Position
+    names: VChannelNames
+    page_bytes: int
+    pages_max: int
+    pattern: str
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ..., pattern: _Optional[str] = ...) -> None: ...
+
 class FramePage(_message.Message):
     __slots__ = ("frames", "start", "next_position", "last_event", "promised_tick")
     FRAMES_FIELD_NUMBER: _ClassVar[int]

@@ -1,9 +1,9 @@
 from wal.message import wire_pb2 as _wire_pb2
+from wal.rpc.api import cursors_pb2 as _cursors_pb2
 from wal.rpc.api import error_pb2 as _error_pb2
 from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import nodes_pb2 as _nodes_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
-from wal.rpc.api import pchannel_calls_pb2 as _pchannel_calls_pb2
 from wal.rpc.api import result_pb2 as _result_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -1016,23 +1016,23 @@ class LoadCursor(_message.Message):
     __slots__ = ("key", "pchannel")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
 
 class LoadCursorAnswer(_message.Message):
     __slots__ = ("value",)
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    value: _pchannel_calls_pb2.Cursor
-    def __init__(self, value: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ...) -> None: ...
+    value: _cursors_pb2.Cursor
+    def __init__(self, value: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ...) -> None: ...
 
 class SaveCursor(_message.Message):
     __slots__ = ("cursor", "forward_only")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
-    cursor: _pchannel_calls_pb2.Cursor
+    cursor: _cursors_pb2.Cursor
     forward_only: bool
-    def __init__(self, cursor: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ..., forward_only: bool = ...) -> None: ...
+    def __init__(self, cursor: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ..., forward_only: bool = ...) -> None: ...
 
 class SaveCursorAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1100,9 +1100,9 @@ class NameCursorHome(_message.Message):
     __slots__ = ("key", "pchannel")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ...) -> None: ...
 
 class NameCursorHomeAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1116,11 +1116,11 @@ class ClaimCursor(_message.Message):
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     holder: bytes
     lease_ms: int
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., holder: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., holder: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class ClaimCursorAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1134,9 +1134,9 @@ class CursorClaim(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     fence: int
-    position: _pchannel_calls_pb2.Cursor
+    position: _cursors_pb2.Cursor
     state: bytes
-    def __init__(self, fence: _Optional[int] = ..., position: _Optional[_Union[_pchannel_calls_pb2.Cursor, _Mapping[str, object]]] = ..., state: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, fence: _Optional[int] = ..., position: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ..., state: _Optional[bytes] = ...) -> None: ...
 
 class KeepCursor(_message.Message):
     __slots__ = ("key", "pchannel", "fence", "holder", "release")
@@ -1145,12 +1145,12 @@ class KeepCursor(_message.Message):
     FENCE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     fence: int
     holder: bytes
     release: bool
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., fence: _Optional[int] = ..., holder: _Optional[bytes] = ..., release: bool = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., fence: _Optional[int] = ..., holder: _Optional[bytes] = ..., release: bool = ...) -> None: ...
 
 class KeepCursorAnswer(_message.Message):
     __slots__ = ()
@@ -1244,14 +1244,14 @@ class JoinCursor(_message.Message):
     CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
     terms: WorkTerms
     concurrency: int
     batch: int
     lease_ms: int
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., terms: _Optional[_Union[WorkTerms, _Mapping[str, object]]] = ..., concurrency: _Optional[int] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., terms: _Optional[_Union[WorkTerms, _Mapping[str, object]]] = ..., concurrency: _Optional[int] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class WorkTerms(_message.Message):
     __slots__ = ("order", "key", "attempts", "backoff_s", "blocks", "dead_letter")
@@ -1292,14 +1292,14 @@ class TakeWork(_message.Message):
     ROOM_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
     after: int
     room: int
     size: int
     wait_ms: int
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., after: _Optional[int] = ..., room: _Optional[int] = ..., size: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., after: _Optional[int] = ..., room: _Optional[int] = ..., size: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class TakeWorkAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1360,7 +1360,7 @@ class SettleWork(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     RESTARTED_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
     number: int
@@ -1371,7 +1371,7 @@ class SettleWork(_message.Message):
     failed: _containers.RepeatedCompositeFieldContainer[FailedWork]
     released: _containers.RepeatedScalarFieldContainer[int]
     restarted: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., number: _Optional[int] = ..., handled: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[_Union[WorkOutput, _Mapping[str, object]]]] = ..., output_counts: _Optional[_Iterable[int]] = ..., dead: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[FailedWork, _Mapping[str, object]]]] = ..., released: _Optional[_Iterable[int]] = ..., restarted: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., number: _Optional[int] = ..., handled: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[_Union[WorkOutput, _Mapping[str, object]]]] = ..., output_counts: _Optional[_Iterable[int]] = ..., dead: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[FailedWork, _Mapping[str, object]]]] = ..., released: _Optional[_Iterable[int]] = ..., restarted: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class WorkOutput(_message.Message):
     __slots__ = ("vchannel", "payload", "message_type", "properties")
@@ -1413,12 +1413,12 @@ class KeepMember(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_TO_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
     wait_ms: int
     caught_up_to: int
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., caught_up_to: _Optional[int] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., caught_up_to: _Optional[int] = ...) -> None: ...
 
 class KeepMemberAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1463,10 +1463,10 @@ class LeaveCursor(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
-    key: _pchannel_calls_pb2.CursorKey
+    key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
-    def __init__(self, key: _Optional[_Union[_pchannel_calls_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ...) -> None: ...
 
 class LeaveCursorAnswer(_message.Message):
     __slots__ = ()

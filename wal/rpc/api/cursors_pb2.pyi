@@ -1,4 +1,3 @@
-from wal.rpc.api import frames_pb2 as _frames_pb2
 from wal.rpc.api import pchannel_pb2 as _pchannel_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -46,7 +45,7 @@ class Cursor(_message.Message):
     moved_at: float
     moving: bool
     begun: _containers.RepeatedCompositeFieldContainer[BegunPChannel]
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping[str, object]]]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ..., moved_at: _Optional[float] = ..., moving: bool = ..., begun: _Optional[_Iterable[_Union[BegunPChannel, _Mapping[str, object]]]] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping]]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ..., moved_at: _Optional[float] = ..., moving: bool = ..., begun: _Optional[_Iterable[_Union[BegunPChannel, _Mapping]]] = ...) -> None: ...
 
 class BegunPChannel(_message.Message):
     __slots__ = ("pchannel", "position", "index")
@@ -56,7 +55,7 @@ class BegunPChannel(_message.Message):
     pchannel: str
     position: _pchannel_pb2.Position
     index: int
-    def __init__(self, pchannel: _Optional[str] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[str] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class CursorIncarnation(_message.Message):
     __slots__ = ("incarnation",)
@@ -78,24 +77,4 @@ class CursorSave(_message.Message):
     number: int
     state: bytes
     after: _pchannel_pb2.EventPosition
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
-
-class ReadFramesRequest(_message.Message):
-    __slots__ = ("pchannel", "incarnation", "start", "end", "names", "page_bytes", "pages_max", "pattern")
-    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
-    INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    PAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    PAGES_MAX_FIELD_NUMBER: _ClassVar[int]
-    PATTERN_FIELD_NUMBER: _ClassVar[int]
-    pchannel: _pchannel_pb2.PChannelInfo
-    incarnation: int
-    start: _pchannel_pb2.Position
-    end: _pchannel_pb2.Position
-    names: _frames_pb2.VChannelNames
-    page_bytes: int
-    pages_max: int
-    pattern: str
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., incarnation: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., end: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., names: _Optional[_Union[_frames_pb2.VChannelNames, _Mapping[str, object]]] = ..., page_bytes: _Optional[int] = ..., pages_max: _Optional[int] = ..., pattern: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
