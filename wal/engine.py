@@ -57,6 +57,16 @@ class InboxStatistics(msgspec.Struct, frozen=True):
     stalled: Annotated[int, gauge("wal_inbox_stalled_actors", "Actors that have unhandled messages and make no progress")] = 0
 
 
+class ArchiveStatistics(msgspec.Struct, frozen=True):
+    """How far the archive at `place` has the log. `failure` is the text of the last round's error, empty after a success."""
+
+    place: str
+    lag_bytes: Annotated[int, gauge("wal_archive_lag_bytes", "Bytes of the log that its archive does not have yet")]
+    lag_s: Annotated[float, gauge("wal_archive_lag_seconds", "For how long the log has had something that its archive does not have")]
+    failing: Annotated[bool, gauge("wal_archive_failing", "1 while the log cannot be archived, else 0")]
+    failure: str = ""
+
+
 class LogStatistics(msgspec.Struct, frozen=True):
     """Counts of an open log: `bytes_in_flight` were accepted and are not durable yet, `appends_waiting` callers wait for room.
 
@@ -91,6 +101,7 @@ class LogStatistics(msgspec.Struct, frozen=True):
     broadcasts: BroadcasterStatistics | None = None
     inboxes: InboxStatistics = InboxStatistics()
     role: str = "writer"
+    archive: ArchiveStatistics | None = None
 
 
 class ReadableEngine(Protocol):

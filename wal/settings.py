@@ -94,6 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float | None = None
     cursor_lag_bytes_max: int | None = None
     cursor_age_max_s: float | None = None
+    archive: str | None = None
+    """A directory or the URL of an object store, where a journal archives itself while it is open; None: nowhere."""
     archive_poll_s: float = 1.0
     """How often a reader of an archive looks for a newer manifest."""
     as_of: int | datetime | None = None
@@ -226,6 +228,7 @@ class SettingsOverrides(TypedDict, total=False):
     retention_s: float | None
     cursor_lag_bytes_max: int | None
     cursor_age_max_s: float | None
+    archive: str | None
     archive_poll_s: float
     as_of: int | datetime | None
 
@@ -448,6 +451,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "retention_s": "age after which messages are dropped; default: never",
     "cursor_lag_bytes_max": "held bytes beyond which a cursor turns stale and holds nothing back; default: no limit",
     "cursor_age_max_s": "time since its last save after which a cursor turns stale; default: never",
+    "archive": "where a journal archives itself: a directory, or s3://BUCKET/PATH; retention drops what is archived alone",
     "archive_poll_s": "how often a reader of an archive looks for a newer manifest",
     "as_of": "tick as of which an archive is read; default: the newest, and onwards",
 }

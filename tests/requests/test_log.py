@@ -12,7 +12,7 @@ def test_every_setting_of_a_log_travels() -> None:
     # The settings that do not concern a client: they belong to the process that has the log, or to its storage.
     of_the_process = {
         "pchannels", "segment_bytes", "group_readable", "kv", "pulsar_admin_url", "pulsar_token", "pulsar_tls_authority", "token",
-        "allow_message_ttl", "allow_backlog_quota", "write_path", "compression", "archive_poll_s", "as_of",
+        "allow_message_ttl", "allow_backlog_quota", "write_path", "compression", "archive", "archive_poll_s", "as_of",
     }  # fmt: skip
 
     assert set(LogSettings.__struct_fields__) | of_the_process == set(Settings.__struct_fields__)

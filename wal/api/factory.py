@@ -21,6 +21,8 @@ def with_absolute_paths(settings: Settings) -> Settings:
     if settings.pulsar_tls_authority is not None:
         authority = absolute_path(settings.pulsar_tls_authority, "setting pulsar_tls_authority")
         settings = settings.replace(pulsar_tls_authority=str(authority))
+    if settings.archive is not None and "://" not in settings.archive:
+        settings = settings.replace(archive=str(absolute_path(settings.archive, "setting archive")))
     return settings
 
 

@@ -17,6 +17,7 @@ from wal.channels.pchannels import raise_format as raise_metadata_format
 from wal.engine import InboxStatistics, LogStatistics
 from wal.errors import InvalidArgumentError, WALError
 from wal.node.appends import LocalAppends
+from wal.node.archiving.archiver import Archiver
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
 from wal.node.cursors import NodeCursors
 from wal.node.hosting import Hosting
@@ -64,6 +65,8 @@ class StreamingNode:
         self.pchannels: dict[str, PChannel] = {}
         self.in_flight: InFlight = InFlight(settings.in_flight_bytes_max)
         self.wall: WallTime = WallTime(system.clock)
+        self.archiver: Archiver | None = None
+        """The archiver of a log that archives itself, set before `start_retention`."""
         self._place = place
         self._spawned = 0
 
@@ -150,7 +153,9 @@ class StreamingNode:
         """Begins to drop what the settings say; `retention.close` ends that."""
         settings = self.settings
         bounds = RetentionBounds(settings.retention_bytes, settings.retention_s, settings.cursor_lag_bytes_max, settings.cursor_age_max_s)
-        self.retention = RetentionKeeper(bounds, self.pchannels, self.cursors, clock=self.system.clock, wall=self.wall)
+        self.retention = RetentionKeeper(
+            bounds, self.pchannels, self.cursors, clock=self.system.clock, wall=self.wall, archiver=self.archiver
+        )
         self.hosting.on_opened = self._opened
         await self.retention.start()
 
@@ -219,6 +224,7 @@ class StreamingNode:
             opening_s=opening_s,
             broadcasts=broadcasts,
             inboxes=InboxStatistics(len(inboxes), sum(inboxes), max(inboxes, default=0), len(system.stalled)),
+            archive=None if self.archiver is None else self.archiver.statistics(),
         )
 
     def events(self) -> int:

@@ -69,7 +69,8 @@ class Truncate(Request[None], frozen=True):
 class RetentionHolder(msgspec.Struct, frozen=True):
     """A holder that needs a part of the log.
 
-    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one) or "checkpoint".
+    `kind` is "cursor", "damaged cursor" (`name` is its file), "broadcast" (`name` is the id of an unfinished one), "archive" (`name` is its
+    place; it needs what it does not have yet) or "checkpoint".
 
     Nothing at or above `position` (the bytes of a message id's position) is dropped; from there to the end the log has `bytes`. The part
     that a checkpoint holds is already truncated, and its files are removed after the next checkpoint.

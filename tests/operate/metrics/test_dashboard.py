@@ -58,7 +58,7 @@ def test_legends_use_labels_that_are_left() -> None:
 async def test_panels_of_a_log_find_data(data_dir: Path) -> None:
     async def handle(delivery: Delivery) -> None: ...
 
-    async with open_wal(f"journal:{data_dir}", retention_bytes=1 << 30) as log:
+    async with open_wal(f"journal:{data_dir}", retention_bytes=1 << 30, archive=f"{data_dir}-archive") as log:
         await log.raw_append(Message("orders", b"x"))
         await log.raw_append(Message("orders", b"y"))
         async with log.read("orders", cursor="billing", follow=False) as scanner:

@@ -92,9 +92,11 @@ Progress = Callable[[dict[str, Any]], None]
 class Rounds:
     """The backups of the journal in `directory`. Not thread-safe, except that any thread may call `close`, which ends a running backup."""
 
-    def __init__(self, directory: Path, store: BackupStore, progress: Progress | None) -> None:
+    def __init__(self, directory: Path, store: BackupStore, progress: Progress | None, *, keeps_history: bool = False) -> None:
+        """With `keeps_history` each manifest also has the segments of the one before that the log has dropped since."""
         self.store: BackupStore = store
         self._directory = directory
+        self._keeps_history = keeps_history
         self._newest: Manifest | None = None
         self._number = 0
         self._logs: dict[str, ReadOnlyJournalLog] = {}
@@ -115,13 +117,15 @@ class Rounds:
                 self._number = names[-1][0] if names else 0
                 self._objects.there = set(self.store.names(OBJECTS))
             manifest = self._tried()
+            name, data = manifest_name(manifest.number), manifest.encode()
             try:
-                self.store.create(manifest_name(manifest.number), manifest.encode())
+                self.store.create(name, data)
             except ObjectExistsError:
-                raise LockedError(
-                    f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there",
-                    pid=None,
-                ) from None
+                if self.store.get(name, BYTES_MAX) != data:  # otherwise the answer to an earlier attempt was lost
+                    raise LockedError(
+                        f"another process has made backup {manifest.number} at {self.store.place} meanwhile: let one process write there",
+                        pid=None,
+                    ) from None
             self._newest, self._number = manifest, manifest.number
             self._objects.there = manifest.names()
             with contextlib.suppress(StorageError):  # a hint
@@ -198,8 +202,11 @@ class Rounds:
             segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
             newest, promised_tick = log.end_state(end)
+            earliest = record.earliest
+            if self._keeps_history:
+                earliest, segments = self._with_history(name, log, states[name].durable_end, earliest, segments)
             pchannels[name] = PChannelCopy(
-                record.incarnation, record.term, end, record.earliest, record.limit, segments, files, newest, promised_tick
+                record.incarnation, record.term, end, earliest, record.limit, segments, files, newest, promised_tick, self._keeps_history
             )
         return Manifest(
             number=self._number + 1,
@@ -216,6 +223,40 @@ class Rounds:
         lives = {log.incarnation, *(restore.parent for restore in log.lineage.restores)}
         if self._newest is not None and self._newest.log_id not in lives:
             raise InvalidArgumentError(f"{self.store.place} has backups of another log than {self._directory}: name another target")
+        if self._newest is not None and not self._keeps_history and any(copy.keeps_history for copy in self._newest.pchannels.values()):
+            raise InvalidArgumentError(
+                f"{self.store.place} is the archive of {self._directory}, which archives itself (archive=): name another target, or read "
+                f"archive:{self.store.place}"
+            )
+
+    def _with_history(
+        self, name: str, log: ReadOnlyJournalLog, durable_end: int, earliest: tuple[int, int], segments: tuple[SegmentCopy, ...]
+    ) -> tuple[tuple[int, int], tuple[SegmentCopy, ...]]:
+        """Returns the earliest event and the segments of a pchannel, with those of the archive that the log has dropped.
+
+        Raises InvalidArgumentError if the log does not continue the archive.
+        """
+        newest = None if self._newest is None else self._newest.pchannels.get(name)
+        if newest is None or not newest.segments:
+            return earliest, segments
+        if newest.incarnation == log.incarnation and newest.end > durable_end:
+            raise InvalidArgumentError(
+                f"the archive at {self.store.place} has pchannel {name} up to position {newest.end}, and the log ends at {durable_end}: it "
+                "is an older copy of the log; mark it as restored (`wal mark-restored`), or name another archive"
+            )
+        first = segments[0].base if segments else newest.end
+        older = tuple(segment for segment in newest.segments if segment.base < first)
+        if not older:
+            return min(earliest, newest.earliest) if newest.segments[0].base == first else earliest, segments
+        stop = older[-1].base + older[-1].chunks[-1].end
+        if stop < first:
+            raise InvalidArgumentError(
+                f"the archive at {self.store.place} ends at position {stop} of pchannel {name}, and the log begins at {first}: what lies "
+                "between was dropped without being archived; name another archive"
+            )
+        if stop > first:  # after a restore, a segment may begin inside an archived one
+            return earliest, segments
+        return newest.earliest, older + segments
 
     def _record(self, name: str, log: ReadOnlyJournalLog) -> ControlRecord:
         with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
@@ -273,7 +314,7 @@ class Rounds:
                 self._carry_damage(name, base, stop - base)
                 copies.append((segment, []))
             else:
-                copies.append(self._segment(name, directory / segment_name(base), base, stop - base, segment))
+                copies.append(self._segment(name, directory / segment_name(base), base, stop - base, segment if is_same else None))
         return tuple(
             msgspec.structs.replace(segment, chunks=(*segment.chunks, *(chunk.result() for chunk in chunks))) if chunks else segment
             for segment, chunks in copies

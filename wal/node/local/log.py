@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
@@ -31,6 +32,7 @@ from wal.errors import CorruptionError, InvalidArgumentError, LockedError, NoSpa
 from wal.location import Location
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
+from wal.node.archiving.archiver import Archiver
 from wal.node.copies_operator import CopiesOperator
 from wal.node.cursor_claims import LocalCursorHome
 from wal.node.cursors import NodeCursors
@@ -65,6 +67,7 @@ class LocalLog:
         """
         if location.archive is not None:
             raise InvalidArgumentError(f"{location} is an archive, which is only read: open the log itself, or restore the archive first")
+        _check_archive(location, settings.archive)
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.place: str = str(location if location.path is None else location.path)
@@ -185,6 +188,10 @@ class LocalLog:
         except NoSpaceError as error:
             _log.warning("the metadata of %s stay without checksums until there is room for them: %s", self.place, error)
 
+    def _ends(self) -> dict[str, int]:
+        """Returns the durable end of each pchannel."""
+        return {name: pchannel.tail.durable_end for name, pchannel in self.node.pchannels.items()}
+
     def _end_of(self, pchannel: str) -> VChannelBegin | None:
         """Returns where the log of a pchannel ends now: nothing of a vchannel that is created now is below."""
         hosted = self.node.pchannels.get(pchannel)
@@ -245,6 +252,10 @@ class LocalLog:
         self.cursors = node.cursors
         self._undo.add(node.cursors.end)
         self._undo.add(abandon=self.backend.finish_calls)
+        if self.settings.archive is not None and location.path is not None:
+            node.archiver = Archiver(location.path, self.settings.archive, self._ends)
+            await node.archiver.start()
+            self._undo.add(node.archiver.close)
         await node.start_retention()
         self._undo.add(node.retention.close)
 
@@ -291,6 +302,19 @@ class LocalLog:
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, naming it if it has none."""
         return await self.node.cursor_home(key, pchannel=pchannel)
+
+
+def _check_archive(location: Location, archive: str | None) -> None:
+    """Raises InvalidArgumentError for an archive of a log that cannot archive itself, or for one inside of its log."""
+    if archive is None:
+        return
+    if location.path is None:
+        raise InvalidArgumentError(
+            f"setting archive={archive!r}: the log at {location} is not a journal, and only a journal archives itself; leave the setting "
+            "out"
+        )
+    if "://" not in archive and Path(archive).absolute().is_relative_to(location.path.absolute()):
+        raise InvalidArgumentError(f"setting archive={archive!r} lies in the log's own directory {location.path}: name another directory")
 
 
 _log: Final = logging.getLogger("wal")

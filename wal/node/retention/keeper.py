@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from actors import Clock
 from wal.errors import ClosedError, InvalidArgumentError, WALError
 from wal.message import LogPosition, MessageID
+from wal.node.archiving.archiver import Archiver
 from wal.node.cursors import NodeCursors
 from wal.node.retention.clock_watch import AGREED_S, DRIFT_MAX_S
 from wal.node.retention.policy import LogPin, RetentionBounds, TruncationPlan, over_bound, pins_of, pins_of_broadcasts, plan
@@ -42,9 +43,18 @@ class RetentionKeeper:
     """The retention of an open log. Call `start` when its pchannels are open, and `close` before they are closed."""
 
     def __init__(
-        self, bounds: RetentionBounds, pchannels: Mapping[str, PChannel], cursors: NodeCursors, *, clock: Clock, wall: WallTime
+        self,
+        bounds: RetentionBounds,
+        pchannels: Mapping[str, PChannel],
+        cursors: NodeCursors,
+        *,
+        clock: Clock,
+        wall: WallTime,
+        archiver: Archiver | None = None,
     ) -> None:
+        """Nothing is dropped that `archiver` has not archived."""
         self.bounds = bounds
+        self._archiver = archiver
         self._pchannels = pchannels
         self._cursors = cursors
         self._clock = clock
@@ -119,7 +129,7 @@ class RetentionKeeper:
             async with self._lock:
                 await self._cursors.look()
                 cursors = self._cursors.saved()
-                pins = [pin for pin in _pins(cursors, await self._cursors.view_for(cursors), pchannel) if pin.position < up_to]
+                pins = [pin for pin in self._pins(cursors, await self._cursors.view_for(cursors), pchannel) if pin.position < up_to]
                 if pins or (pins := await self._truncate(pchannel, up_to)):
                     raise InvalidArgumentError(_refusal(message_id, pins))
 
@@ -135,7 +145,7 @@ class RetentionKeeper:
         return [
             await report_of(
                 pchannel,
-                _pins(cursors, view, pchannel),
+                self._pins(cursors, view, pchannel),
                 self.bounds,
                 extents=pchannel.log.extents(),
                 checkpointed=pchannel.log.checkpointed,
@@ -205,12 +215,12 @@ class RetentionKeeper:
         cursors = await self._sweep(now_s)
         view = await self._cursors.view_for(cursors)
         for name, pchannel in list(self._pchannels.items()):
-            drop_plan = self._plan(pchannel, _pins(cursors, view, pchannel), now_s)
+            drop_plan = self._plan(pchannel, self._pins(cursors, view, pchannel), now_s)
             if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked):
                 truncated.append(pchannel)
                 more = more or drop_plan.end != drop_plan.unpinned_end
-            if drop_plan.holders:
-                self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, drop_plan.holders[0])
+            if holders := [pin for pin in drop_plan.holders if pin.kind != "archive"]:  # the archiver warns of a store that is away
+                self._warn(f"held {name}", "retention of pchannel %s is held back by %s", name, holders[0])
             else:
                 self._warned.discard(f"held {name}")
         await self._make_room(truncated)
@@ -319,7 +329,7 @@ class RetentionKeeper:
             await self._cursors.look()
             cursors = [cursor for cursor in self._cursors.saved() if cursor not in released]
             view = await self._cursors.view_for(cursors)
-            if pins := [pin for pin in _pins(cursors, view, pchannel) if pin.position < up_to]:
+            if pins := [pin for pin in self._pins(cursors, view, pchannel) if pin.position < up_to]:
                 return pins
             await pchannel.log.truncate(*up_to)
             done = True
@@ -335,6 +345,13 @@ class RetentionKeeper:
             if pchannel.checkpointer is not None:
                 await pchannel.checkpointer.make_room()
 
+    def _pins(self, cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[LogPin]:
+        """Returns the pins of this pchannel's log: those of cursors, of unfinished broadcasts, and of the archive."""
+        pins = pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
+        if (archiver := self._archiver) is not None:
+            pins.append(LogPin("archive", archiver.place, (archiver.archived(pchannel.channel), 0)))
+        return pins
+
     def _extents(self, pchannel: PChannel) -> list[Extent]:
         return [] if pchannel.fault is not None else pchannel.log.extents()
 
@@ -345,16 +362,13 @@ class RetentionKeeper:
             _log.warning(text, *values, extra={"wal_event": "retention", "wal_episode": episode})
 
 
-def _pins(cursors: list[Cursor | DamagedCursor], view: LogView, pchannel: PChannel) -> list[LogPin]:
-    """Returns the pins of this pchannel's log: those of cursors, and of unfinished broadcasts."""
-    return pins_of(cursors, view, pchannel=pchannel.channel) + pins_of_broadcasts(pchannel.copies.table.pins())
-
-
 def _refusal(message_id: MessageID, pins: list[LogPin]) -> str:
     pins.sort(key=lambda pin: pin.position)
     names = ", ".join(map(str, pins[:_SHOWN_MAX])) + (f" and {len(pins) - _SHOWN_MAX} more" * (len(pins) > _SHOWN_MAX))
     remedies = []
-    if any(pin.kind != "broadcast" for pin in pins):
+    if any(pin.kind == "archive" for pin in pins):
+        remedies.append("wait until the archive has it")
+    if any(pin.kind not in ("archive", "broadcast") for pin in pins):
         remedies.append(f"let their readers save a later position, or {DELETION}(…) them")
     if any(pin.kind == "broadcast" for pin in pins):
         remedies.append("have the broadcasts acknowledged on all their vchannels, or abort(…) them")

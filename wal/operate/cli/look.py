@@ -216,6 +216,7 @@ def _health(arguments: argparse.Namespace) -> int:
     rows = builders.health_rows(_rows(arguments, _log_rows(arguments)))
     try:
         rows += builders.health_rows(_consumer_rows(arguments) or ())
+        rows += _archive_health(arguments)
     except WALError as error:  # without the service's token
         rows.append(HealthRow(check="consumers", ok=True, detail=f"not known: {error}"))
     if arguments.writer:
@@ -258,6 +259,15 @@ def _consumer_rows(arguments: argparse.Namespace) -> list[Row] | None:
     if location.path is None or (service := StatusService.of(location, settings)) is None:
         return None
     return [msgspec.convert(row, ConsumerRow) for row in service.get("/api/consumers?limit=500")["rows"]]
+
+
+def _archive_health(arguments: argparse.Namespace) -> list[HealthRow]:
+    """Returns the health of the archive of a journal whose writer archives it and serves a status page."""
+    location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
+    if location.path is None or (service := StatusService.of(location, settings)) is None:
+        return []
+    rows = [msgspec.convert(row, HealthRow) for row in service.get("/api/health?limit=500")["rows"]]
+    return [row for row in rows if row.check == "archive"]
 
 
 def _consumers(arguments: argparse.Namespace) -> int:

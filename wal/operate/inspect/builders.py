@@ -291,6 +291,14 @@ def health_rows(log: Sequence[Row], *, now_s: float | None = None) -> list[Healt
     return rows
 
 
+def archive_rows(statistics: LogStatistics) -> list[HealthRow]:
+    """Returns the health of the archive of a log that archives itself; no row for another log."""
+    if (archive := statistics.archive) is None:
+        return []
+    lag = f"{archive.lag_bytes} bytes of the log are not at {archive.place} yet, since {archive.lag_s:.0f} s"
+    return [HealthRow(check="archive", ok=not archive.failing, detail=f"{lag}: {archive.failure}" if archive.failing else lag)]
+
+
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
     """Returns the bound of a histogram below which this share of the values lies; None without values, or above its last bound."""
     remaining = share * sum(counts)

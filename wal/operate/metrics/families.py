@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from broadcaster.message import BroadcasterStatistics
 from wal._version import __version__
 from wal.consumers.consumer import ConsumerInfo
-from wal.engine import InboxStatistics, LogStatistics
+from wal.engine import ArchiveStatistics, InboxStatistics, LogStatistics
 from wal.operate.metrics.snapshot import CoordinatorStatistics, CursorLag, MetricsSnapshot
 from wal.read.figures import Histogram, PChannelStatistics, figures_of
 from wal.requests.pchannels import PChannelRetention
@@ -42,6 +42,7 @@ _TICK_BITS: Final = 18
 _MEASURED: Final[tuple[tuple[type[msgspec.Struct], tuple[str, ...]], ...]] = (
     (LogStatistics, ()),
     (InboxStatistics, ()),
+    (ArchiveStatistics, ()),
     (PChannelStatistics, ("pchannel",)),
     (PChannelRetention, ("pchannel",)),
     (CursorLag, ("cursor",)),
@@ -147,6 +148,8 @@ def _log(values: _Values, log: LogStatistics, at_s: float) -> None:
         return
     values.add("wal_would_block", sum(pchannel.refused_transactions for pchannel in log.pchannels), "transactions")
     values.add_all(log.inboxes)
+    if log.archive is not None:
+        values.add_all(log.archive)
     if log.broadcasts is not None:
         _broadcasts(values, log.broadcasts)
     for pchannel in log.pchannels:

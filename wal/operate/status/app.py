@@ -31,6 +31,7 @@ from wal.engine import LogStatistics
 from wal.errors import AuthenticationError, InvalidArgumentError, WALError
 from wal.operate.inspect.builders import (
     VChannelCounts,
+    archive_rows,
     broadcast_rows,
     consumer_rows,
     cursor_rows,
@@ -269,7 +270,8 @@ class StatusHandlers:
         return [] if self._settings is None else list(setting_rows(self._settings))
 
     async def _health(self) -> list[Row]:
-        return list(health_rows([*await log_rows(self._log, self._log.location), *consumer_rows(self._log.consumers())]))
+        rows = health_rows([*await log_rows(self._log, self._log.location), *consumer_rows(self._log.consumers())])
+        return [*rows, *archive_rows(self._log.statistics())]
 
     # -- actions
 

@@ -112,7 +112,8 @@ class SegmentCopy(msgspec.Struct, frozen=True):
 class PChannelCopy(msgspec.Struct, frozen=True, omit_defaults=True):
     """A pchannel: the fields of its control page, its segments, and its other files by name.
 
-    `newest` is the newest event below the end, and `promised_tick` the largest promised tick of a frame below it.
+    `newest` is the newest event below the end, and `promised_tick` the largest promised tick of a frame below it. `keeps_history`: the log
+    archives itself there, so that each manifest has the segments of the one before, also those that the log has dropped since.
     """
 
     incarnation: Bounded
@@ -124,6 +125,7 @@ class PChannelCopy(msgspec.Struct, frozen=True, omit_defaults=True):
     files: dict[PChannelFile, Chunk]
     newest: Position | None = None
     promised_tick: Bounded = 0
+    keeps_history: bool = False
 
     def __post_init__(self) -> None:
         stops = [*(segment.base for segment in self.segments[1:]), self.end]

@@ -1,0 +1,233 @@
+"""A log that archives itself: what its retention drops, what the archive has then, and what a store that fails costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.locations import SOAK
+from tests.processes import eventually, run_python
+from wal import Message, MessageID, StartFrom, WALAccesser, open_wal
+from wal.errors import InvalidArgumentError, LockedError, StorageError, TruncatedError
+from wal.node.archiving import archiver
+from wal.node.archiving.rounds import Rounds
+from wal.operate.backup import backup, restore, verify
+from wal.storage.archive.store import DirectoryStore, open_store
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiver, "ROUND_S", 0.02)
+    monkeypatch.setattr(archiver, "_RETRY_MIN_S", 0.02)
+
+
+async def write(log: WALAccesser, count: int) -> list[bytes]:
+    payloads = [os.urandom(100_000) for _ in range(count)]
+    for payload in payloads:
+        await log.raw_append(Message("orders", payload))
+    return payloads
+
+
+async def read(location: Path | str) -> list[bytes]:
+    async with open_wal(location, read_only=True) as log, log.read("orders", follow=False) as scanner:
+        return [body.payload async for message in scanner for body in message.bodies()]
+
+
+def lag_of(log: WALAccesser) -> int:
+    archive = log.statistics().archive
+    assert archive is not None
+    return archive.lag_bytes
+
+
+async def earliest_of(log: WALAccesser) -> MessageID | None:
+    return (await log.retention())[0].earliest
+
+
+async def test_archive_has_what_retention_drops(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:
+        written = await write(log, 60)
+        first = await earliest_of(log)
+        await eventually(lambda: lag_of(log) == 0)
+
+        async def is_small() -> bool:
+            (held,) = await log.retention()
+            return held.bytes <= 2 * MIB
+
+        await eventually(is_small)
+        assert await earliest_of(log) != first
+        assert first is not None
+        with pytest.raises(TruncatedError):
+            async with log.read("orders", follow=False, deliver_policy=StartFrom(first)) as scanner:
+                await anext(scanner)
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:  # another opening continues it
+        written += await write(log, 30)
+        await eventually(lambda: lag_of(log) == 0)
+    assert await read(f"archive:{target}") == written
+    assert not await verify(str(target))
+    await restore(str(target), str(tmp_path / "restored"))
+    assert await read(tmp_path / "restored") == written
+    with pytest.raises(InvalidArgumentError, match="archives itself"):
+        await backup(str(data), str(target))
+
+
+async def test_store_away_holds_back_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    create = DirectoryStore.create
+    is_away = True
+
+    def refusing(store: DirectoryStore, name: str, data: bytes) -> None:
+        if is_away:
+            raise StorageError("the store is away")
+        create(store, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", refusing)
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:
+        first = await earliest_of(log)
+        written = await write(log, 60)
+
+        def has_failed() -> bool:
+            archive = log.statistics().archive
+            return archive is not None and archive.failing
+
+        await eventually(has_failed)
+        statistics = log.statistics()
+        assert statistics.archive is not None
+        assert "the store is away" in statistics.archive.failure
+        (held,) = await log.retention()
+        assert held.bytes > 5 * MIB
+        assert [(holder.kind, holder.name, holder.position) for holder in held.holders] == [("archive", str(target), 0)]
+        event = await log.last("orders")
+        assert event is not None
+        with pytest.raises(InvalidArgumentError, match=r"archive.*wait until the archive has it"):
+            await log.truncate(up_to=event)
+        is_away = False
+        await eventually(lambda: lag_of(log) == 0)
+
+        async def is_small() -> bool:
+            (held,) = await log.retention()
+            return held.bytes <= 2 * MIB
+
+        await eventually(is_small)
+        assert not log.statistics().archive.failing  # type: ignore[union-attr]
+        assert await earliest_of(log) != first
+    assert await read(f"archive:{target}") == written
+
+
+async def failure_of(data: Path, target: Path) -> str:
+    """Opens a log that cannot be archived; returns the failure, once it has taken an append."""
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=MIB) as log:
+        await write(log, 1)
+
+        def failure() -> str:
+            archive = log.statistics().archive
+            return "" if archive is None else archive.failure
+
+        await eventually(lambda: bool(failure()))
+        (held,) = await log.retention()
+        assert held.holders[0].kind == "archive"
+        return failure()
+
+
+async def test_archive_of_another_log_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    async with open_wal(tmp_path / "other", archive=str(target)) as log:
+        written = await write(log, 2)
+        await eventually(lambda: lag_of(log) == 0)
+    assert "another log" in await failure_of(tmp_path / "data", target)
+    assert await read(f"archive:{target}") == written
+
+
+async def test_older_copy_of_log_is_refused(tmp_path: Path) -> None:
+    data, target, copy = tmp_path / "data", tmp_path / "target", tmp_path / "copy"
+    async with open_wal(data) as log:
+        await write(log, 2)
+    shutil.copytree(data, copy)
+    async with open_wal(data, archive=str(target)) as log:
+        await write(log, 5)
+        await eventually(lambda: lag_of(log) == 0)
+    written = await read(data)
+    assert "mark it as restored" in await failure_of(copy, target)
+    assert await read(f"archive:{target}") == written
+
+
+async def test_second_archiver_is_refused(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    async with open_wal(data) as log:
+        written = await write(log, 3)
+
+    def race() -> None:
+        first, second = (Rounds(data, open_store(target), None, keeps_history=True) for _ in range(2))
+        with closing(first), closing(second):
+            first.make()
+            second.make()
+            with pytest.raises(LockedError, match="another process has made backup 2"):
+                first.make()
+
+    await asyncio.to_thread(race)
+    assert await read(f"archive:{target}") == written
+
+
+async def test_killed_archiver_loses_nothing(tmp_path: Path) -> None:
+    """Every write to the store is the last one of a process in turn, while the log is written, and its beginning is dropped."""
+    data, target = tmp_path / "data", tmp_path / "target"
+    program = """
+import asyncio, os, signal, sys
+import wal.node.local.log  # before the processes are forked
+from wal import open_wal
+from wal.node.archiving import archiver
+from wal.storage.archive import store
+archiver.ROUND_S = archiver._REST = 0.005
+write = store.DirectoryStore._write
+def killed(self, name, data, move):
+    global left
+    left -= 1
+    if left == 1:
+        move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # its temporary file is there
+    write(self, name, data, move)
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+async def main(first):
+    async with open_wal(sys.argv[1], archive=sys.argv[2], segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
+        number = first
+        while True:
+            result = await log.append("orders", b"%08d" % number + os.urandom(40_000))
+            os.write(1, b"%d %s\\n" % (number, str(result.message_id).encode()))
+            number += 1
+            await asyncio.sleep(0.003)
+store.DirectoryStore._write = killed
+for left in range(1, int(sys.argv[3])):
+    if not (pid := os.fork()):
+        asyncio.run(main(left * 1_000_000))
+    os.waitpid(pid, 0)
+"""
+    ended = await asyncio.to_thread(run_python, "-c", program, data, target, 60 if SOAK else 9)
+    acknowledged = [int(line.split()[0]) for line in ended.out.splitlines()]
+    assert len({number // 1_000_000 for number in acknowledged}) >= 6, ended.err
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=MIB) as log:
+        await write(log, 1)
+        await eventually(lambda: lag_of(log) == 0)
+    numbers = [int(payload[:8]) for payload in (await read(f"archive:{target}"))[:-1]]
+    assert numbers == sorted(set(numbers))
+    assert set(numbers) >= set(acknowledged)
+    assert len(numbers) <= len(acknowledged) + 60, "at most one append of each process had no answer"
+    assert not await verify(str(target))
+
+
+async def test_bad_archives_are_refused_at_opening(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="not a journal"):
+        await open_wal("memory:", archive=str(tmp_path / "target"))
+    with pytest.raises(InvalidArgumentError, match="own directory"):
+        await open_wal(tmp_path / "data", archive=str(tmp_path / "data" / "archive"))
+    with pytest.raises(InvalidArgumentError, match="not known"):
+        await open_wal(tmp_path / "data", archive="nowhere://bucket")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidArgumentError, match="is a file"):
+        await open_wal(tmp_path / "data", archive=str(tmp_path / "file"))
