@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str], str, int]]:
             txn.append(Message("orders", b"paid"))
             txn.append(Message("stock", b"\xff"))
         broadcast = log.broadcast().append(BroadcastMessage(vchannels=["orders", "stock"], payload=b"all"))
+        log.append("orders", b"later", deliver_at=datetime(2100, 1, 1, tzinfo=UTC), idempotency_key="later")
         with log.read("orders", cursor="billing", follow=False) as messages:
             next(iter(messages))
             messages.save()
@@ -58,6 +60,11 @@ def commands(folder: Path) -> Iterator[tuple[str, list[str], str, int]]:
     yield "dump", ["dump", data, "--frames"], "", 0
     yield "top", ["top", data, "-n", "1"], "", 0
     yield "append", ["append", data, "orders", "--lines", "--key", "import"], "a\nb\n", 0
+    yield "scheduled", ["scheduled", data], "", 0
+    yield "scheduled-cancel", ["scheduled", data, "--cancel", "later", "--yes"], "", 0
+    yield "create", ["create", data, "created"], "", 0
+    yield "drop", ["drop", data, "created", "--yes"], "", 0
+    yield "redrive", ["redrive", data, "stock", "--dry-run"], "", 1
     yield "cursor-set", ["cursor", "set", data, "billing", "--to", "latest", "--yes"], "", 0
     yield "cursor-reset", ["cursor", "reset", data, "billing", "--yes"], "", 0
     yield "cursor-rm", ["cursor", "rm", data, "billing", "--yes"], "", 0

@@ -33,6 +33,10 @@ COMMANDS = {
     "consumers": ["consumers", "LOG"],
     "broadcasts": ["broadcasts", "LOG"],
     "retention": ["retention", "LOG"],
+    "scheduled": ["scheduled", "LOG"],
+    "create": ["create", "LOG", "created"],
+    "drop": ["drop", "LOG", "v0", "--dry-run"],
+    "redrive": ["redrive", "LOG", "v0", "--dry-run"],
     "append": ["append", "LOG", "v0", "--lines"],
     "cursor set": ["cursor", "set", "LOG", "billing", "--to", "earliest", "--yes"],
     "cursor rm": ["cursor", "rm", "LOG", "billing", "--yes", "--dry-run"],
@@ -49,8 +53,8 @@ COMMANDS = {
     "serve": ["serve", "LOG"],
 }
 OF_A_TARGET = ("backup status", "backup verify", "backup forget", "restore")
-THAT_CHANGE = ("append", "cursor set", "mark-restored", "serve")
-FINE = {"truncate": 1, "cursor rm": 1, "broadcast": 2}
+THAT_CHANGE = ("append", "scheduled", "create", "cursor set", "mark-restored", "serve")
+FINE = {"truncate": 1, "drop": 1, "redrive": 1, "cursor rm": 1, "broadcast": 2}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +116,13 @@ def test_place_without_a_log_that_can_be_opened(sound: Path, tmp_path: Path, cap
     [
         (
             frame,
-            {"verify": 1, "health": 1, "repair": 1, "backup": 1, **dict.fromkeys(("tail", "cat", "peek", "dump", "copy", "truncate"), 4)},
+            {
+                "verify": 1,
+                "health": 1,
+                "repair": 1,
+                "backup": 1,
+                **dict.fromkeys(("tail", "cat", "peek", "dump", "copy", "redrive", "truncate"), 4),
+            },
         ),
         (control, {**dict.fromkeys(COMMANDS, 4), "verify": 1, "repair": 1}),
         (cursor, {"verify": 1, "repair": 1, "backup": 1, "cursors": 1, "copy": 4, "peek": 2, "cursor rm": 2}),
@@ -128,7 +138,7 @@ def test_place_without_a_log_that_can_be_opened(sound: Path, tmp_path: Path, cap
                 "broadcasts": 4,
                 "broadcast": 4,
                 "copy": 4,
-                **dict.fromkeys(("peek", "cursors", "cursor rm", "retention", "truncate"), 4),
+                **dict.fromkeys(("peek", "redrive", "cursors", "cursor rm", "retention", "truncate"), 4),
             },
         ),
         (metadata, {"verify": 1, "repair": 1, "backup": 4, "broadcasts": 4, "broadcast": 4, "copy": 4}),
@@ -152,7 +162,7 @@ def test_log_of_another_process(sound: Path, tmp_path: Path, capsys: pytest.Capt
     async def ran() -> None:
         async with open_wal(data) as log:
             await log.raw_append(Message("v0", b"beside it"))
-            refused = dict.fromkeys(("append", "broadcast", "repair", "consumers"), 3) | {"mark-restored": 1}
+            refused = dict.fromkeys(("append", "scheduled", "create", "broadcast", "repair", "consumers"), 3) | {"mark-restored": 1}
             names = [name for name in COMMANDS if name not in (*OF_A_TARGET, "cursor set", "serve")]
             statuses = {name: (FINE | refused).get(name, 0) for name in names}
             await asyncio.to_thread(ran_all, data, tmp_path, capsys, statuses, in_use=True)

@@ -26,10 +26,10 @@ async def test_every_command_on_a_cluster(
     }
     # The commands on a backup need no log, and the last one runs until it is stopped.
     left_out = ("backup status", "backup verify", "backup forget", "restore", "broadcast", "serve")
-    would_change = dict.fromkeys(("cursor rm", "truncate", "broadcast abort"), 1)
+    would_change = dict.fromkeys(("cursor rm", "truncate", "broadcast abort", "drop", "redrive"), 1)
     of_journals = dict.fromkeys(("verify", "repair", "backup", "mark-restored"), 2)
     # A copy by a coordinator is a client's: it fails while a broadcast is unfinished.
-    STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3}}
+    STATUSES = {"root": {"consumers": 2}, "coordinator": {"consumers": 2, "copy": 3, "create": 4}}
 
     def run_quietly(arguments: list[str]) -> int:
         with quiet():

@@ -1,9 +1,9 @@
-"""The commands that change a log: `wal append`, `wal cursor`, `wal truncate` and `wal broadcast abort`.
+"""The commands that change a log: `wal append`, `wal cursor`, `wal truncate` and `wal broadcast abort`; `queues.py` has the others.
 
 A log that another process has open for writing is changed through that process's status service; without one, the command fails with the
 process's pid. Cursors that do not move with transactions are saved beside the writer. Commands that take messages from a reader ask for
 confirmation on a terminal, or need `--yes`. `--dry-run` changes nothing, prints the same rows, and ends with 1 if anything would change.
-Every command prints a row for each change, even if a later one failed. These commands never create a log.
+Every command prints a row for each change, even if a later one failed. Only `wal append --create` creates a log.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import base64
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from wal.errors import BulkAppendError, InvalidArgumentError
+from wal.errors import BulkAppendError, ChannelExistError, InvalidArgumentError
 from wal.location import parse_location
-from wal.message import Message, MessageID
+from wal.message import Message, MessageID, ScheduledResult
 from wal.operate.cli.commands import EXIT_FINDING, EXIT_STATUS
 from wal.operate.cli.look import unfinished_broadcasts
 from wal.operate.cli.output import (
@@ -39,8 +40,8 @@ from wal.operate.cli.output import (
     whole,
 )
 from wal.operate.cli.status_service import StatusService
-from wal.operate.inspect.points import Point, parse_point, tick_of
-from wal.operate.inspect.rows import Row
+from wal.operate.inspect.points import Point, parse_delivery, parse_point, tick_of
+from wal.operate.inspect.rows import Row, ScheduledRow
 from wal.read.cursors.cursor import CursorKey
 from wal.read.options import All, DeliverPolicy, Latest, StartFrom, TimeTickGTE
 from wal.runtime.threads import in_thread
@@ -60,7 +61,9 @@ _WINDOWS_MS: Final = (60_000, 3_600_000, 86_400_000)
 
 
 class AppendedRow(Row, frozen=True, kw_only=True, tag="appended"):
-    """The messages that a command appended, and the number of those whose key existed already. The ids are None without a message."""
+    """The messages that a command appended or scheduled, and the number of those whose key existed already. The ids are None without an
+    appended message.
+    """
 
     vchannel: str
     messages: int
@@ -96,6 +99,8 @@ def fill_append(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lines", action="store_true", help="each line is a message, without its end")
     parser.add_argument("--key", metavar="KEY", help="the idempotency key; with --lines KEY:1 is that of the first line, and so on")
     parser.add_argument("-p", "--property", metavar="NAME=VALUE", action="append", default=[], help="a property; may be repeated")
+    parser.add_argument("--deliver-at", metavar="TIME", help="delivers later: after a time from now (+10m), or at a time")
+    parser.add_argument("--create", action="store_true", help="creates the log and the vchannel if they are missing")
     parser.set_defaults(run=_append)
 
 
@@ -120,7 +125,7 @@ def fill_cursor(parser: argparse.ArgumentParser) -> None:
             default = " (default earliest)" if name == "reset" else ""
             own.add_argument("--to", metavar="POINT", required=name == "set", default="earliest", help=what + default)
         own.add_argument("--vchannel", metavar="VCHANNEL", action="append", help="the vchannels of the cursor; repeatable (default: all)")
-        _add_asking(own)
+        add_asking(own)
         own.set_defaults(run=run, parser=own)
 
 
@@ -129,7 +134,7 @@ def fill_truncate(parser: argparse.ArgumentParser) -> None:
     add_log(parser, "Drops the oldest messages of a log. What a cursor or an unfinished broadcast still needs is never dropped.")
     what = "the last event to drop: an id, on its pchannel; or a tick, a time or a time ago (7d), on every pchannel"
     parser.add_argument("--up-to", metavar="POINT", required=True, help=what)
-    _add_asking(parser)
+    add_asking(parser)
     parser.set_defaults(run=_truncate)
 
 
@@ -141,16 +146,16 @@ def fill_broadcast(parser: argparse.ArgumentParser) -> None:
     add_log(own, "Aborts a broadcast: each vchannel that has a copy gets an ABORT_BROADCAST, and the resource keys are free.")
     own.add_argument("broadcast", metavar="ID", type=whole(0, TICK_MAX), help="the id of the broadcast")
     own.add_argument("--reason", metavar="TEXT", required=True, help="the reason, which readers find in the payload")
-    _add_asking(own)
+    add_asking(own)
     own.set_defaults(run=_abort, parser=own)
 
 
-def _add_asking(parser: argparse.ArgumentParser) -> None:
+def add_asking(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="changes nothing, prints the plan, and ends with 1 if anything would change")
     parser.add_argument("-y", "--yes", action="store_true", help="does not ask")
 
 
-def _changed(
+def changed(
     arguments: argparse.Namespace,
     question: str,
     rows: Callable[[], Coroutine[Any, Any, list[Row]]],
@@ -168,20 +173,20 @@ def _changed(
         return EXIT_FINDING
     if not confirmed(arguments, question):
         return EXIT_FINDING
-    changed: list[Row] = []
+    finished: list[Row] = []
 
     async def carry_out() -> None:
         async for row in change(changes):
-            changed.append(row)  # noqa: PERF401 - after a failure the list has the earlier ones
+            finished.append(row)  # noqa: PERF401 - after a failure the list has the earlier ones
 
     try:
         asyncio.run(carry_out())
     finally:
-        show(changed, arguments)
-    return 0 if len(changed) == len(changes) else EXIT_FINDING
+        show(finished, arguments)
+    return 0 if len(finished) == len(changes) else EXIT_FINDING
 
 
-def _service(arguments: argparse.Namespace) -> StatusService | None:
+def service_of(arguments: argparse.Namespace) -> StatusService | None:
     """Returns the status service for a log that another process writes; None for a log that this process may write.
 
     Raises LockedError if a process writes the log and serves none; a dry run works beside it.
@@ -189,7 +194,7 @@ def _service(arguments: argparse.Namespace) -> StatusService | None:
     location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
     service = StatusService.of(location, settings)
     if service is None and not getattr(arguments, "dry_run", False):
-        check_free(location, settings)
+        check_free(location, settings, create=getattr(arguments, "create", False))
     return service
 
 
@@ -197,56 +202,90 @@ def _service(arguments: argparse.Namespace) -> StatusService | None:
 
 
 def _append(arguments: argparse.Namespace) -> int:
-    asyncio.run(_appended(arguments, pairs("-p", arguments.property)))
+    asyncio.run(_Appends(arguments).run())
     return 0
 
 
-async def _appended(arguments: argparse.Namespace, properties: dict[str, str]) -> None:
-    counts: dict[str, int] = {"messages": 0, "bytes": 0, "duplicates": 0}
-    ids: list[MessageID] = []
+class _Appends:
+    """The messages that one command appends or schedules, and their results so far."""
 
-    def count(messages: Sequence[Message], results: Sequence[AppendResult | _Appended]) -> None:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._properties = pairs("-p", arguments.property)
+        self._deliver_at = None if arguments.deliver_at is None else parse_delivery("--deliver-at", arguments.deliver_at)
+        self._counts: dict[str, int] = {"messages": 0, "bytes": 0, "duplicates": 0}
+        self._ids: list[MessageID] = []
+        self._waiting: list[ScheduledRow] = []
+
+    async def run(self) -> None:
+        """Appends the standard input, and prints the rows, also after a failure in the middle: the counted messages are durable."""
+        arguments = self._arguments
+        service = await in_thread(service_of, arguments)
+        try:
+            async with contextlib.nullcontext() if service is not None else opened(arguments, write=True, create=arguments.create) as log:
+                if log is not None and arguments.create:
+                    with contextlib.suppress(ChannelExistError):
+                        await log.create_vchannel(arguments.vchannel)
+                async for payloads in _payloads(lines=arguments.lines):
+                    await self._append_all(log or cast("StatusService", service), payloads)
+        finally:
+            if self._counts["messages"] or sys.exc_info()[0] is None:
+                first, last = (str(self._ids[0]), str(self._ids[-1])) if self._ids else (None, None)
+                appended = AppendedRow(vchannel=arguments.vchannel, **self._counts, first_id=first, last_id=last)
+                show([appended, *self._waiting], arguments)
+
+    async def _append_all(self, log: WALAccesser | StatusService, payloads: Sequence[bytes]) -> None:
+        messages = [Message(self._arguments.vchannel, payload, properties=self._properties) for payload in payloads]
+        keys = [self._key(self._counts["messages"] + at) for at in range(1, len(messages) + 1)]
+        if isinstance(log, StatusService):
+            for message, key in zip(messages, keys, strict=True):
+                self._count([message], [await in_thread(self._appended_by, log, message, key)])
+        elif self._arguments.key is None and self._deliver_at is None:
+            try:
+                self._count(messages, await log.append_bulk(messages))
+            except BulkAppendError as error:
+                self._count(messages, error.results)
+                raise
+        else:
+            outcomes = await asyncio.gather(*map(partial(self._appended, log), messages, keys), return_exceptions=True)
+            failed = next((at for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)), len(outcomes))
+            self._count(messages, [outcome for outcome in outcomes[:failed] if not isinstance(outcome, BaseException)])
+            for outcome in outcomes[failed:]:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+
+    def _key(self, number: int) -> str | None:
+        key: str | None = self._arguments.key
+        return f"{key}:{number}" if key and self._arguments.lines else key
+
+    async def _appended(self, log: WALAccesser, message: Message, key: str | None) -> AppendResult | ScheduledResult:
+        if self._deliver_at is None:
+            return await log.raw_append(message, idempotency_key=key)
+        deliver_at, properties = self._deliver_at, message.properties
+        return await log.append(message.vchannel, message.payload, properties=properties, idempotency_key=key, deliver_at=deliver_at)
+
+    def _appended_by(self, service: StatusService, message: Message, key: str | None) -> _Appended | ScheduledResult:
+        payload = base64.b64encode(message.payload).decode()
+        time = {} if self._deliver_at is None else {"deliver_at": self._deliver_at.isoformat()}
+        create = {"create": True} if self._arguments.create else {}
+        properties = dict(message.properties)
+        answer = service.act("append", vchannel=message.vchannel, payload_base64=payload, properties=properties, key=key, **time, **create)
+        if answer["message_id"] is None:
+            return ScheduledResult(answer["key"], datetime.fromisoformat(answer["deliver_at"]), duplicate=answer["duplicate"])
+        return _Appended(MessageID.parse(answer["message_id"]), answer["duplicate"])
+
+    def _count(self, messages: Sequence[Message], results: Sequence[AppendResult | ScheduledResult | _Appended]) -> None:
         for message, result in zip(messages, results, strict=False):
-            counts["messages"] += 1
-            counts["bytes"] += len(message.payload)
-            counts["duplicates"] += result.duplicate
-            ids[1:] = [result.message_id]
-            if len(ids) == 1:
-                ids.append(result.message_id)
-
-    service = await in_thread(_service, arguments)
-    try:
-        if service is not None:
-            async for payloads in _payloads(lines=arguments.lines):
-                for payload in payloads:
-                    key = f"{arguments.key}:{counts['messages'] + 1}" if arguments.key and arguments.lines else arguments.key
-                    message = Message(arguments.vchannel, payload, properties=properties)
-                    count([message], [await in_thread(_appended_by, service, message, key)])
-            return
-        async with opened(arguments, write=True) as log:
-            async for payloads in _payloads(lines=arguments.lines):
-                messages = [Message(arguments.vchannel, payload, properties=properties) for payload in payloads]
-                if arguments.key is None:
-                    try:
-                        count(messages, await log.append_bulk(messages))
-                    except BulkAppendError as error:
-                        count(messages, error.results)
-                        raise
-                    continue
-                keys = [
-                    f"{arguments.key}:{counts['messages'] + at}" if arguments.lines else arguments.key for at in range(1, len(messages) + 1)
-                ]
-                outcomes = await asyncio.gather(*map(partial(_keyed, log), messages, keys), return_exceptions=True)
-                failed = next((at for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)), len(outcomes))
-                count(messages, [outcome for outcome in outcomes[:failed] if not isinstance(outcome, BaseException)])
-                for outcome in outcomes[failed:]:
-                    if isinstance(outcome, BaseException):
-                        raise outcome
-    finally:
-        # also after a failure in the middle: these messages are durable
-        if ids or sys.exc_info()[0] is None:
-            first, last = (str(ids[0]), str(ids[-1])) if ids else (None, None)
-            show([AppendedRow(vchannel=arguments.vchannel, **counts, first_id=first, last_id=last)], arguments)
+            self._counts["messages"] += 1
+            self._counts["bytes"] += len(message.payload)
+            self._counts["duplicates"] += result.duplicate
+            appended = result.appended if isinstance(result, ScheduledResult) else result
+            if appended is not None:
+                self._ids[1:] = [appended.message_id]
+                if len(self._ids) == 1:
+                    self._ids.append(appended.message_id)
+            elif isinstance(result, ScheduledResult):
+                self._waiting.append(ScheduledRow(vchannel=message.vchannel, key=result.key, deliver_at=result.deliver_at))
 
 
 class _Appended(msgspec.Struct, frozen=True):
@@ -254,16 +293,6 @@ class _Appended(msgspec.Struct, frozen=True):
 
     message_id: MessageID
     duplicate: bool
-
-
-def _appended_by(service: StatusService, message: Message, key: str | None) -> _Appended:
-    payload = base64.b64encode(message.payload).decode()
-    result = service.act("append", vchannel=message.vchannel, payload_base64=payload, properties=dict(message.properties), key=key)
-    return _Appended(MessageID.parse(result["message_id"]), result["duplicate"])
-
-
-async def _keyed(log: WALAccesser, message: Message, key: str) -> AppendResult:
-    return await log.raw_append(message, idempotency_key=key)
 
 
 async def _payloads(*, lines: bool) -> AsyncIterator[list[bytes]]:
@@ -288,12 +317,12 @@ async def _payloads(*, lines: bool) -> AsyncIterator[list[bytes]]:
 
 def _set_cursor(arguments: argparse.Namespace) -> int:
     question = f"Move cursor {arguments.cursor} to {arguments.to}?"
-    return _changed(arguments, question, _rows_of_cursor(arguments, create=True), _moved_cursors(arguments, reset=False))
+    return changed(arguments, question, _rows_of_cursor(arguments, create=True), _moved_cursors(arguments, reset=False))
 
 
 def _reset_cursor(arguments: argparse.Namespace) -> int:
     question = f"Start cursor {arguments.cursor} again at {arguments.to}?"
-    return _changed(arguments, question, _rows_of_cursor(arguments), _moved_cursors(arguments, reset=True))
+    return changed(arguments, question, _rows_of_cursor(arguments), _moved_cursors(arguments, reset=True))
 
 
 def _moved_cursors(arguments: argparse.Namespace, *, reset: bool) -> Callable[[Sequence[Row]], AsyncIterator[Row]]:
@@ -327,7 +356,7 @@ def _remove_cursor(arguments: argparse.Namespace) -> int:
                     await in_thread(service.act, "cursor-rm", cursor=row.cursor, vchannels=names, confirm=row.cursor)
                 yield row
 
-    return _changed(arguments, f"Remove cursor {arguments.cursor}?", _rows_of_cursor(arguments), change)
+    return changed(arguments, f"Remove cursor {arguments.cursor}?", _rows_of_cursor(arguments), change)
 
 
 def _rows_of_cursor(arguments: argparse.Namespace, *, create: bool = False) -> Callable[[], Coroutine[Any, Any, list[Row]]]:
@@ -364,7 +393,7 @@ async def _cursor_log(arguments: argparse.Namespace, rows: Sequence[Row]) -> Asy
     Raises LockedError if one moves with transactions, and a process writes the log without a status service.
     """
     with_writer = await in_thread(_moves_with_transactions, arguments, cast("Sequence[CursorChangeRow]", rows))
-    service = await in_thread(_service, arguments) if with_writer else None
+    service = await in_thread(service_of, arguments) if with_writer else None
     async with opened(arguments, write=with_writer and service is None) as log:
         yield log, service
 
@@ -395,7 +424,7 @@ async def _policy(log: WALAccesser, vchannels: tuple[str, ...], point: Point) ->
 def _truncate(arguments: argparse.Namespace) -> int:
     point = parse_point("--up-to", arguments.up_to)
     assert not isinstance(point, str)
-    service = _service(arguments)
+    service = service_of(arguments)
 
     async def rows() -> list[Row]:
         async with opened(arguments) as log:
@@ -425,7 +454,7 @@ def _truncate(arguments: argparse.Namespace) -> int:
                 else:
                     yield row
 
-    return _changed(arguments, f"Drop everything up to {arguments.up_to}?", rows, change)
+    return changed(arguments, f"Drop everything up to {arguments.up_to}?", rows, change)
 
 
 async def _last_events(log: WALAccesser, tick: int) -> list[MessageID]:
@@ -454,7 +483,7 @@ async def _last_event(log: WALAccesser, vchannels: list[str], tick: int) -> Mess
 
 
 def _abort(arguments: argparse.Namespace) -> int:
-    service = _service(arguments)
+    service = service_of(arguments)
 
     async def rows() -> list[Row]:
         unfinished = await unfinished_broadcasts(arguments)
@@ -473,4 +502,4 @@ def _abort(arguments: argparse.Namespace) -> int:
         for row in rows:
             yield row
 
-    return _changed(arguments, f"Abort broadcast {arguments.broadcast}?", rows, change)
+    return changed(arguments, f"Abort broadcast {arguments.broadcast}?", rows, change)

@@ -99,27 +99,31 @@ def settings_of(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]
 
 
 @contextlib.asynccontextmanager
-async def opened(arguments: argparse.Namespace, *, write: bool = False) -> AsyncIterator[WALAccesser]:
-    """Opens the log for reading; with `write` for its writing calls. A log that another process writes then raises LockedError."""
+async def opened(arguments: argparse.Namespace, *, write: bool = False, create: bool = False) -> AsyncIterator[WALAccesser]:
+    """Opens the log for reading; with `write` for its writing calls. A log that another process writes then raises LockedError.
+
+    With `create` too, a missing log is created.
+    """
     from wal.api.opening import open_wal
 
     location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
     read_only = not write and location.servers is None
     if write:
-        await in_thread(check_free, location, settings)
+        await in_thread(check_free, location, settings, create=create)
     if read_only or location.servers is not None:
         opening = open_wal(arguments.location, settings=settings, read_only=not write)
     else:
-        if location.path is not None:
+        if location.path is not None and not create:
             await in_thread(check_present, location.path)
-        opening = open_wal(arguments.location, settings=settings, create=False)
+        opening = open_wal(arguments.location, settings=settings, create=create)
     async with opening as log:
         yield log
 
 
-def check_free(location: Location, settings: Settings) -> None:
-    """Raises LockedError if a process writes the log here, so that this one must not. The servers of a log accept writes from any
-    client.
+def check_free(location: Location, settings: Settings, *, create: bool = False) -> None:
+    """Raises LockedError if a process writes the log here, so that this one must not; `create`: the log may be missing.
+
+    The servers of a log accept writes from any client.
     """
     if location.servers is not None:
         return
@@ -139,6 +143,8 @@ def check_free(location: Location, settings: Settings) -> None:
 
     core = ReadOnlyCore(make_source(location, settings, wait_s=0.0))
     try:
+        if create and core.source.absence(0.0) is not None:
+            return
         core.open()  # a source can check for writers only of logs that it has opened
         if core.source.has_writer():
             raise LockedError(f"another process writes the log at {location}: change it there, or stop that process first", pid=None)

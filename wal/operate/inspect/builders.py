@@ -7,17 +7,18 @@ awaited here; nothing is changed, and no cursor is moved.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from wal._version import __version__
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics
-from wal.message import MessageID
+from wal.message import MessageID, ScheduledMessage
 from wal.operate.inspect.rows import (
     BroadcastRow,
     ConsumerRow,
@@ -28,6 +29,7 @@ from wal.operate.inspect.rows import (
     PChannelRow,
     RetentionRow,
     Row,
+    ScheduledRow,
     SettingRow,
     VChannelRow,
     row_of,
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from wal.consumers.consumer import ConsumerInfo
 
 
+SCHEDULES: Final = 64
+"""The number of vchannels whose schedules are requested at once."""
+
+
 class InspectedLog(Protocol):
     """The calls of an open log that are used here; `WALAccesser` has them."""
 
@@ -52,6 +58,7 @@ class InspectedLog(Protocol):
     async def cursors(self) -> list[CursorInfo]: ...
     async def retention(self) -> list[PChannelRetention]: ...
     async def last(self, vchannel: str) -> MessageID | None: ...
+    async def scheduled(self, vchannel: str) -> Sequence[ScheduledMessage]: ...
     def statistics(self) -> LogStatistics: ...
 
 
@@ -178,6 +185,21 @@ async def vchannel_rows(log: InspectedLog, details: Counting | None = None) -> l
             )
         )
     return rows
+
+
+async def scheduled_rows(log: InspectedLog, vchannels: Iterable[str] = ()) -> list[ScheduledRow]:
+    """Returns a row for each message of these vchannels, of all without names, that waits for its time: the earliest first."""
+    names = list(vchannels)
+    if not names:
+        counts = log.statistics()
+        idle = {each.name for each in counts.pchannels if not each.scheduled} if counts.role == "writer" else set()
+        names = [info.name for info in await log.vchannels() if info.pchannel not in idle]
+    rows: list[ScheduledRow] = []
+    for at in range(0, len(names), SCHEDULES):
+        some = names[at : at + SCHEDULES]
+        for name, schedule in zip(some, await asyncio.gather(*map(log.scheduled, some)), strict=True):
+            rows += [ScheduledRow(vchannel=name, key=each.key, deliver_at=each.deliver_at, bytes=each.size) for each in schedule]
+    return sorted(rows, key=lambda row: row.deliver_at)
 
 
 def consumer_rows(consumers: Iterable[ConsumerInfo]) -> list[ConsumerRow]:

@@ -1,4 +1,4 @@
-"""A point of a log in an operator's notation: earliest, latest, a time, a time ago, a tick, or the id of a message."""
+"""A point of a log in an operator's notation: earliest, latest, a time, a time ago, a tick, or the id of a message; and a time to come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wal.errors import InvalidArgumentError, shortened
 from wal.message import MessageID
 from wal.settings import seconds_from_text
 from wal.timestamp.checks import TICK_MAX, whole_number
-from wal.timestamp.timestamp import from_datetime
+from wal.timestamp.timestamp import due_of, from_datetime
 
 Point = Literal["earliest", "latest"] | datetime | int | MessageID
 """An int is a tick."""
@@ -40,8 +40,7 @@ def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "lates
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{what}: {error}") from None
     try:
-        moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return _in_utc(datetime.fromisoformat(text))
     except ValueError:
         pass
     try:
@@ -52,3 +51,25 @@ def parse_point(what: str, text: str, *, words: tuple[Literal["earliest", "lates
             f"{what} {shortened(text)} names no point of a log: write {accepted}a time ago (10m), a time (2026-11-25T11:04:43Z), a tick, "
             "or an id"
         ) from None
+
+
+def parse_delivery(what: str, text: str) -> datetime:
+    """Returns the time of delivery that a text names; `what` is the beginning of the error.
+
+    It is `+10m` (ten minutes from now) or `2026-11-25T11:04:43Z`, in UTC by default. Raises InvalidArgumentError also beyond the last tick.
+    """
+    try:
+        if text.startswith("+"):
+            moment = datetime.now(UTC) + timedelta(seconds=seconds_from_text(what, text[1:], most=_AGO_S_MAX))
+        else:
+            moment = _in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise InvalidArgumentError(
+            f"{what} {shortened(text)} names no time of delivery: write a time from now (+10m), or a time (2026-11-25T11:04:43Z)"
+        ) from None
+    due_of(moment)
+    return moment
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -135,6 +135,15 @@ class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
     stopped_at: datetime | None = None
 
 
+class ScheduledRow(Row, frozen=True, kw_only=True, tag="scheduled"):
+    """A message that waits for its time. `bytes` is the size of its payload and properties, None where it is not known."""
+
+    vchannel: str
+    key: str
+    deliver_at: datetime
+    bytes: int | None = None
+
+
 class BroadcastRow(Row, frozen=True, kw_only=True, tag="broadcast"):
     """One unfinished broadcast: its state in lower case, and the vchannels whose copy or acknowledgement is missing.
 

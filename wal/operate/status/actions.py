@@ -7,26 +7,56 @@ name is rejected before any change.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, shortened
+from wal.errors import ChannelExistError, InvalidArgumentError, shortened
 from wal.message import Message, MessageID
 from wal.read.options import All, Latest, StartFrom
 from wal.timestamp.checks import TICK_MAX, whole_number
+from wal.timestamp.timestamp import due_of
 
 
 class AppendArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """`payload` is a text, `payload_base64` any bytes; exactly one of them is set."""
+    """`payload` is a text, `payload_base64` any bytes; exactly one of them is set. `create`: also the vchannel, if it is missing.
+
+    With `deliver_at` the message is delivered then; the `message_id` of the answer is None while it waits.
+    """
 
     vchannel: str
     payload: str | None = None
     payload_base64: str | None = None
     properties: dict[str, str] = {}
     key: str | None = None
+    create: bool = False
+    deliver_at: datetime | None = None
+
+
+class CreateAction(msgspec.Struct, forbid_unknown_fields=True):
+    """`pchannel` None: the one with the fewest vchannels."""
+
+    vchannel: str
+    pchannel: str | None = None
+
+
+class DropAction(msgspec.Struct, forbid_unknown_fields=True):
+    """A vchannel to drop, with its messages and cursors."""
+
+    vchannel: str
+    confirm: str
+
+
+class CancelAction(msgspec.Struct, forbid_unknown_fields=True):
+    """The scheduled message with this key; the answer is whether it still waited."""
+
+    vchannel: str
+    key: str
+    confirm: str
 
 
 class SetCursor(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,8 +120,39 @@ async def _append(log: Any, call: AppendArguments) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidArgumentError(f"payload_base64 {shortened(call.payload_base64 or '')} is not base64: {error}") from error
     message = Message(call.vchannel, payload, properties=call.properties)
-    result = await log.raw_append(message, idempotency_key=call.key)
-    return {"message_id": str(result.message_id), "time_tick": result.time_tick, "duplicate": result.duplicate}
+    if call.deliver_at is not None:
+        due_of(call.deliver_at)
+    if call.create:
+        with contextlib.suppress(ChannelExistError):
+            await log.create_vchannel(call.vchannel)
+    if call.deliver_at is None:
+        result = await log.raw_append(message, idempotency_key=call.key)
+        return {"message_id": str(result.message_id), "time_tick": result.time_tick, "duplicate": result.duplicate}
+    scheduled = await log.append(call.vchannel, payload, properties=call.properties, idempotency_key=call.key, deliver_at=call.deliver_at)
+    return {
+        "message_id": None if scheduled.appended is None else str(scheduled.appended.message_id),
+        "time_tick": None if scheduled.appended is None else scheduled.appended.time_tick,
+        "duplicate": scheduled.duplicate,
+        "key": scheduled.key,
+        "deliver_at": scheduled.deliver_at.isoformat(),
+    }
+
+
+async def _create(log: Any, call: CreateAction) -> dict[str, Any]:
+    info = await log.create_vchannel(call.vchannel, pchannel=call.pchannel)
+    return {"vchannel": info.name, "pchannel": info.pchannel, "incarnation": info.incarnation}
+
+
+async def _drop(log: Any, call: DropAction) -> dict[str, Any]:
+    _confirmed(call.confirm, call.vchannel)
+    await log.drop_vchannel(call.vchannel)
+    return {"vchannel": call.vchannel}
+
+
+async def _cancel(log: Any, call: CancelAction) -> dict[str, Any]:
+    _confirmed(call.confirm, call.key)
+    schedule = await log.scheduled(call.vchannel)
+    return {"vchannel": call.vchannel, "key": call.key, "cancelled": await schedule.cancel(call.key)}
 
 
 async def _set_cursor(log: Any, call: SetCursor) -> dict[str, Any]:
@@ -149,6 +210,9 @@ def _check_once(pairs: list[tuple[str, Any]]) -> None:
 
 _ACTIONS: Final[dict[str, tuple[Any, Callable[[Any, Any], Awaitable[dict[str, Any]]]]]] = {
     "append": (AppendArguments, _append),
+    "create": (CreateAction, _create),
+    "drop": (DropAction, _drop),
+    "scheduled-cancel": (CancelAction, _cancel),
     "cursor-set": (SetCursor, _set_cursor),
     "cursor-rm": (RemoveCursor, _remove_cursor),
     "redrive": (RedriveAction, _redrive),

@@ -38,6 +38,7 @@ from wal.operate.inspect.builders import (
     health_rows,
     log_rows,
     retention_rows,
+    scheduled_rows,
     setting_rows,
     vchannel_rows,
 )
@@ -130,6 +131,7 @@ class StatusHandlers:
                 Route("/api/ls", read(self._vchannels)),
                 Route("/api/cursors", read(self._rows(lambda: cursor_rows(log)))),
                 Route("/api/consumers", read(self._rows(self._consumers))),
+                Route("/api/scheduled", read(self._rows(lambda: scheduled_rows(log)))),
                 Route("/api/broadcasts", read(self._rows(self._broadcasts))),
                 Route("/api/retention", read(self._rows(lambda: retention_rows(log)))),
                 Route("/api/settings", read(self._rows(self._setting_rows))),
@@ -348,6 +350,7 @@ class _SomeVChannels:
     def __init__(self, log: Any, vchannels: list[Any]) -> None:
         self._shown = vchannels
         self.last = log.last
+        self.scheduled = log.scheduled
         self.wal_name: str = log.wal_name
         self.cursors = log.cursors
         self.retention = log.retention
