@@ -47,21 +47,25 @@ class StallWatch:
             await asyncio.sleep(BEAT_S)
 
     def _watch(self) -> None:
-        beats, told, stalled_s = -1, False, 0.0
-        at, waits = 0.0, _without_processor()
+        place: str | None = None
+        beats, stalled_s, at, waits = 0, 0.0, 0.0, _without_processor()
         while not self._end.wait(BEAT_S):
             where = _in_client(sys._current_frames().get(self._loop_thread))
-            if where is None:
-                beats = -1
+            if where is None and place is None:
                 continue
             at, before_at, waits, before = time.monotonic(), at, _without_processor(), waits
-            if beats != self.beats:
-                beats, told, stalled_s = self.beats, False, 0.0
-                continue
-            stalled_s += at - before_at - max(waits[thread] - before.get(thread, waits[thread]) for thread in waits)
-            if stalled_s >= STALL_S and not told:
-                self.stalls.append(where)
-                told = True
+            passed_s = at - before_at - max(waits[thread] - before.get(thread, waits[thread]) for thread in waits)
+            if place is not None and (where is None or beats != self.beats):
+                # The kernel adds a thread's wait when the thread runs again, so a stall is judged when it is over.
+                if stalled_s + min(passed_s, 0.0) >= STALL_S:
+                    self.stalls.append(place)
+                place = None
+            if where is not None:
+                if place is None:
+                    beats, stalled_s = self.beats, 0.0
+                else:
+                    stalled_s += passed_s
+                place = where
 
 
 def _without_processor() -> dict[str, float]:
