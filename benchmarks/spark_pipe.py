@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from wal.bridge import record_batches
 from wal.spark.row_reader import DDL, arrow_schema
 
-_BATCH_ROWS = 8192
+_BATCH_ROWS = 16384
 _TASKS = 2
 
 
@@ -44,7 +44,7 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         import pyarrow as pa
 
-        with record_batches(self._path, "orders-0000", follow=False, rows_max=_BATCH_ROWS, bytes_max=2 << 20) as batches:
+        with record_batches(self._path, "orders-0000", follow=False, rows_max=_BATCH_ROWS, bytes_max=4 << 20) as batches:
             ready = next(batches)
         batch = pa.RecordBatch.from_arrays(ready.columns, schema=arrow_schema(self._schema))
         remaining = partition.value

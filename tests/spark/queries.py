@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from pyspark_wal import DefaultSource
 from wal.bridge import iterate
 from wal.message import ImmutableMessage, MessageID
+from wal.spark import row_reader
 from wal.spark.partition import WALPartition
 from wal.spark.row_reader import COLUMNS
 
@@ -62,7 +63,7 @@ def read_all(reader: Any, partitions: Sequence[InputPartition], columns: StructT
         for found in reader.read(partition):
             assert isinstance(found, pa.RecordBatch)
             assert wanted.equals(found.schema)
-            assert 0 < found.num_rows <= 8192
+            assert 0 < found.num_rows <= row_reader.BATCH_ROWS
             found.validate(full=True)
             rows += found.to_pylist()
     return rows

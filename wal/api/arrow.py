@@ -256,7 +256,7 @@ _TICKS: Final = 1 << 64
 _TYPE_NAMES: Final = {int(kind): kind.name for kind in MessageType}
 
 
-_TILED_MAPS: Final = 8192
+_TILED_MAPS: Final = 16384
 """As many as a batch for Spark has rows."""
 _TILED_KEYS_MAX: Final = 256
 """The most characters of keys that are repeated for all these maps."""
