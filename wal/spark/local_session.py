@@ -115,6 +115,7 @@ _SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",  # of processes that the master local-cluster starts
     "spark.sql.python.filterPushdown.enabled": True,
     "spark.sql.shuffle.partitions": 2,
     "spark.ui.enabled": False,
