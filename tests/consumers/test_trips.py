@@ -149,3 +149,37 @@ async def test_trip_without_a_dead_letter_is_refused(log: WALAccesser) -> None:
         log.consume("jobs", Shop().handle, cursor="worker", dead_letter="dead", trip_after=1.5)  # type: ignore[call-overload]
     async with log.consume("jobs", Shop().handle, cursor="worker", trip_after=0) as consumer:
         await consumer.caught_up()
+
+
+async def test_members_trip_and_resume_together(log: WALAccesser) -> None:
+    shop = Shop()
+    await log.append_txn("jobs", numbers(0, COUNT))
+    options: dict[str, Any] = {"cursor": "workers", "shared": True, "order": "none", "dead_letter": "dead", "attempts": 1, "trip_after": 7}
+    consumers = [log.consume("jobs", shop.handle, **options) for _ in range(3)]
+    async with consumers[0], consumers[1], consumers[2]:
+        for consumer in consumers:
+            await tripped(consumer)
+            with pytest.raises(HandlerFailedError, match=r"7 messages in a row became dead letters .*ConnectionError: the shop is closed"):
+                await consumer.caught_up()
+        shop.is_open = True
+        consumers[1].resume()
+        await eventually(lambda: {consumer.statistics().state for consumer in consumers} == {"running"})
+        await asyncio.gather(*[consumer.caught_up() for consumer in consumers])
+        letters = await payloads(log, "dead")
+        assert 7 <= len(letters) < 2 * 7 * len(consumers)  # with those that members had in hand
+        assert sorted([*letters, *map(bytes.decode, shop.handled)], key=int) == texts(0, COUNT)
+
+
+async def test_handled_message_of_a_member_resets_the_count(log: WALAccesser) -> None:
+    async def handle(delivery: Delivery) -> None:
+        if int(delivery.value) % 5:
+            raise ConnectionError("closed")
+
+    await log.append_txn("jobs", numbers(0, COUNT))
+    options: dict[str, Any] = {"cursor": "workers", "shared": True, "order": "vchannel", "dead_letter": "dead", "attempts": 1}
+    consumers = [log.consume("jobs", handle, trip_after=5, **options) for _ in range(2)]
+    async with consumers[0], consumers[1]:
+        await asyncio.gather(*[consumer.caught_up() for consumer in consumers])
+        assert {consumer.statistics().state for consumer in consumers} == {"running"}
+        with pytest.raises(InvalidArgumentError, match=r"trip_after=5, and this consumer has .*trip_after=6"):
+            await log.consume("jobs", handle, trip_after=6, **options).run()

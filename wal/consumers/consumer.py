@@ -300,7 +300,7 @@ class Consumer(AsyncOnly):
                 if home is None and (home := await self._unless_closed(engine.cursor_home(options.cursor))) is None:
                     return
                 if options.lease_s is not None:
-                    session = MemberSession(options, engine, home.pchannel, self._counts, tripped=self._tripped)
+                    session = MemberSession(options, engine, home.pchannel, self._counts, tripped=self._tripped, resumed=self._resumed)
                 else:
                     claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
                     if claim is None:
@@ -381,6 +381,11 @@ class Consumer(AsyncOnly):
             self._trip = self._stopped_at = None
             self._counts.exhausted = 0
         self._set_paused(paused=False)
+
+    def _resumed(self) -> None:
+        """Ends the pause of a trip that another member of the cursor has ended."""
+        if self._trip is not None:
+            self.resume()
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused

@@ -173,6 +173,8 @@ class HandlerPool:
         self._refusing = _Ended(fence)
         self._cause: BaseException | None = None
         """The exception of the last failed attempt."""
+        self.exhausted: HandlerFailedError | None = None
+        """The error of the last message that is out of attempts or undecodable, as `trip` gets it."""
         self._workers_of: dict[Delivery, _HandlerWorker] = {}
         """The worker that runs each delivery, if attempts have a time-out."""
         name, concurrency = options.cursor.name, options.plan.concurrency
@@ -650,9 +652,10 @@ class HandlerPool:
                 continue
             assert not isinstance(outcome, Released)
             counts.exhausted += 1
+            self.exhausted = self._tripped(delivery, outcome.reason)
             if counts.exhausted == options.trip_after:
                 self._starts = False
-                self._trip(self._tripped(delivery, outcome.reason))
+                self._trip(self.exhausted)
 
     def _tripped(self, delivery: Delivery, reason: str) -> HandlerFailedError:
         """Returns the error of a consumer that pauses at a message."""

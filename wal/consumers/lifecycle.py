@@ -49,6 +49,7 @@ class HandlesBodies(Handling, Protocol):
     has_outputs: bool
     gather_max: int
     dead: deque[Dead]
+    exhausted: HandlerFailedError | None
 
     @property
     def running(self) -> int: ...

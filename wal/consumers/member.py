@@ -62,8 +62,9 @@ class MemberSession(SessionLifecycle):
         counts: ConsumerCounts,
         *,
         tripped: Callable[[HandlerFailedError], None],
+        resumed: Callable[[], None],
     ) -> None:
-        """`home` and `tripped` have the meaning of `SessionLifecycle`."""
+        """`home` and `tripped` have the meaning of `SessionLifecycle`. `resumed` is called when another member has ended a trip."""
         assert options.lease_s is not None
         super().__init__(options, engine, home, counts, 0, tripped=tripped)
         merges = options.batch is not None or options.plan.concurrency == 1
@@ -78,10 +79,16 @@ class MemberSession(SessionLifecycle):
         self._ahead = 0
         self._taken_s = 0.0
         self._handled_then = 0
-        self._trips = 0
+        self._trip_number = 0
+        """The number of the last trip of all members that has arrived."""
+        self._is_tripped = False
+        self._row: HandlerFailedError | None = None
+        """The error with which the handlers here alone have reached `trip_after` since the last settlement."""
+        self._resumed = resumed
+        self._resuming = asyncio.Event()
         plan = options.plan
         key = options.key.name if isinstance(options.key, PropertyKey) else None
-        self._terms = WorkTerms(plan.order, key, plan.attempts, plan.backoff_s, plan.blocks, options.dead_letter)
+        self._terms = WorkTerms(plan.order, key, plan.attempts, plan.backoff_s, plan.blocks, options.dead_letter, options.trip_after)
 
     # -- for the consumer
 
@@ -95,23 +102,26 @@ class MemberSession(SessionLifecycle):
         if paused and self.has_begun and not self._stop.is_set():
             self._work.recall()
         super().pause(paused=paused)
+        if self._is_tripped and not paused:
+            self._is_tripped = False
+            self._resuming.set()
 
     def cursor_moved(self) -> None:
         """Does nothing: the home checks the cursor."""
 
     async def caught_up(self, tick: int) -> bool:
         """Returns True when everything at or below this tick is finished durably, False if the session ends or trips before."""
-        trips = self._trips
-        while not self._over and self._trips == trips:
+        trip = self._trip_number
+        while not self._over and self._trip_number == trip:
             if not self.has_begun:
                 await self._begun.wait()
                 continue
             try:
-                work = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms, tick))
+                work = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms, tick, self._trip_number))
             except (SessionLostError, UnavailableError):
                 await asyncio.sleep(POLL_S / 10)
                 continue
-            self._shown = work
+            self._show(work)
             if work.is_caught_up:
                 return True
         return False
@@ -161,11 +171,10 @@ class MemberSession(SessionLifecycle):
         return True
 
     def _tasks(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        return ("taker", self._run_taker), ("settler", self._run_settler), ("keeper", self._run_keeper)
+        return ("taker", self._run_taker), ("settler", self._run_settler), ("keeper", self._run_keeper), ("resumer", self._run_resumer)
 
     def _trip(self, error: HandlerFailedError) -> None:
-        self._trips += 1
-        super()._trip(error)
+        self._row = error  # the home counts it, and makes all members trip
 
     def _report(self) -> None:
         self._due.set()
@@ -180,7 +189,31 @@ class MemberSession(SessionLifecycle):
     async def _run_keeper(self) -> None:
         """Always has a request at the home: the home notices the end of this process by the end of the request."""
         while True:
-            self._shown = await self._submit(KeepMember(self.options.cursor, self._home, self._member, self._wait_ms))
+            await self._keep(self._wait_ms)
+
+    async def _run_resumer(self) -> None:
+        """Ends a trip at the home, for all members, when the consumer is resumed."""
+        while True:
+            await self._resuming.wait()
+            self._resuming.clear()
+            await self._keep(0, resumes=True)
+
+    async def _keep(self, wait_ms: int, *, resumes: bool = False) -> None:
+        request = KeepMember(self.options.cursor, self._home, self._member, wait_ms, trip=self._trip_number, resumes=resumes)
+        self._show(await self._submit(request))
+
+    def _show(self, work: SharedWork) -> None:
+        """Takes what the home shows: the members trip and resume together."""
+        self._shown = work
+        if work.trip > self._trip_number:
+            self._trip_number = work.trip
+            if work.tripped:
+                self._is_tripped = True
+                own = self.pool.exhausted
+                self._tripped(own if own is not None and str(own) == work.tripped else HandlerFailedError(work.tripped))
+        elif self._is_tripped and not work.tripped:
+            self._is_tripped = False
+            self._resumed()
 
     # -- taking
 
@@ -274,6 +307,7 @@ class MemberSession(SessionLifecycle):
             if delivery.message.broadcast is not None:
                 await self._engine.submit(AckBroadcast.of(delivery.message))
         self._settlements += 1
+        exhausted, text = self._next_exhausted(len(handled))
         settlement = SettleWork(
             self.options.cursor,
             self._home,
@@ -286,6 +320,8 @@ class MemberSession(SessionLifecycle):
             failed,
             released,
             restarted,
+            exhausted,
+            text,
         )
         accepted = await self._submit(settlement)
         if accepted < len(handled):
@@ -300,6 +336,14 @@ class MemberSession(SessionLifecycle):
             self.counts.progress_s = self._loop.time()
         self._moved.set()
         return True
+
+    def _next_exhausted(self, count: int) -> tuple[int, str]:
+        """Returns how many of the next `count` messages, in a row at their end, are out of attempts, and the error of the last one."""
+        counts, error = self.counts, self._row or self.pool.exhausted
+        exhausted = min(counts.exhausted, count) if self._row is None else self.options.trip_after
+        self._row = None
+        counts.exhausted = max(0, counts.exhausted - exhausted)
+        return exhausted, str(error) if exhausted else ""
 
     def _next_settlement(self) -> tuple[list[Delivery], list[Outputs | None], int]:
         """Takes the handled bodies and dead letters of the next settlement, within the limits of a transaction, with their outputs."""

@@ -101,13 +101,19 @@ class SharedCursors:
         session = self._cursors[request.key].session
         is_caught_up = False
         with members.present(member):
-            waiting = session.caught_up(request.caught_up_to) if request.caught_up_to else asyncio.Event().wait()
+            if request.resumes:
+                members.resume(request.trip)
+            waiting = session.caught_up(request.caught_up_to) if request.caught_up_to else members.next_trip(request.trip)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(request.wait_ms / 1000):
-                    is_caught_up = bool(await waiting)
+                    is_caught_up = await waiting
         members.of(request)
         return SharedWork(
-            members.listed(), **{name: each for name, each in session.figures().items() if name in _SHOWN}, is_caught_up=is_caught_up
+            members.listed(),
+            **{name: each for name, each in session.figures().items() if name in _SHOWN},
+            is_caught_up=is_caught_up,
+            trip=members.trip,
+            tripped=members.tripped,
         )
 
     async def leave(self, request: LeaveCursor) -> None:

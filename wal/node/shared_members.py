@@ -23,7 +23,7 @@ from wal.consumers.delivery import Delivery, Outputs
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome
 from wal.consumers.table import Deliveries
-from wal.errors import InvalidArgumentError, ResourceAcquiredError
+from wal.errors import HandlerFailedError, InvalidArgumentError, ResourceAcquiredError
 from wal.message import Message
 from wal.read.cursors.cursor import CursorKey
 from wal.requests.rights import calling_client, is_served
@@ -119,6 +119,7 @@ class SharedMembers:
         self.has_outputs: bool = False
         self.gather_max: int = options.plan.page // 2
         self.dead: deque[Dead] = deque()
+        self.exhausted: HandlerFailedError | None = None
         self._options = options
         self._terms = terms
         self._table = table
@@ -141,6 +142,13 @@ class SharedMembers:
         self._looks_at_s = 0.0
         """When the leases are to be checked next."""
         self._over = False
+        self.trip: int = 0
+        """The number of trips, …"""
+        self.tripped: str = ""
+        """… and the error of the last one, until a member resumes."""
+        self._exhausted = 0
+        """The settled messages in a row, of all members, that were out of attempts or undecodable."""
+        self._trip_changed = asyncio.Event()
 
     # -- for the session
 
@@ -369,7 +377,7 @@ class SharedMembers:
 
     def wake(self) -> None:
         """Gives what may run to the members that wait, a unit to each in turn."""
-        if self._over:
+        if self._over or self.tripped:
             return
         waiting = deque(member for member in self._members.values() if member.ask is not None and not member.ask.answer.done())
         served: dict[bytes, _Member] = {}
@@ -436,6 +444,7 @@ class SharedMembers:
         answer = member.settled = asyncio.get_running_loop().create_future()
         member.settlements = request.number
         accepted = self._settle(member, request)
+        self._count_exhausted(request)
         member.handled += accepted
         now = self._clock.monotonic()
         if now - member.marks[-1][0] > RATE_S / 10:
@@ -494,6 +503,35 @@ class SharedMembers:
         self._settle_domain(member.domain)
         self.wake()
         return len(handled)
+
+    # -- tripping
+
+    async def next_trip(self, trip: int) -> bool:
+        """Returns False when the members trip or resume, at once if this trip is not the last one."""
+        if trip == self.trip or not self.tripped:
+            await self._trip_changed.wait()
+        return False
+
+    def resume(self, trip: int) -> None:
+        """Ends a trip, unless there was a later one."""
+        if self.tripped and trip == self.trip:
+            self.tripped = ""
+            self._exhausted = 0
+            self._set_trip_changed()
+            self.wake()
+
+    def _count_exhausted(self, request: SettleWork) -> None:
+        """Counts messages in a row that are out of attempts or undecodable, over all members, which trip together."""
+        others = len(request.handled) > request.exhausted
+        self._exhausted = request.exhausted if others else self._exhausted + request.exhausted
+        if self._terms.trip_after and self._exhausted >= self._terms.trip_after and not self.tripped:
+            self.trip += 1
+            self.tripped = request.exhausted_text
+            self._set_trip_changed()
+
+    def _set_trip_changed(self) -> None:
+        self._trip_changed.set()
+        self._trip_changed = asyncio.Event()
 
     def _settle_domain(self, domain: str) -> None:
         """Lets a process that has settled its suspects have anything again."""

@@ -36,13 +36,14 @@ class WorkTerms(msgspec.Struct, frozen=True):
     backoff_s: tuple[float, float]
     blocks: bool
     dead_letter: str | None
+    trip_after: int = 0
 
     def __str__(self) -> str:
         key = "" if self.key is None else f", key={self.key!r}"
         on_failure = "block" if self.blocks else "park"
         return (
             f"order={self.order!r}{key}, attempts={self.attempts}, backoff_s={self.backoff_s}, on_failure={on_failure!r}, "
-            f"dead_letter={self.dead_letter!r}"
+            f"dead_letter={self.dead_letter!r}, trip_after={self.trip_after}"
         )
 
 
@@ -228,7 +229,8 @@ class SettleWork(MemberRequest[int], frozen=True):
 
     `number` counts the settlements of the member from 1 on. `handled` are finished, the last `dead` of them as dead letters, and
     `output_counts` are the numbers of `outputs` of each; empty: no outputs. `released` count no attempt. Those `restarted` are
-    released too, and begin with attempt 1: their member ends, since they have no attempt left and it writes no dead letters.
+    released too, and begin with attempt 1: their member ends, since they have no attempt left and it writes no dead letters. The last
+    `exhausted` of the handled ones, in a row, were out of attempts or undecodable, the last one with the error `exhausted_text`.
     """
 
     saying: ClassVar[str] = "settling messages of {0.key}"
@@ -241,6 +243,8 @@ class SettleWork(MemberRequest[int], frozen=True):
     failed: tuple[FailedWork, ...] = ()
     released: Sequence[int] = ()
     restarted: Sequence[int] = ()
+    exhausted: int = 0
+    exhausted_text: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -267,7 +271,10 @@ class CursorMember(msgspec.Struct, frozen=True):
 
 
 class SharedWork(msgspec.Struct, frozen=True):
-    """What the home shows of a shared cursor; the fields are those of `ConsumerInfo`. `is_caught_up`: see `KeepMember`."""
+    """What the home shows of a shared cursor; the fields are those of `ConsumerInfo`. `is_caught_up`: see `KeepMember`.
+
+    `trip` counts the trips of its members, and `tripped` is the error of the last one until a member resumes.
+    """
 
     members: tuple[CursorMember, ...]
     pending: int = 0
@@ -276,13 +283,16 @@ class SharedWork(msgspec.Struct, frozen=True):
     lag_s: float = 0.0
     held_by: str = ""
     is_caught_up: bool = False
+    trip: int = 0
+    tripped: str = ""
 
 
 class KeepMember(MemberRequest[SharedWork], frozen=True):
     """Shows that the member lives, waits for `wait_ms`, and answers what there is of the cursor.
 
     A member always has such a request under way: if its connection ends, and it does not come back within a second, the member is lost.
-    With `caught_up_to`, a tick, the answer comes as soon as all messages up to it are finished durably.
+    With `caught_up_to`, a tick, the answer comes as soon as all messages up to it are finished durably. Otherwise it comes as soon as the
+    members trip or resume, and at once if a later trip than `trip` has not arrived. `resumes` ends this trip for all members.
     """
 
     saying: ClassVar[str] = "keeping a member of {0.key}"
@@ -290,6 +300,8 @@ class KeepMember(MemberRequest[SharedWork], frozen=True):
 
     wait_ms: int
     caught_up_to: int = 0
+    trip: int = 0
+    resumes: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1254,20 +1254,22 @@ class JoinCursor(_message.Message):
     def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., terms: _Optional[_Union[WorkTerms, _Mapping[str, object]]] = ..., concurrency: _Optional[int] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
 
 class WorkTerms(_message.Message):
-    __slots__ = ("order", "key", "attempts", "backoff_s", "blocks", "dead_letter")
+    __slots__ = ("order", "key", "attempts", "backoff_s", "blocks", "dead_letter", "trip_after")
     ORDER_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     BACKOFF_S_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    TRIP_AFTER_FIELD_NUMBER: _ClassVar[int]
     order: str
     key: str
     attempts: int
     backoff_s: Backoff
     blocks: bool
     dead_letter: str
-    def __init__(self, order: _Optional[str] = ..., key: _Optional[str] = ..., attempts: _Optional[int] = ..., backoff_s: _Optional[_Union[Backoff, _Mapping[str, object]]] = ..., blocks: bool = ..., dead_letter: _Optional[str] = ...) -> None: ...
+    trip_after: int
+    def __init__(self, order: _Optional[str] = ..., key: _Optional[str] = ..., attempts: _Optional[int] = ..., backoff_s: _Optional[_Union[Backoff, _Mapping[str, object]]] = ..., blocks: bool = ..., dead_letter: _Optional[str] = ..., trip_after: _Optional[int] = ...) -> None: ...
 
 class Backoff(_message.Message):
     __slots__ = ("first", "longest")
@@ -1348,7 +1350,7 @@ class SentWork(_message.Message):
     def __init__(self, firsts: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_pchannel_pb2.Position, _Mapping[str, object]]]] = ..., frame_numbers: _Optional[_Iterable[int]] = ..., indexes: _Optional[_Iterable[int]] = ..., ticks: _Optional[_Iterable[int]] = ..., vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., types: _Optional[_Iterable[int]] = ..., properties: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., txn_ids: _Optional[_Iterable[int]] = ..., keepalives: _Optional[_Iterable[float]] = ..., broadcasts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class SettleWork(_message.Message):
-    __slots__ = ("key", "pchannel", "member", "number", "handled", "outputs", "output_counts", "dead", "failed", "released", "restarted")
+    __slots__ = ("key", "pchannel", "member", "number", "handled", "outputs", "output_counts", "dead", "failed", "released", "restarted", "exhausted", "exhausted_text")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -1360,6 +1362,8 @@ class SettleWork(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     RESTARTED_FIELD_NUMBER: _ClassVar[int]
+    EXHAUSTED_FIELD_NUMBER: _ClassVar[int]
+    EXHAUSTED_TEXT_FIELD_NUMBER: _ClassVar[int]
     key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
@@ -1371,7 +1375,9 @@ class SettleWork(_message.Message):
     failed: _containers.RepeatedCompositeFieldContainer[FailedWork]
     released: _containers.RepeatedScalarFieldContainer[int]
     restarted: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., number: _Optional[int] = ..., handled: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[_Union[WorkOutput, _Mapping[str, object]]]] = ..., output_counts: _Optional[_Iterable[int]] = ..., dead: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[FailedWork, _Mapping[str, object]]]] = ..., released: _Optional[_Iterable[int]] = ..., restarted: _Optional[_Iterable[int]] = ...) -> None: ...
+    exhausted: int
+    exhausted_text: str
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., number: _Optional[int] = ..., handled: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[_Union[WorkOutput, _Mapping[str, object]]]] = ..., output_counts: _Optional[_Iterable[int]] = ..., dead: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[FailedWork, _Mapping[str, object]]]] = ..., released: _Optional[_Iterable[int]] = ..., restarted: _Optional[_Iterable[int]] = ..., exhausted: _Optional[int] = ..., exhausted_text: _Optional[str] = ...) -> None: ...
 
 class WorkOutput(_message.Message):
     __slots__ = ("vchannel", "payload", "message_type", "properties")
@@ -1407,18 +1413,22 @@ class SettleWorkAnswer(_message.Message):
     def __init__(self, value: _Optional[int] = ...) -> None: ...
 
 class KeepMember(_message.Message):
-    __slots__ = ("key", "pchannel", "member", "wait_ms", "caught_up_to")
+    __slots__ = ("key", "pchannel", "member", "wait_ms", "caught_up_to", "trip", "resumes")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_TO_FIELD_NUMBER: _ClassVar[int]
+    TRIP_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
     wait_ms: int
     caught_up_to: int
-    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., caught_up_to: _Optional[int] = ...) -> None: ...
+    trip: int
+    resumes: bool
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., wait_ms: _Optional[int] = ..., caught_up_to: _Optional[int] = ..., trip: _Optional[int] = ..., resumes: bool = ...) -> None: ...
 
 class KeepMemberAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1427,7 +1437,7 @@ class KeepMemberAnswer(_message.Message):
     def __init__(self, value: _Optional[_Union[SharedWork, _Mapping[str, object]]] = ...) -> None: ...
 
 class SharedWork(_message.Message):
-    __slots__ = ("members", "pending", "lag_messages", "lag_bytes", "lag_s", "held_by", "is_caught_up")
+    __slots__ = ("members", "pending", "lag_messages", "lag_bytes", "lag_s", "held_by", "is_caught_up", "trip", "tripped")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     LAG_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -1435,6 +1445,8 @@ class SharedWork(_message.Message):
     LAG_S_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     IS_CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    TRIP_FIELD_NUMBER: _ClassVar[int]
+    TRIPPED_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[CursorMember]
     pending: int
     lag_messages: int
@@ -1442,7 +1454,9 @@ class SharedWork(_message.Message):
     lag_s: float
     held_by: str
     is_caught_up: bool
-    def __init__(self, members: _Optional[_Iterable[_Union[CursorMember, _Mapping[str, object]]]] = ..., pending: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_s: _Optional[float] = ..., held_by: _Optional[str] = ..., is_caught_up: bool = ...) -> None: ...
+    trip: int
+    tripped: str
+    def __init__(self, members: _Optional[_Iterable[_Union[CursorMember, _Mapping[str, object]]]] = ..., pending: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_s: _Optional[float] = ..., held_by: _Optional[str] = ..., is_caught_up: bool = ..., trip: _Optional[int] = ..., tripped: _Optional[str] = ...) -> None: ...
 
 class CursorMember(_message.Message):
     __slots__ = ("name", "client", "in_hand", "handled", "rate")
