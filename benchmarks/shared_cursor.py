@@ -4,9 +4,11 @@ Messages of 100 bytes are appended before. Each worker is a process with a consu
 handler computes for 1 ms, or does nothing. The clock runs from the start of all workers, which have connected before, until the server has
 finished every message. `alone` is a consumer over the network that has the cursor for itself; `sqlite` are as many processes that select a
 batch of rows with `UPDATE … RETURNING` in one transaction, and delete the batch in the next one, each synced (`synchronous=FULL`).
+`jetstream` are as many processes with one durable pull consumer of a nats-server, which fetch as many messages at once and wait for their
+double acks together.
 
 Targets: two workers with 1 ms finish at least 1.6 times as much as one, on two cores that also run the server; with nothing, one worker
-finishes at least 0.3 times as much as `alone`, and more than `sqlite`. The rounds alternate, and the median counts.
+finishes at least 0.3 times as much as `alone`, and more than `sqlite` and `jetstream`. The rounds alternate, and the median counts.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from benchmarks.serving import child
+from benchmarks.engines import JETSTREAM
+from benchmarks.serving import child, why_not
 from wal import Delivery, Message, open_wal
 
 PAYLOAD: Final = b"x" * 100
@@ -92,6 +95,50 @@ def sqlite_worker(line: Connection, path: str, _vchannel: str, busy: bool, _shar
     line.recv()
 
 
+def jetstream_worker(line: Connection, address: str, _vchannel: str, busy: bool, _shared: bool) -> None:
+    """Fetches and acknowledges messages until none is left."""
+    import nats
+
+    async def run() -> None:
+        client = await nats.connect(address)
+        pulling = await client.jetstream().pull_subscribe(VCHANNEL, durable=CURSOR, stream=VCHANNEL)
+        line.send("ready")
+        await asyncio.to_thread(line.recv)
+        handled = 0
+        while True:
+            try:
+                messages = await pulling.fetch(TAKEN, timeout=0.05)
+            except TimeoutError:
+                if not (await pulling.consumer_info()).num_pending:
+                    break
+                continue
+            for _ in messages if busy else ():
+                end = time.process_time() + BUSY_S
+                while time.process_time() < end:
+                    pass
+            await asyncio.gather(*[message.ack_sync(timeout=60) for message in messages])
+            handled += len(messages)
+        line.send(handled)
+        await asyncio.to_thread(line.recv)
+        await client.close()
+
+    asyncio.run(run())
+
+
+async def fill_stream(address: str, messages: int) -> None:
+    import nats
+    from nats.js.api import AckPolicy, ConsumerConfig
+
+    client = await nats.connect(address)
+    jetstream = client.jetstream()
+    await jetstream.add_stream(name=VCHANNEL, subjects=[VCHANNEL])
+    config = ConsumerConfig(durable_name=CURSOR, ack_policy=AckPolicy.EXPLICIT, ack_wait=60, max_ack_pending=10 * TAKEN)
+    await jetstream.add_consumer(VCHANNEL, config)
+    for first in range(0, messages, TAKEN):
+        await asyncio.gather(*[jetstream.publish(VCHANNEL, PAYLOAD, timeout=60) for _ in range(min(TAKEN, messages - first))])
+    await client.close()
+
+
 def timed(target: Callable[..., None], location: str, vchannel: str, *, workers: int, messages: int, busy: bool, shared: bool) -> float:
     """Returns the messages a second that this many processes finish."""
     context = multiprocessing.get_context("spawn")
@@ -136,8 +183,13 @@ def fill_table(path: Path, messages: int) -> None:
 
 def cells(counts: tuple[int, ...]) -> list[tuple[str, bool, int]]:
     """Returns what is measured: the kind, whether handlers compute, and the number of workers."""
+    kinds = ("sqlite", "jetstream") if why_not(JETSTREAM) is None else ("sqlite",)
     busy = [("shared", True, count) for count in counts]
-    idle = [("alone", False, 1), *[("shared", False, count) for count in counts], *[("sqlite", False, count) for count in counts]]
+    idle = [
+        ("alone", False, 1),
+        *[("shared", False, count) for count in counts],
+        *[(kind, False, count) for kind in kinds for count in counts],
+    ]
     return [*busy, *idle]
 
 
@@ -153,7 +205,7 @@ def main() -> None:
             rates.setdefault(cell, []).append(measure(cell, arguments.part))
         for (kind, busy, count), measured in rates.items():
             handler = "1 ms" if busy else "nothing"
-            print(f"round {number + 1}: {kind:7} {count} workers, {handler:8} {statistics.median(measured):10,.0f}/s", flush=True)
+            print(f"round {number + 1}: {kind:9} {count} workers, {handler:8} {statistics.median(measured):10,.0f}/s", flush=True)
 
 
 def measure(cell: tuple[str, bool, int], part: float) -> float:
@@ -165,6 +217,12 @@ def measure(cell: tuple[str, bool, int], part: float) -> float:
             path = Path(directory) / "jobs.db"
             fill_table(path, messages)
             return timed(sqlite_worker, str(path), VCHANNEL, workers=count, messages=messages, busy=busy, shared=False)
+        if kind == "jetstream":
+            from tests.servers.nats import NatsServer
+
+            with NatsServer(folder=Path(directory)) as server:
+                asyncio.run(fill_stream(server.address, messages))
+                return timed(jetstream_worker, server.address, VCHANNEL, workers=count, messages=messages, busy=busy, shared=False)
         with child("wal", "standalone", str(Path(directory) / "log"), "--listen", "127.0.0.1:0") as address:
             location = f"wal://{address}"
             asyncio.run(fill(location, VCHANNEL, messages))
