@@ -118,7 +118,7 @@ async def test_no_number_of_an_answer_is_rounded(log: WALAccesser) -> None:
         await consumer.caught_up()
         paths = [route.path for route in status_app(log).routes if isinstance(route, Route) and "GET" in (route.methods or ())]
         answers = {path: await client.get(path) for path in paths if path.startswith("/api/") or path.endswith("z")}
-        assert len(answers) == 11
+        assert len(answers) == 12
         assert answers["/api/broadcasts"].json()["rows"][0]["broadcast_id"] == str(sent.broadcast_id)
         appended = await action(client, "append", vchannel="orders", payload="p")
         async with log.read("orders", follow=False) as scanner:
