@@ -6,9 +6,10 @@ the accesser's calls as blocking methods. Importing this module imports nothing 
 
 from wal.api.blocking import BlockingBroadcast, BlockingConsumer, BlockingScanner, BlockingTxn, BlockingWAL
 from wal.api.blocking_opening import BlockingOpening, blocking
-from wal.api.blocking_read import Iteration, iterate
+from wal.api.blocking_read import Iteration
+from wal.api.blocking_reads import iterate, record_batches
 from wal.api.blocking_scanner import BlockingMessageHandler
-from wal.api.record_batches import RecordBatches, record_batches
+from wal.api.record_batches import RecordBatches
 
 __all__ = [
     "BlockingBroadcast",

@@ -14,10 +14,11 @@ from tests.conftest import SOAK
 from tests.probes import payloads, read_all
 from tests.serve.servers import Child, serving
 from tests.servers.process import free_ports
-from wal import Delivery, ImmutableMessage, Matching, ReadPosition, WALAccesser, open_wal
+from wal import Delivery, ImmutableMessage, Matching, ReadPosition, WALAccesser, bridge, open_wal
 from wal.errors import InvalidArgumentError
 from wal.read.options import ServedSelection
 from wal.rpc.api import frames_pb2 as proto
+from wal.runtime.threads import in_thread
 from wal.serve.access import Access
 
 ACCOUNTS = Matching("account-*")
@@ -127,6 +128,21 @@ async def test_position_beyond_the_log_is_refused(tmp_path: Path) -> None:
         async with log.read(ACCOUNTS, cursor="sums") as scanner:
             with pytest.raises(InvalidArgumentError, match=r"above .*, the newest tick of the log"):
                 await scanner.save(ReadPosition.parse(f"{(1 << 63)}@p0"))
+
+
+async def test_server_keeps_the_cursor_of_a_blocking_read(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", pchannels=2) as server, open_wal(f"wal://{server.address}") as log:
+        for number in range(10):
+            await log.append(f"account-{number % 3}", b"%d" % number)
+
+        def read(count: int) -> list[int]:
+            with bridge.iterate(f"wal://{server.address}", ACCOUNTS, cursor="sums", timeout_s=30.0) as messages:
+                got = numbers([next(messages) for _ in range(count)])
+                messages.save()
+            return got
+
+        assert await in_thread(read, 4) == [0, 1, 2, 3]
+        assert await in_thread(read, 6) == [4, 5, 6, 7, 8, 9]
 
 
 def test_request_carries_the_pattern() -> None:

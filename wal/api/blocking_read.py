@@ -2,7 +2,7 @@
 
 It owns the read-only core of the log, the `Progress` of the read, and the wait at the log's tail: it asks the log every 1 to 20 ms, and
 looks for vchannels every 50 ms. Each message is delivered once, whichever threads take them; a timeout or an interrupt during the wait
-loses nothing; `close` from any thread ends a wait. It writes nothing but its cursor. `iterate` gives its messages as a plain iterator.
+loses nothing; `close` from any thread ends a wait. It writes nothing but its cursor. `Iteration` gives its messages as a plain iterator.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from wal.api.blocking_calls import listed
 from wal.api.factory import make_source
 from wal.channels.vchannels import check_vchannels
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, TruncatedError, UnavailableError, caused
 from wal.location import parse_location
 from wal.message import ImmutableMessage
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.status import resumable
-from wal.read.options import READ_TAKES, DeliverFilter, DeliverPolicy, Reached, ReadOptions, ReadPosition, named
+from wal.read.options import READ_TAKES, Reached, ReadOptions, ReadPosition, named
 from wal.read.progress import AttachRequest, BodyTurns, CursorRequest, Need, Progress, begin
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
@@ -53,7 +55,7 @@ class BlockingRead:
     def __init__(
         self,
         location: str | os.PathLike[str],
-        vchannel: str | Sequence[str],
+        vchannel: str | Sequence[str] | Matching,
         *,
         timeout_s: float | None,
         wait_s: float,
@@ -73,15 +75,13 @@ class BlockingRead:
         settings = settings or Settings()
         source = make_source(parse_location(location), settings, wait_s=check_wait(wait_s))
         self._timeout_s = _timeout(timeout_s)
-        names = check_vchannels(vchannel, READ_TAKES)
-        options = ReadOptions.of(names, **read)
+        subject = vchannel if isinstance(vchannel, Matching) else check_vchannels(vchannel, READ_TAKES)
+        read["filters"] = listed(read["filters"])
+        options = ReadOptions.of(subject, **read)
         if cursor is not None and options.resume is not None:
             raise InvalidArgumentError("cursor=… and resume=… both set the position: give one of them")
-        self._names = names
-        self._cursor = None if cursor is None else CursorKey.of(check_cursor(cursor), names)
+        self._cursor = None if cursor is None else CursorKey.of(check_cursor(cursor), subject)
         _wait_until_present(source, wait_s)
-        self._core = ReadOnlyCore(source, create_vchannels=settings.create_vchannels)
-        self._progress = Progress(options)
         self._lock = threading.RLock()  # a signal handler may close what its own thread is reading
         self._closing = threading.Event()
         self._log: ReadOnlyPChannelLog
@@ -89,11 +89,21 @@ class BlockingRead:
         self._looked_s = -math.inf  # never
         self._begun = self._over = self._ended = False
         self._error: BaseException | None = None
+        self._prepare(location, source, settings, options, read)
+
+    def _prepare(
+        self, location: str | os.PathLike[str], source: ReadOnlySource, settings: Settings, options: ReadOptions, read: dict[str, Any]
+    ) -> None:
+        """Sets up what reads the log."""
+        self._names = options.vchannels
+        self._subject = named(self._names)
+        self._core = ReadOnlyCore(source, create_vchannels=settings.create_vchannels)
+        self._progress = Progress(options)
 
     def __repr__(self) -> str:
         cursor = "" if self._cursor is None else f"cursor={self._cursor.name!r}, "
         state = "ended" if self._ended else "open" if self._begun else "not entered yet"
-        return f"{type(self).__name__}({named(self._names)}, {cursor}{state})"
+        return f"{type(self).__name__}({self._subject}, {cursor}{state})"
 
     # -- beginning and ending
 
@@ -108,9 +118,13 @@ class BlockingRead:
     def close(self) -> None:
         """Ends the read cleanly, from any thread; a thread that waits for a message sees the end. Idempotent."""
         self._closing.set()
-        self._core.end_waits()  # a thread that waits for a server holds the lock
+        self._end_waits()
         with self._lock:
             self._finish(None)
+
+    def _end_waits(self) -> None:
+        """Ends the wait of another thread for a server, which holds the lock."""
+        self._core.end_waits()
 
     @property
     def position(self) -> ReadPosition | None:
@@ -246,7 +260,7 @@ class BlockingRead:
             elif need is Need.TAIL:
                 return need, self._look()
             elif need is Need.OVER:
-                self._core.warn_unknown()
+                self._at_end()
         except Exception as error:
             if self._ended:  # a signal handler closed the read during the step
                 return Need.OVER, False
@@ -261,6 +275,10 @@ class BlockingRead:
             self._finish(reason)
             raise
         return need, False
+
+    def _at_end(self) -> None:
+        """Warns of vchannels that do not exist."""
+        self._core.warn_unknown()
 
     def _take_page(self) -> None:
         progress = self._progress
@@ -333,49 +351,6 @@ def _timeout(timeout_s: float | None) -> float | None:
     if not timeout_s >= 0:
         raise InvalidArgumentError(f"timeout_s={timeout_s} is out of range: 0 or more, or None to wait for good")
     return float(timeout_s)
-
-
-def iterate(
-    location: str | os.PathLike[str],
-    vchannel: str | Sequence[str],
-    *,
-    timeout_s: float | None = None,
-    wait_s: float = 0.0,
-    settings: Settings | None = None,
-    deliver_policy: DeliverPolicy | None = None,
-    filters: DeliverFilter | Iterable[DeliverFilter] = (),
-    follow: bool = True,
-    until_time_tick: int | None = None,
-    resume: ReadPosition | None = None,
-    cursor: str | None = None,
-    include_time_ticks: bool = False,
-    auto_ack: bool = False,
-) -> Iteration:
-    """Reads a log without an event loop: `with iterate("data/", "orders") as messages: for message in messages: …`.
-
-    It works in any thread and any process, whether or not another process writes the log. The options are those of
-    `WALAccesser.read`; `auto_ack=True` is an InvalidArgumentError, because only the process that writes the log can acknowledge. A
-    `next()` that waits longer than `timeout_s` raises TimeoutError, and the iteration can continue. It blocks: in an event loop use
-    `log.read`. `settings` are those for locating and reaching the log, for example `kv`.
-
-    A log in `memory:` cannot be read this way: InvalidArgumentError. Without a log the call raises FormatError; with `wait_s`
-    it first waits up to that many seconds for a process to create one.
-    """
-    return Iteration(
-        location,
-        vchannel,
-        timeout_s=timeout_s,
-        wait_s=wait_s,
-        settings=settings,
-        cursor=cursor,
-        deliver_policy=deliver_policy,
-        filters=filters,
-        follow=follow,
-        until_time_tick=until_time_tick,
-        resume=resume,
-        include_time_ticks=include_time_ticks,
-        auto_ack=auto_ack,
-    )
 
 
 class Iteration(BlockingRead):

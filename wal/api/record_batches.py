@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.api.arrow import load_pyarrow, record_batch, schema
 from wal.api.blocking_read import BlockingRead
 from wal.api.row_pages import RowPages
-from wal.errors import InvalidArgumentError
+from wal.message.matching import Matching
 from wal.read.columns import RowColumns
 from wal.read.frame_rows import FrameRows, in_parts
-from wal.read.options import DeliverFilter, DeliverPolicy, Reached, ReadPosition
+from wal.read.options import Reached
 from wal.read.progress import Need
-from wal.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,60 +24,6 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES: Final = 1 << 20
 """A frame over `bytes_max` is cut, but not into parts smaller than this: positions are between frames, and have to advance."""
-
-
-def record_batches(
-    location: str | os.PathLike[str],
-    vchannel: str | Sequence[str],
-    *,
-    timeout_s: float | None = None,
-    wait_s: float = 0.0,
-    settings: Settings | None = None,
-    rows_max: int = 65_536,
-    bytes_max: int = 8 * 1024 * 1024,
-    columns: Sequence[str] | None = None,
-    deliver_policy: DeliverPolicy | None = None,
-    filters: DeliverFilter | Iterable[DeliverFilter] = (),
-    follow: bool = True,
-    until_time_tick: int | None = None,
-    resume: ReadPosition | None = None,
-    cursor: str | None = None,
-    include_time_ticks: bool = False,
-    auto_ack: bool = False,
-) -> RecordBatches:
-    """Reads a log as `pyarrow.RecordBatch`es: one row for each plain message and each body of a transaction, in the order of `iterate`.
-
-    The columns are vchannel string, message_id binary, time_tick int64, message_type string, txn_id int64 (null for plain messages),
-    payload binary, properties map<string, string>, append_time timestamp[us, UTC]. `columns` names some of them, in the wanted order; None
-    means all. Fewer columns cost less: data that only the others need is not gathered.
-
-    A batch has at most `rows_max` rows and about `bytes_max` bytes. At the tail of the log the rows gathered so far become a batch, without
-    waiting for more. The other options, and the errors, are those of `iterate`. Without pyarrow the call raises ImportError.
-    """
-    load_pyarrow()
-    for name, value in (("rows_max", rows_max), ("bytes_max", bytes_max)):
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"{name} must be an int, not {value!r}")
-        if value < 1:
-            raise InvalidArgumentError(f"{name}={value} is out of range: a batch holds at least 1")
-    return RecordBatches(
-        location,
-        vchannel,
-        rows_max,
-        bytes_max,
-        columns,
-        timeout_s=timeout_s,
-        wait_s=wait_s,
-        settings=settings,
-        cursor=cursor,
-        deliver_policy=deliver_policy,
-        filters=filters,
-        follow=follow,
-        until_time_tick=until_time_tick,
-        resume=resume,
-        include_time_ticks=include_time_ticks,
-        auto_ack=auto_ack,
-    )
 
 
 class RecordBatches(BlockingRead):
@@ -91,7 +36,7 @@ class RecordBatches(BlockingRead):
     def __init__(
         self,
         location: str | os.PathLike[str],
-        vchannel: str | Sequence[str],
+        vchannel: str | Sequence[str] | Matching,
         rows_max: int,
         bytes_max: int,
         columns: Sequence[str] | None,

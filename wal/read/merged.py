@@ -105,7 +105,7 @@ class MergedProgress(HandOver):
 class MergedRead(Read):
     """See the top of the file."""
 
-    __slots__ = ("_attach", "_attached", "_end", "_is_joining", "_told_tick")
+    __slots__ = ("_attach", "_attached", "_end", "_is_joining", "_told_tick", "at_tail")
 
     progress: MergedProgress
 
@@ -119,6 +119,8 @@ class MergedRead(Read):
         self._is_joining = False
         """Whether pchannels have come to the log that are not read yet."""
         self._told_tick = 0
+        self.at_tail: bool = False
+        """Whether the read waits, every pchannel was read to its end, and no message waits for the promise of another one."""
 
     @property
     def _parts(self) -> Iterable[ReadLoop]:
@@ -320,8 +322,10 @@ class MergedRead(Read):
             if is_unbroken:  # otherwise no other task gets a turn of the loop while many pages follow each other
                 await asyncio.sleep(0)
             else:
+                self.at_tail = not pages and wanted is None
                 await asyncio.wait([*waits, *waiters, self._waiter], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self.at_tail = False
             for waiter in (*waiters, self._waiter):
                 waiter.cancel()
             self._waiter = None

@@ -222,7 +222,7 @@ async def _subjects(log: WALAccesser, arguments: argparse.Namespace) -> list[lis
 
 def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[str], file: ParquetFile) -> None:
     """Writes the present content of a journal, without an object for each message. Blocks."""
-    from wal.api.record_batches import record_batches
+    from wal.api.blocking_reads import record_batches
 
     settings, _ = settings_of(arguments)
     with record_batches(
