@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wal.errors import InvalidArgumentError
 from wal.location import Location, absolute_path, parse_kv
 from wal.runtime.async_only import import_late
 from wal.settings import Settings
@@ -37,6 +38,7 @@ def check_readable(location: Location) -> None:
 
 async def make_engine(location: Location, settings: Settings, *, read_only: bool, create: bool, wait_s: float) -> ReadableEngine:
     """Returns the engine for this location, not opened yet. Raises InvalidArgumentError if no engine can serve the location this way."""
+    _check_settings(location, settings)
     if location.servers is not None:
         await import_late("wal.client.log")
         from wal.client.log import RemoteLog
@@ -61,6 +63,7 @@ def make_source(location: Location, settings: Settings, *, wait_s: float, follow
     Opening a log on the network waits at least `wait_s` for a server. Raises InvalidArgumentError for a location that only its own writer
     process can read.
     """
+    _check_settings(location, settings)
     if location.servers is not None:
         from wal.client.blocking import BlockingSource
 
@@ -68,3 +71,16 @@ def make_source(location: Location, settings: Settings, *, wait_s: float, follow
     from wal.read.sources import source_of
 
     return source_of(location, settings)
+
+
+def _check_settings(location: Location, settings: Settings) -> None:
+    """Raises InvalidArgumentError for a setting that this location would ignore, although the caller relies on it."""
+    if settings.as_of is not None and location.archive is None:
+        raise InvalidArgumentError(
+            f"setting as_of={settings.as_of!r}: only an archive is read as of a tick, and {location} is none: open "
+            "archive:URL, or begin at the tick by a deliver policy"
+        )
+    if settings.archive is not None and location.servers is not None:
+        raise InvalidArgumentError(
+            f"setting archive={settings.archive!r}: a log archives itself in the process that writes it: set it at the server of {location}"
+        )

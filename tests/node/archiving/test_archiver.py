@@ -222,6 +222,10 @@ for left in range(1, int(sys.argv[3])):
 
 
 async def test_bad_archives_are_refused_at_opening(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="set it at the server of wal://"):
+        await open_wal("wal://127.0.0.1:1", archive=str(tmp_path / "archive"))
+    with pytest.raises(InvalidArgumentError, match=r"only an archive is read as of a tick.*archive:URL"):
+        await open_wal(tmp_path / "log", as_of=1)
     with pytest.raises(InvalidArgumentError, match="not a journal"):
         await open_wal("memory:", archive=str(tmp_path / "target"))
     with pytest.raises(InvalidArgumentError, match="own directory"):
