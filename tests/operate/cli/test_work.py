@@ -167,6 +167,7 @@ def test_statuses_of_wrong_uses_and_failures(
         (("data", "their_tasks:handle", *common, "--processes", "2"), 2, "add --shared"),
         (("data", "their_tasks:handle", *common, "--processes", "2", "--shared"), 2, "wal standalone"),
         (("data", "their_tasks:handle", *common, "--health", "here"), 2, "write HOST:PORT"),
+        (("data", "their_tasks:handle", *common, "--lease", "5s"), 2, "shared=True"),
         (("nothing", "their_tasks:handle", *common), 4, "holds no journal"),
         (("data", "their_tasks:fails", *common, "--attempts", "1"), 1, "ValueError: no such job"),
     ):
@@ -185,7 +186,8 @@ async def test_values_and_dead_letters(tmp_path: Path) -> None:
     data = tmp_path / "data"
     await asyncio.to_thread(written, data, b'{"number": 1}', b"wrong", b'{"number": 3}')
     flags = ("--cursor", "worker", "--vchannels", "jobs,others", "--type", "tasks:Job", "--dead-letter", "failed")
-    async with work(tmp_path, "data", "tasks:typed", *flags) as process:
+    care = ("--shared", "--on-failure", "park", "--trip-after", "2", "--lease", "5s")
+    async with work(tmp_path, "data", "tasks:typed", *flags, *care) as process:
         await eventually(counted(str(data), 2))
         status, lines = await ended(process, signal.SIGTERM)
     assert status == 0, lines

@@ -74,8 +74,17 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dead-letter", metavar="VCHANNEL", help="where messages go that are out of attempts; without it, they end the worker"
     )
+    parser.add_argument(
+        "--on-failure", choices=("block", "park"), default="block", help="whether later messages wait for a retry (default block)"
+    )
+    parser.add_argument(
+        "--trip-after", metavar="N", type=whole(0, 1_000_000), help="dead letters in a row that pause the worker (default 20)"
+    )
     parser.add_argument("--batch", metavar="N", type=whole(1, 1_000_000), help="the handler takes a list of up to N deliveries")
     parser.add_argument("--timeout", metavar="TIME", type=seconds(), help="the longest time of an attempt, such as 30s")
+    parser.add_argument(
+        "--lease", metavar="TIME", type=seconds(), help="with --shared: when a silent worker loses its messages (default 10s)"
+    )
     parser.add_argument("--type", metavar="MODULE:CLASS", help="the type of the values in the payloads")
     parser.add_argument(
         "--drain", metavar="TIME", type=seconds(), default=DRAIN_S, help="how long handlers may run after a signal (default 30s)"
@@ -214,6 +223,7 @@ class _Worker:
         is_wide = arguments.shared or arguments.concurrency > 1
         order = arguments.order or ("key" if arguments.key is not None else "none" if is_wide else "vchannel")
         return {
+            **({} if arguments.lease is None else {"lease_s": arguments.lease}),
             "cursor": arguments.cursor,
             "concurrency": arguments.concurrency,
             "order": order,
@@ -221,7 +231,9 @@ class _Worker:
             "attempts": arguments.attempts,
             "dead_letter": arguments.dead_letter,
             "batch": arguments.batch,
+            "on_failure": arguments.on_failure,
             "timeout_s": arguments.timeout,
+            "trip_after": arguments.trip_after,
             "type": self._kind,
             "shared": arguments.shared,
         }
