@@ -1,6 +1,6 @@
 """Spark counts the flights in a log's archive: in a directory, or in an object store that every executor reaches.
 
-    python -m examples.spark_archive [archive] [directory] [master]    (default: data/spark_archive-copies, data/spark_archive/, local[2])
+    python -m examples.spark_archive [archive] [directory] [master]    (default: a directory beside the log, data/spark_archive/, local[2])
 
 Another process writes the flights and is archived while it writes. Spark reads the objects of the archive only: neither the files of the
 log nor a server. With `s3://bucket/path` as the archive, credentials come from the environment. With the master `local-cluster[2,1,512]`
@@ -24,15 +24,14 @@ from wal.spark import session
 FLIGHTS = 6000
 
 
-def main(
-    archive: str = "data/spark_archive-copies", directory: str = "data/spark_archive/", master: str = "local[2]", *, count: int = FLIGHTS
-) -> None:
+def main(archive: str = "", directory: str = "data/spark_archive/", master: str = "local[2]", *, count: int = FLIGHTS) -> None:
     spark = session("archive", master=master)
-    with feed(directory, count) as writer:
-        asyncio.run(backup(directory, archive))
+    log, archive = f"{directory}/log", archive or f"{directory}/copies"
+    with feed(log, count) as writer:
+        asyncio.run(backup(log, archive))
         print(f"half of them, while the writer has the log open; as in the CSV: {same(spark, archive, count // 2)}")
         writer.finish()
-    asyncio.run(backup(directory, archive))
+    asyncio.run(backup(log, archive))
     print(f"all of them; as in the CSV: {same(spark, archive, count)}")
     rows = spark.read.format("wal").schema("vchannel string").load(f"archive:{archive}")
     for row in rows.groupBy("vchannel").count().sort("vchannel").collect():

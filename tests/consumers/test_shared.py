@@ -234,7 +234,8 @@ async def test_member_with_other_options_is_refused(log: WALAccesser) -> None:
     async with member:
         await member.caught_up()
         with pytest.raises(
-            InvalidArgumentError, match=r"have order='vchannel', attempts=3, .*dead_letter='dead', trip_after=20, and this consumer has .*attempts=5"
+            InvalidArgumentError,
+            match=r"have order='vchannel', attempts=3, .*dead_letter='dead', trip_after=20, and this consumer has .*attempts=5",
         ):
             await members(log, 1, copy, dead_letter="dead")[0].run()
         async with members(log, 1, copy, attempts=3, dead_letter="dead", timeout_s=5)[0] as other:

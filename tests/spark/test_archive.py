@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +17,7 @@ from tests.spark.queries import Row, StreamQuery, batch, plan
 from wal import Message, bridge
 from wal.operate.backup import backup
 from wal.spark import batch_reader
+from wal.storage.archive.archive_log import Archive
 
 
 def archived(data: Path, target: Path) -> None:
@@ -26,6 +29,11 @@ def in_order(rows: list[Row]) -> list[Row]:
         return row["message_id"], row["vchannel"]
 
     return sorted(rows, key=key)
+
+
+def seldom_looking(archive: Archive, look: Callable[..., bool], *, now: bool = False) -> bool:
+    """Looks into the store only when the newest state is needed, as if the last look were a moment ago."""
+    return now and look(archive, now=True)
 
 
 def test_rows_and_snapshots_are_those_of_the_log(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +83,17 @@ def test_stream_follows_the_manifests(data_dir: Path, tmp_path: Path) -> None:
         while (rows := query.step()) is None:
             pass
         assert [row["payload"] for row in rows] == [b"1"]
+
+
+def test_batch_has_what_the_newest_backup_has(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a process that has looked into the store a moment before, as workers of Spark have that are used again."""
+    monkeypatch.setattr(Archive, "look", partialmethod(seldom_looking, Archive.look))
+    target = tmp_path / "target"
+    for count in range(1, 4):
+        with bridge.blocking(data_dir) as log:
+            log.raw_append(Message("a", b"%d" % count))
+        archived(data_dir, target)
+        assert [row["payload"] for row in batch(f"archive:{target}")] == [b"%d" % number for number in range(1, count + 1)]
 
 
 def test_archive_is_not_written(tmp_path: Path, spark: SparkSession) -> None:

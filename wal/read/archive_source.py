@@ -69,9 +69,13 @@ class ReadOnlyArchiveSource(ReadOnlySource):
         log = self._logs[pchannel] = ReadOnlyArchiveLog(self._archive, pchannel, _frame_up_to)
         return log
 
+    def catch_up(self) -> None:
+        if self._archive.as_of is None:
+            self._archive.look(now=True)
+
     def vchannels(self, *, newest: bool = False) -> VChannelView:
         if newest:
-            self._archive.look(now=True)
+            self.catch_up()
         chunk = self._archive.manifest.metadata
         if chunk != self._saved_in:
             self._saved, self._saved_in = self._load(chunk), chunk

@@ -241,6 +241,10 @@ class ReadOnlySource(Protocol):
     def open_log(self, pchannel: str) -> ReadOnlyPChannelLog:
         """Opens the log of a pchannel that `pchannels` named. The core closes it."""
 
+    def catch_up(self) -> None:
+        """Makes later calls see what is in the log now. Only an archive is otherwise seen as of an earlier look into its store."""
+        return
+
     def vchannels(self, *, newest: bool = False) -> VChannelView:
         """Returns the vchannels as they are known now. Their records may lag: a vchannel that is not among them counts as empty. With
         `newest`, all channels are there that were created before the call, and none that was destroyed before it.

@@ -117,7 +117,7 @@ class WALReader(DataSourceReader):
         """Plans the read of the log as it is now."""
         options, pushed = self._options, self._pushed
         logs = opened(self._source)
-        names = list(logs.pchannels())
+        names = list(logs.pchannels(newest=True))
         check_named(options.starting, names, "startingOffsets")
         check_named(options.ending, names, "endingOffsets", complete=True)
         warn_of_unknown(options, logs.vchannels())

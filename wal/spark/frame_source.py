@@ -69,8 +69,13 @@ class FrameLogs:
         self._gone: tuple[bool, float] = False, 0.0
         self._core = self._opened()
 
-    def pchannels(self) -> Sequence[str]:
-        """Returns the names of the pchannels. Their number may grow, never shrink."""
+    def pchannels(self, *, newest: bool = False) -> Sequence[str]:
+        """Returns the names of the pchannels. Their number may grow, never shrink.
+
+        With `newest`, this call and later ones see at least what the log has now, also in the store of an archive.
+        """
+        if newest:
+            self._core.source.catch_up()
         self._core.look()
         return list(self._core.logs)
 
@@ -123,7 +128,10 @@ class FrameLogs:
     def check_durable(self, pchannel: str, end: int) -> None:
         """Raises CorruptionError unless the log is durable up to this position, which a plan has named."""
         log = self._log(pchannel)
-        if log.refresh().durable_end < end and (durable := log.reach().durable_end) < end:
+        if log.refresh().durable_end >= end:
+            return
+        self._core.source.catch_up()
+        if (durable := log.reach().durable_end) < end:
             place = self._core.source.location
             raise CorruptionError(
                 f"pchannel {pchannel!r} of {place} is durable up to position {durable} only, and {end} was planned from: this is an older "
