@@ -275,7 +275,7 @@ class Hosting:
         """Returns the pchannel's state at the end of its log, the checkpoint that recovery started from, and what `recover` counted."""
         if record is None:
             # A log from before checkpoints existed: it is replayed from its earliest event. From now on it has one.
-            last = Checkpoint(log.earliest[0])
+            last = Checkpoint(log.local_earliest[0])
             await self._save_checkpoint(meta, place, last)
             await log.release(last.position, state=None)
         else:

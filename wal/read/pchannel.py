@@ -183,6 +183,16 @@ class ReadablePChannel(abc.ABC):
         """Returns the id of the earliest event that is not truncated, or None."""
         return await run_async(first_event(), self.answer)
 
+    async def first_local_event(self) -> MessageID | None:
+        """Returns the id of the earliest event that the log stores itself, or None; an archive may have earlier ones."""
+
+        async def answer(request: PageRequest | TickRequest | MomentRequest) -> FramePage | LogPosition | Moment:
+            if isinstance(request, MomentRequest):
+                return msgspec.structs.replace(self.moment(), earliest=self.log.local_earliest)
+            return await self.answer(request)
+
+        return await run_async(first_event(), answer)
+
     async def end_of(self, message_id: MessageID) -> LogPosition | None:
         """Returns the log position right after this event, where the log begins once truncated up to it; None if it is truncated already.
 

@@ -217,6 +217,11 @@ class ReadableLog(abc.ABC):
     def earliest(self) -> tuple[int, int]:
         """Returns the (position, index) of the earliest event: events at or above it are not truncated; (0, 0) before any `truncate`."""
 
+    @property
+    def local_earliest(self) -> LogPosition:
+        """Returns the earliest event that the log stores itself: above `earliest` where an archive has what lies between."""
+        return self.earliest
+
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the approximate number of bytes of log in [start, end)."""
         return max(0, end - start)
@@ -294,6 +299,10 @@ class PChannelLog(ReadableLog):
 
         Space is freed in the backend's own extents, never at or above `position` or `checkpointed`.
         """
+
+    async def free(self, position: int) -> None:
+        """Frees the space below a position, for retention: as `truncate`, but an event that an archive has stays an event of the log."""
+        await self.truncate(position, 0)
 
     sealed: Callable[[], None] | None = None
     """Called on the loop when one more of the `extents` is sealed."""

@@ -64,8 +64,8 @@ async def test_archive_has_what_retention_drops(tmp_path: Path) -> None:
         await eventually(is_small)
         assert await earliest_of(log) != first
         assert first is not None
-        with pytest.raises(TruncatedError):
-            async with log.read("orders", follow=False, deliver_policy=StartFrom(first)) as scanner:
+        with pytest.raises(TruncatedError):  # another process reads what the disk has
+            async with open_wal(data, read_only=True) as outside, outside.read("orders", deliver_policy=StartFrom(first)) as scanner:
                 await anext(scanner)
     async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:  # another opening continues it
         written += await write(log, 30)

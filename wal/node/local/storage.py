@@ -21,6 +21,7 @@ from wal.node.local.waiting import LockWait
 from wal.runtime.async_only import import_late
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
+from wal.storage.archive.archived_journal import archived_logs
 from wal.storage.base import FRAME_BYTES_MAX, LogBackend
 from wal.storage.files import META_NAME, HeldDirectory
 from wal.storage.journal.backend import JournalBackend
@@ -115,6 +116,7 @@ async def _make_backend(location: Location, settings: Settings, kv: KVBase | Non
         create=create,
         group_readable=settings.group_readable,
         write_path=settings.write_path,
+        log_types=None if settings.archive is None else archived_logs(settings.archive),
     )
 
 

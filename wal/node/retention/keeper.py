@@ -215,8 +215,9 @@ class RetentionKeeper:
         cursors = await self._sweep(now_s)
         view = await self._cursors.view_for(cursors)
         for name, pchannel in list(self._pchannels.items()):
-            drop_plan = self._plan(pchannel, self._pins(cursors, view, pchannel), now_s)
-            if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked):
+            pins = self._disk_pins(self._pins(cursors, view, pchannel), pchannel)
+            drop_plan = self._plan(pchannel, pins, now_s)
+            if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked, frees=True):
                 truncated.append(pchannel)
                 more = more or drop_plan.end != drop_plan.unpinned_end
             if holders := [pin for pin in drop_plan.holders if pin.kind != "archive"]:  # the archiver warns of a store that is away
@@ -265,7 +266,7 @@ class RetentionKeeper:
             extents,
             self.bounds,
             pins,
-            earliest=pchannel.log.earliest,
+            earliest=pchannel.log.local_earliest,
             now_s=now_s,
             extents_max=_EXTENTS_MAX,
             kept_s=lambda extent: elapsed - since[extent.end],
@@ -318,20 +319,27 @@ class RetentionKeeper:
             holding.append(cursor)
         return holding
 
-    async def _truncate(self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = ()) -> list[LogPin]:
+    async def _truncate(
+        self, pchannel: PChannel, up_to: LogPosition, released: Collection[Cursor] = (), *, frees: bool = False
+    ) -> list[LogPin]:
         """Truncates up to this position, exclusive, unless a pin needs an event below it; returns such pins.
 
-        The cursors in `released` no longer hold anything.
+        The cursors in `released` no longer hold anything. With `frees`, for retention, an archive keeps the events: cursors of this process
+        may be saved below the position, and readers in other processes see the intent.
         """
         done = False
         try:
-            await self._cursors.intend(pchannel, up_to)
+            if frees and self._archiver is not None:
+                await pchannel.log.intend(up_to)
+            else:
+                await self._cursors.intend(pchannel, up_to)
             await self._cursors.look()
             cursors = [cursor for cursor in self._cursors.saved() if cursor not in released]
             view = await self._cursors.view_for(cursors)
-            if pins := [pin for pin in self._pins(cursors, view, pchannel) if pin.position < up_to]:
+            pins = self._pins(cursors, view, pchannel)
+            if pins := [pin for pin in (self._disk_pins(pins, pchannel) if frees else pins) if pin.position < up_to]:
                 return pins
-            await pchannel.log.truncate(*up_to)
+            await (pchannel.log.free(up_to[0]) if frees else pchannel.log.truncate(*up_to))
             done = True
         finally:
             if done:
@@ -351,6 +359,11 @@ class RetentionKeeper:
         if (archiver := self._archiver) is not None:
             pins.append(LogPin("archive", archiver.place, (archiver.archived(pchannel.channel), 0)))
         return pins
+
+    def _disk_pins(self, pins: list[LogPin], pchannel: PChannel) -> list[LogPin]:
+        """Returns the pins that need what is on the disk: a reader below the local start reads the archive first."""
+        local = pchannel.log.local_earliest
+        return [pin for pin in pins if pin.kind != "cursor" or pin.position >= local]
 
     def _extents(self, pchannel: PChannel) -> list[Extent]:
         return [] if pchannel.fault is not None else pchannel.log.extents()

@@ -25,12 +25,12 @@ async def report_of(
 ) -> PChannelRetention:
     """Returns the state of this pchannel's log. `extents` and `checkpointed` come from its writer."""
     end, tail = pchannel.log.durable_end, pchannel.tail.durable_end
-    start = extents[0].start if extents else pchannel.log.earliest[0]
+    start = extents[0].start if extents else pchannel.log.local_earliest[0]
     positioned_pins = [(pin.position, pin) for pin in pins]
-    if checkpointed is not None and extents and extents[0].sealed and extents[0].end <= pchannel.log.earliest[0]:
+    if checkpointed is not None and extents and extents[0].sealed and extents[0].end <= pchannel.log.local_earliest[0]:
         positioned_pins.append(((checkpointed, 0), LogPin("checkpoint", "recovery", (checkpointed, 0))))
     positioned_pins.sort(key=lambda each: each[0])
-    earliest = await pchannel.first_event()
+    earliest = await pchannel.first_local_event()
     return PChannelRetention(
         pchannel.channel,
         earliest,

@@ -46,8 +46,9 @@ class JournalBackend(LogBackend):
 
     `segment_bytes` and `first_segment_bytes` are file sizes: multiples of 4,096, at least 8 KiB. `disk`: see `Disk`. With `create=False` a
     missing or empty directory stays unchanged. `group_readable`: whether the group of the files may read them; None keeps the current
-    setting, or private for a new journal. `write_path`: see `WritePath`; with "loop", `open` raises InvalidArgumentError where the loop
-    cannot write. Raises FormatError when the directory is not a journal, and LockedError while another backend has it open.
+    setting, or private for a new journal. `log_types` returns the kind of log for the folder of a pchannel, and may block. `write_path`:
+    see `WritePath`; with "loop", `open` raises InvalidArgumentError where the loop cannot write. Raises FormatError when the directory is
+    not a journal, and LockedError while another backend has it open.
     """
 
     name: ClassVar[str] = "journal"
@@ -64,6 +65,7 @@ class JournalBackend(LogBackend):
         create: bool = True,
         group_readable: bool | None = None,
         write_path: WritePath = "auto",
+        log_types: Callable[[Path], Callable[..., JournalLog]] | None = None,
     ) -> None:
         for name, size in (("segment_bytes", segment_bytes), ("first_segment_bytes", first_segment_bytes)):
             if size % HEADER_PAGE_BYTES or size < 2 * HEADER_PAGE_BYTES:
@@ -77,6 +79,7 @@ class JournalBackend(LogBackend):
         self._create = create
         self._group_readable = group_readable
         self._write_path: WritePath = write_path
+        self._log_types = log_types
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="wal-journal")
         self._lock: DirectoryLock | None = None
         self.held: HeldDirectory | None = None
@@ -117,6 +120,8 @@ class JournalBackend(LogBackend):
     async def open(self, pchannel: str, *, incarnation: int, term: int, checkpoint: int | None = None) -> JournalLog:
         directory = self.folder(pchannel)
         await self.start()
+        log_types = self._log_types
+        log_type = JournalLog if log_types is None else await self._in_thread(lambda: log_types(directory))
         recovering = self._pool.submit(
             _storage_errors,
             lambda: hold(
@@ -128,7 +133,7 @@ class JournalBackend(LogBackend):
         self._recovering.add(recovering)
         try:
             recovered, holder = await asyncio.shield(asyncio.wrap_future(recovering))
-            log = JournalLog(
+            log = log_type(
                 self._disk,
                 directory,
                 recovered,

@@ -393,13 +393,16 @@ class JournalTruncation:
             self._control.load_owned()
             self._control.intend(up_to)
 
-    def truncate(self, earliest: tuple[int, int]) -> tuple[int, int]:
-        """Makes this the earliest event unless a later one already is; returns the resulting one. Raises ChannelFencedError,
-        StorageError."""
+    def truncate(self, earliest: tuple[int, int], *, note: Callable[[], None] | None = None) -> tuple[int, int]:
+        """Makes this the earliest event unless a later one already is; returns the resulting one. Calls `note` before, while the log is
+        owned. Raises ChannelFencedError, StorageError.
+        """
         with self._lock:
             try:
                 with self._control.locked():
                     record = self._control.load_owned()
+                    if note is not None:
+                        note()
                     if earliest <= record.earliest:
                         return record.earliest
                     self._control.store(msgspec.structs.replace(record, earliest=earliest))

@@ -26,6 +26,7 @@ from wal.errors import CorruptionError, FormatError, StorageError, WALError
 from wal.frame import FrameHeader, FrameView
 from wal.message import Lineage
 from wal.storage.files import FORMAT_NAME, MAP_NAME
+from wal.storage.journal.archived_file import ARCHIVED_NAME, load_start
 from wal.storage.journal.checkpoint import load_checkpoint
 from wal.storage.journal.control import CONTROL_BYTES, CONTROL_NAME, FENCE_NAME, ControlRecord, ControlView
 from wal.storage.journal.directory import check_format
@@ -110,7 +111,7 @@ class _Log:
         self._lineage: Lineage | None = None
 
     def load(self) -> Iterator[Damage]:
-        """Reads the control page and the lineage; yields the damage in them."""
+        """Reads the control page, the lineage and the start in an archive; yields the damage in them."""
         path = self._directory / CONTROL_NAME
         try:
             view = ControlView(path)
@@ -136,6 +137,10 @@ class _Log:
                 self._lineage = load_lineage(self._directory, self._record.incarnation)
             except CorruptionError as error:
                 yield _damage(error, self._directory / "lineage", "lineage")
+        try:
+            load_start(self._directory)
+        except CorruptionError as error:
+            yield _damage(error, self._directory / ARCHIVED_NAME, ARCHIVED_NAME)
 
     def bytes_total(self, sample: float) -> int:
         """Returns the approximate number of bytes to read."""
