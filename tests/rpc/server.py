@@ -74,7 +74,7 @@ class Server:
 
     async def produce(self, context: Any) -> None:
         """Answers each request; a text of a payload asks for something special."""
-        producer_in(context.invocation_metadata(), streaming_pb2.CreateProducerRequest)
+        producer_in(context.invocation_metadata())
         self.streams.add(context)
         try:
             await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.serve.foreign import creating_header
 from wal.errors import InvalidArgumentError
 from wal.message.wire_pb2 import MessageID
-from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest, DeliverPolicy
 from wal.rpc.headers import consumer_in, producer_header, producer_in, token_header, token_in
@@ -23,9 +22,8 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 @given(names, st.integers(0, 2**63 - 1), st.binary())
 def test_stream_is_created_as_it_was_asked_for(name: str, term: int, start: bytes) -> None:
     pchannel = PChannelInfo(name=name, term=term)
-    producer, milvus = OpenProducer(pchannel=pchannel, session=start), CreateProducerRequest(pchannel=pchannel)
-    assert producer_in([("user-agent", "x"), producer_header(producer), ("trace-bin", b"\xff")], OpenProducer) == producer
-    assert producer_in([("user-agent", "x"), producer_header(milvus), ("trace-bin", b"\xff")], CreateProducerRequest) == milvus
+    producer = CreateProducerRequest(pchannel=pchannel)
+    assert producer_in([("user-agent", "x"), producer_header(producer), ("trace-bin", b"\xff")]) == producer
     policy = DeliverPolicy(start_from=MessageID(id=start))
     consumer = CreateConsumerRequest(pchannel=pchannel, deliver_policy=policy)
     header = creating_header(consumer)
@@ -46,7 +44,7 @@ def test_other_metadata_is_refused_with_the_remedy(subtests: pytest.Subtests) ->
     for metadata, words in cases:
         with subtests.test(repr(metadata)):
             with pytest.raises(InvalidArgumentError) as refused:
-                producer_in(metadata, CreateProducerRequest)
+                producer_in(metadata)
             assert words in str(refused.value)
             assert len(str(refused.value)) < 500
 

@@ -20,7 +20,6 @@ from wal.rpc.api import append_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.appends import Outcome, outcomes_from_proto
 from wal.rpc.connection import Connection
-from wal.rpc.headers import producer_header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PRODUCE
 from wal.write.idempotency.keys import ProducerKey
 
@@ -31,8 +30,8 @@ async def opened(connection: Connection, info: PChannelInfo | None = None, *, se
     """Returns a stream after its first response."""
     if info is None:
         info = await assigned(connection)
-    header = producer_header(append_pb2.OpenProducer(pchannel=info, session=session))
-    stream = await connection.stream(PRODUCE, "producing", headers=[header])
+    stream = await connection.stream(PRODUCE, "producing")
+    await stream.write(append_pb2.ProducerRequest(open=append_pb2.OpenProducer(pchannel=info, session=session)))
     first = await stream.read()
     assert first is not None
     assert first.opened.log.pchannel == info
@@ -402,3 +401,48 @@ async def test_option_of_a_later_version_is_refused(served: Serving, connection:
         with pytest.raises(errors.InvalidArgumentError, match=r"field 103 of .* is unknown"):
             await stream.read()
     assert await stored(served, "orders") == []
+
+
+def opening(name: str) -> append_pb2.ProducerRequest:
+    return append_pb2.ProducerRequest(open=append_pb2.OpenProducer(pchannel=PChannelInfo(name=name)))
+
+
+UNKNOWN_FIELD = append_pb2.ProducerRequest.FromString(opening("p0").SerializeToString() + b"\xfa\x7f\x01x")
+
+
+@pytest.mark.parametrize(
+    ("requests", "error", "words"),
+    [
+        ([append(0, Message("orders", b"x"))], errors.InvalidArgumentError, "the first request of the stream is append: send open"),
+        ([CLOSE], errors.InvalidArgumentError, "the first request of the stream is close: send open"),
+        ([append_pb2.ProducerRequest()], errors.InvalidArgumentError, "the first request of the stream is empty: send open"),
+        ([opening("p0"), opening("p0")], errors.InvalidArgumentError, "a second open is on this stream"),
+        ([UNKNOWN_FIELD], errors.InvalidArgumentError, "2047"),
+        ([opening("")], errors.ChannelNotExistError, "pchannel ''"),
+        ([opening("p" * 1_000_000)], errors.ChannelNotExistError, "pppp"),
+    ],
+    ids=["append", "close", "empty", "two opens", "unknown field", "no name", "huge name"],
+)
+async def test_wrong_opening_of_a_stream_is_an_error(
+    connection: Connection, requests: list[append_pb2.ProducerRequest], error: type[Exception], words: str
+) -> None:
+    stream = await connection.stream(PRODUCE, "producing")
+    with pytest.raises(error) as refused:
+        for request in requests:
+            await stream.write(request)
+        while await stream.read() is not None:
+            pass
+    assert words in str(refused.value)
+    assert len(str(refused.value)) < 5_000
+    assert await opened(connection)
+
+
+async def test_stream_without_requests_ends_with_client_or_server(served: Serving, connection: Connection) -> None:
+    ended = await connection.stream(PRODUCE, "producing")
+    await ended.finish()
+    assert await ended.read() is None
+    silent = await connection.stream(PRODUCE, "producing")
+    closing = asyncio.ensure_future(served.node.close(drain_s=3600))
+    with pytest.raises(errors.ClosedError):
+        await silent.read()
+    await closing

@@ -13,7 +13,6 @@ from tests.serve.bad_input.test_bad_input import resident
 from tests.serve.servers import Child
 from wal.rpc.api import append_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
-from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 
 
@@ -23,9 +22,10 @@ async def test_requests_after_the_close_take_no_memory(server: Child) -> None:
     streams = 500
 
     async def send_after_the_close(channel: grpc.aio.Channel, late: append_pb2.ProducerRequest) -> None:
-        header = producer_header(append_pb2.OpenProducer(pchannel=PChannelInfo(name="p0")))
-        call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())(metadata=[header])
+        opening = append_pb2.OpenProducer(pchannel=PChannelInfo(name="p0"))
+        call: Any = channel.stream_stream(PRODUCE.path, **PRODUCE.serializers())()
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the server may be faster
+            await call.write(append_pb2.ProducerRequest(open=opening))
             await call.write(append_pb2.ProducerRequest(close=Empty()))
             await call.write(late)
             await call.done_writing()

@@ -15,13 +15,13 @@ from wal.message import AppendResult
 from wal.requests.vchannels import CreateVChannel
 from wal.rpc.api import append_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 
 
 async def begun(connection: Connection, session: bytes, number: int = 0) -> Any:
     request = append_pb2.OpenProducer(pchannel=await assigned(connection, number), session=session)
-    stream = await connection.stream(PRODUCE, "producing", headers=[producer_header(request)])
+    stream = await connection.stream(PRODUCE, "producing")
+    await stream.write(append_pb2.ProducerRequest(open=request))
     created = await stream.read()
     assert created is not None
     assert created.HasField("opened")
@@ -81,8 +81,8 @@ async def test_other_sessions_and_pchannels_are_left_alone() -> None:
 async def test_many_streams_of_a_session_at_once_leave_one(served: Serving) -> None:
     async with connected(served.address) as connection:
         info = await assigned(connection)
-        header = producer_header(append_pb2.OpenProducer(pchannel=info, session=b"session"))
-        streams = [await connection.stream(PRODUCE, "producing", headers=[header]) for _ in range(8)]
+        opening = append_pb2.ProducerRequest(open=append_pb2.OpenProducer(pchannel=info, session=b"session"))
+        streams = [await connection.stream(PRODUCE, "producing") for _ in range(8)]
 
         async def answered(stream: Any) -> bool:
             try:
@@ -95,6 +95,7 @@ async def test_many_streams_of_a_session_at_once_leave_one(served: Serving) -> N
 
         async def write(stream: Any) -> None:
             try:
+                await stream.write(opening)
                 await stream.write(append(0, Message("orders", b"x")))
             except ClosedError:
                 pass

@@ -60,7 +60,6 @@ from wal.rpc.api import pchannel_pb2
 from wal.rpc.appends import append_to_proto, outcomes_from_proto
 from wal.rpc.connection import UNREACHABLE_S, Connection, Stream
 from wal.rpc.converter import streamed_to_proto, struct_from_proto
-from wal.rpc.headers import producer_header
 from wal.rpc.methods import PRODUCE
 from wal.write.in_flight import InFlight
 from wal.write.operations import closed_at_barrier
@@ -77,10 +76,11 @@ async def open_stream(
 
     Once it returns, the server executes nothing of an older stream of the same session.
     """
-    request = proto.OpenProducer(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), session=session)
-    stream = await connection.stream(PRODUCE, f"producing to pchannel {pchannel}", headers=[producer_header(request)])
+    opening = proto.OpenProducer(pchannel=pchannel_pb2.PChannelInfo(name=pchannel), session=session)
+    stream = await connection.stream(PRODUCE, f"producing to pchannel {pchannel}")
     try:
         async with asyncio.timeout(connection.timeout_s):
+            await stream.write(proto.ProducerRequest(open=opening))
             response = await stream.read()
     except TimeoutError:
         stream.cancel()

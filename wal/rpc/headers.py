@@ -1,7 +1,7 @@
 """The metadata of a call: the request that creates a stream, a client's token, the log that it opened, and its session.
 
-A stream is created by a message in its metadata, in base64: `open-producer` for Produce, `create-producer` for that of Milvus' protocol,
-`create-consumer` for Consume. A client with a token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` identifies late
+A stream of Milvus' protocol is created by a message in its metadata, in base64: `create-producer` for Produce, `create-consumer` for
+Consume. A client with a token sends `authorization: Bearer TOKEN`. `calls-session: SESSION NUMBER` identifies late
 calls (`wal.serve.fence`), and on a stream the connected client. `log-id: ID`, hexadecimal, is the log that the client opened: a server with
 another log refuses the call, with its own id in the trailer of this name. Metadata is sent in the clear unless the connection has TLS.
 """
@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Proto
 
 from wal.errors import InvalidArgumentError
-from wal.rpc.api.append_pb2 import OpenProducer
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest
 from wal.runtime.secret import Secret
 
@@ -26,7 +25,7 @@ Header = tuple[str, str]
 Metadata = Iterable[tuple[str, str | bytes]]
 """The metadata of a call, as gRPC gives it to a server."""
 
-_PRODUCERS: Final = {OpenProducer: "open-producer", CreateProducerRequest: "create-producer"}
+CREATE_PRODUCER: Final = "create-producer"
 CREATE_CONSUMER: Final = "create-consumer"
 _AUTHORIZATION: Final = "authorization"
 _BEARER: Final = "Bearer "
@@ -36,19 +35,17 @@ _SESSION: Final = re.compile(r"([!-~]{1,64}) ([0-9]{1,18})")
 _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 
 _P = TypeVar("_P", bound=Proto)
-_Opening = TypeVar("_Opening", OpenProducer, CreateProducerRequest)
 
 
-def producer_header(request: OpenProducer | CreateProducerRequest) -> Header:
-    """Returns the metadata that creates a producer, in our form or in that of Milvus' protocol."""
-    return _PRODUCERS[type(request)], _encoded(request)
+def producer_header(request: CreateProducerRequest) -> Header:
+    """Returns the metadata that creates a producer."""
+    return CREATE_PRODUCER, _encoded(request)
 
 
-def producer_in(metadata: Metadata, kind: type[_Opening]) -> _Opening:
-    """Returns the request of this kind in the metadata of Produce. Raises InvalidArgumentError unless one is there and names a pchannel."""
-    header = _PRODUCERS[kind]
-    request = _decoded(metadata, header, kind)
-    _check_pchannel(request.pchannel.name, header)
+def producer_in(metadata: Metadata) -> CreateProducerRequest:
+    """Returns the request in the metadata of Produce. Raises InvalidArgumentError without a request that names a pchannel."""
+    request = _decoded(metadata, CREATE_PRODUCER, CreateProducerRequest)
+    _check_pchannel(request.pchannel.name, CREATE_PRODUCER)
     return request
 
 

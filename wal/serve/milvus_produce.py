@@ -234,7 +234,7 @@ class MilvusProduceService:
         return {MILVUS_PRODUCE: self._produce}
 
     async def _produce(self, context: Any) -> None:
-        pchannel = self._hosted.find(producer_in(context.invocation_metadata() or (), proto.CreateProducerRequest).pchannel)
+        pchannel = self._hosted.find(producer_in(context.invocation_metadata() or ()).pchannel)
         stream = MilvusProduceStream(context, self._node, self._hosted, self._draining, pchannel, bounds=self._bounds)
         created = proto.CreateProducerResponse(producer_id=next(self._producer_ids))
         await context.write(proto.ProduceResponse(create=created))

@@ -1,8 +1,9 @@
 """Produce: the streams on which our clients append to a pchannel, in columns, and commit transactions.
 
-How it works. A client opens a stream for one pchannel in one session; an older stream of the same session is ended first (`replaced`), so
-that nothing of it is executed afterwards. `request_stream.py` has what a stream does from its first request to its end; here is what each
-request does, and `ProduceAnswers`: what became known in a turn of the loop is one message. Milvus' form is in `milvus_produce.py`.
+How it works. A client opens a stream, by its first request, for one pchannel in one session; an older stream of the same session is ended
+first (`replaced`), so that nothing of it is executed afterwards. `request_stream.py` has what a stream does from its first request to its
+end; here is what each request does, and `ProduceAnswers`: what became known in a turn of the loop is one message. Milvus' form is in
+`milvus_produce.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
+import grpc.aio
 from google.protobuf.empty_pb2 import Empty
 
 from wal.channels.slices import SLICE, sliced
@@ -26,7 +28,6 @@ from wal.requests.txns import AppendTxn, BeginTxn, BodiesRequest, CommitTxn, Kee
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import Refusals, appends_from_proto, count_of, outcomes_to_proto
 from wal.rpc.converter import STREAMED, check_known, struct_from_proto, struct_to_proto
-from wal.rpc.headers import producer_in
 from wal.rpc.methods import PRODUCE
 from wal.rpc.serving import Draining, Handler
 from wal.runtime.threads import in_thread
@@ -106,6 +107,8 @@ class ProduceStream(RequestStream):
             check_known(request.append)
             await self._append(number, request.append, request.seen_time_tick)
             return
+        if name == "open":
+            raise InvalidArgumentError("a second open is on this stream: open another stream for another pchannel or session")
         if name not in STREAMED:
             raise InvalidArgumentError(
                 f"a ProducerRequest has no request that this version knows: set append, {', '.join(STREAMED)} or close"
@@ -255,10 +258,18 @@ class ProduceService:
         return {PRODUCE: self._produce}
 
     async def _produce(self, context: Any) -> None:
-        created = producer_in(context.invocation_metadata() or (), proto.OpenProducer)
-        pchannel = self._hosted.find(created.pchannel)
-        stream = ProduceStream(context, self._node, self._hosted, self._draining, pchannel, session=created.session, bounds=self._bounds)
-        async with self._sessions.newest(pchannel.channel, created.session, stream):
+        with self._draining.ending():
+            first = await context.read()
+        if first is grpc.aio.EOF:
+            return
+        check_known(first)
+        if (name := first.WhichOneof("request")) != "open":
+            raise InvalidArgumentError(f"the first request of the stream is {name or 'empty'}: send open, with the pchannel, before others")
+        session, info = first.open.session, first.open.pchannel
+        check_known(first.open)
+        pchannel = self._hosted.find(info)
+        stream = ProduceStream(context, self._node, self._hosted, self._draining, pchannel, session=session, bounds=self._bounds)
+        async with self._sessions.newest(pchannel.channel, session, stream):
             opened = proto.ProducerOpened(log=identity_of(pchannel), tail=tail_of(pchannel))
             await context.write(proto.ProducerResponse(opened=opened))
             await stream.run()

@@ -84,11 +84,6 @@ def discover(world: World, chance: Random) -> list[Any]:
     return [*requests, streaming.AssignmentDiscoverRequest(close=streaming.CloseAssignmentDiscoverRequest())]
 
 
-def producer(world: World) -> Any:
-    """Returns the message that creates a producer."""
-    return append_pb2.OpenProducer(pchannel=world.info)
-
-
 def milvus_producer(world: World) -> Any:
     """Returns the message that creates a producer in Milvus' form."""
     return streaming.CreateProducerRequest(pchannel=world.info)
@@ -102,8 +97,8 @@ def milvus_produced(world: World, tag: bytes, chance: Random) -> list[Any]:
 
 
 def produced(world: World, tag: bytes, chance: Random) -> list[Any]:
-    """Returns the requests of a Produce stream, up to its close."""
-    requests = []
+    """Returns the requests of a Produce stream, from its open to its close."""
+    requests = [append_pb2.ProducerRequest(open=append_pb2.OpenProducer(pchannel=world.info))]
     for number in range(chance.randint(1, 4)):
         name = chance.choice(FIELDS[:-1])
         requests.append(_produce(name, world, 100 * number, tag, chance))

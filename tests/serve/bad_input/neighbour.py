@@ -15,7 +15,7 @@ from wal.message.wire_pb2 import MessageID as WireID
 from wal.rpc.api import append_pb2, pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import outcomes_from_proto
-from wal.rpc.headers import Header, producer_header
+from wal.rpc.headers import Header
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, PRODUCE
 
 NAME: Final = "well"
@@ -42,7 +42,8 @@ class Neighbour:
         self._discovering = self._stream(ASSIGNMENT_DISCOVER)
         (assignment,) = (await self._discovering.read()).full_assignment.assignments
         info = assignment.channels[0]
-        self._producing = self._stream(PRODUCE, producer_header(append_pb2.OpenProducer(pchannel=info)))
+        self._producing = self._stream(PRODUCE)
+        await self._producing.write(append_pb2.ProducerRequest(open=append_pb2.OpenProducer(pchannel=info)))
         self.log = (await self._producing.read()).opened.log
         await self._append()
         created = proto.CreateConsumerRequest(pchannel=info)

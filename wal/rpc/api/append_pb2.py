@@ -30,7 +30,7 @@ from wal.rpc.api import pchannel_pb2 as wal_dot_rpc_dot_api_dot_pchannel__pb2
 from wal.rpc.api import result_pb2 as wal_dot_rpc_dot_api_dot_result__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/append.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x16wal/message/wire.proto\x1a\x19wal/rpc/api/cursors.proto\x1a\x17wal/rpc/api/error.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a\x18wal/rpc/api/result.proto\"H\n\x0cOpenProducer\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0f\n\x07session\x18\x02 \x01(\x0c\"\x8b\x03\n\x0fProducerRequest\x12\x12\n\nrequest_id\x18\t \x01(\x03\x12\x16\n\x0eseen_time_tick\x18\n \x01(\x04\x12\'\n\x05\x63lose\x18\x01 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12!\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.AppendH\x00\x12(\n\nappend_txn\x18\x03 \x01(\x0b\x32\x12.wal.rpc.AppendTxnH\x00\x12&\n\tbegin_txn\x18\x04 \x01(\x0b\x32\x11.wal.rpc.BeginTxnH\x00\x12$\n\x08keep_txn\x18\x05 \x01(\x0b\x32\x10.wal.rpc.KeepTxnH\x00\x12(\n\ncommit_txn\x18\x06 \x01(\x0b\x32\x12.wal.rpc.CommitTxnH\x00\x12,\n\x0crollback_txn\x18\x07 \x01(\x0b\x32\x14.wal.rpc.RollbackTxnH\x00\x12%\n\x08withdraw\x18\x08 \x01(\x0b\x32\x11.wal.rpc.WithdrawH\x00\x42\t\n\x07request\"\x99\x01\n\x10ProducerResponse\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.wal.rpc.ProducerOpenedH\x00\x12%\n\x08outcomes\x18\x02 \x01(\x0b\x32\x11.wal.rpc.OutcomesH\x00\x12\'\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x42\n\n\x08response\"U\n\x0eProducerOpened\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"\xa7\x01\n\x0eMessageColumns\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x18\n\x10vchannel_numbers\x18\x02 \x01(\x0c\x12\x17\n\x0fpayload_lengths\x18\x03 \x01(\x0c\x12\x10\n\x08payloads\x18\x04 \x01(\x0c\x12\r\n\x05types\x18\x05 \x01(\x0c\x12\x1a\n\x12properties_lengths\x18\x06 \x01(\x0c\x12\x12\n\nproperties\x18\x07 \x01(\x0c\"\x9e\x01\n\x06\x41ppend\x12)\n\x08messages\x18\x01 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x13\n\x0bkey_lengths\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x1a\n\x12\x62\x61rrier_time_ticks\x18\x04 \x01(\x0c\x12\x18\n\x10\x65xpected_lengths\x18\x05 \x01(\x0c\x12\x10\n\x08\x65xpected\x18\x06 \x01(\x0c\"\xcf\x01\n\x0cWriteOptions\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x01 \x01(\x04\x12\x10\n\x03key\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12>\n\rexpected_last\x18\x03 \x03(\x0b\x32\'.wal.rpc.WriteOptions.ExpectedLastEntry\x1aJ\n\x11\x45xpectedLastEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.wal.rpc.ExpectedLast:\x02\x38\x01\x42\x06\n\x04_key\"&\n\x0c\x45xpectedLast\x12\x0f\n\x02id\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x42\x05\n\x03_id\"\x92\x01\n\tAppendTxn\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\'\n\x06\x62odies\x18\x02 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12&\n\x07options\x18\x03 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\x12!\n\x04save\x18\x04 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"Z\n\x08\x42\x65ginTxn\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x13\n\x0bkeepalive_s\x18\x02 \x01(\x01\x12&\n\x07options\x18\x03 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\"8\n\x07KeepTxn\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x62odies\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\xb2\x01\n\tCommitTxn\x12\x1e\n\x03txn\x18\x01 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\'\n\x06\x62odies\x18\x03 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12&\n\x07options\x18\x04 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\x12!\n\x04save\x18\x05 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"\x1d\n\x0bRollbackTxn\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\"!\n\x08Withdraw\x12\x15\n\rwithdrawn_ids\x18\x01 \x03(\x03\"\x87\x01\n\x08Outcomes\x12(\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x16.wal.rpc.AppendedRange\x12$\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x14.wal.rpc.FailedRange\x12\x1d\n\x05\x62\x65gun\x18\x03 \x03(\x0b\x32\x0e.wal.rpc.Began\x12\x0c\n\x04\x64one\x18\x04 \x03(\x03\"^\n\x0b\x46\x61iledRange\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.wal.rpc.StreamingError\";\n\x05\x42\x65gan\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x1e\n\x03txn\x18\x02 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\"}\n\x08\x42\x65gunTxn\x12(\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x17.wal.message.TxnContext\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12#\n\x08\x62\x65gun_at\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x14\n\x0cincarnations\x18\x04 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18wal/rpc/api/append.proto\x12\x07wal.rpc\x1a\x1bgoogle/protobuf/empty.proto\x1a\x16wal/message/wire.proto\x1a\x19wal/rpc/api/cursors.proto\x1a\x17wal/rpc/api/error.proto\x1a\x1awal/rpc/api/pchannel.proto\x1a\x18wal/rpc/api/result.proto\"H\n\x0cOpenProducer\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x0f\n\x07session\x18\x02 \x01(\x0c\"\xb2\x03\n\x0fProducerRequest\x12\x12\n\nrequest_id\x18\t \x01(\x03\x12\x16\n\x0eseen_time_tick\x18\n \x01(\x04\x12\'\n\x05\x63lose\x18\x01 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x12!\n\x06\x61ppend\x18\x02 \x01(\x0b\x32\x0f.wal.rpc.AppendH\x00\x12(\n\nappend_txn\x18\x03 \x01(\x0b\x32\x12.wal.rpc.AppendTxnH\x00\x12&\n\tbegin_txn\x18\x04 \x01(\x0b\x32\x11.wal.rpc.BeginTxnH\x00\x12$\n\x08keep_txn\x18\x05 \x01(\x0b\x32\x10.wal.rpc.KeepTxnH\x00\x12(\n\ncommit_txn\x18\x06 \x01(\x0b\x32\x12.wal.rpc.CommitTxnH\x00\x12,\n\x0crollback_txn\x18\x07 \x01(\x0b\x32\x14.wal.rpc.RollbackTxnH\x00\x12%\n\x08withdraw\x18\x08 \x01(\x0b\x32\x11.wal.rpc.WithdrawH\x00\x12%\n\x04open\x18\x0b \x01(\x0b\x32\x15.wal.rpc.OpenProducerH\x00\x42\t\n\x07request\"\x99\x01\n\x10ProducerResponse\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.wal.rpc.ProducerOpenedH\x00\x12%\n\x08outcomes\x18\x02 \x01(\x0b\x32\x11.wal.rpc.OutcomesH\x00\x12\'\n\x05\x63lose\x18\x03 \x01(\x0b\x32\x16.google.protobuf.EmptyH\x00\x42\n\n\x08response\"U\n\x0eProducerOpened\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"\xa7\x01\n\x0eMessageColumns\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x18\n\x10vchannel_numbers\x18\x02 \x01(\x0c\x12\x17\n\x0fpayload_lengths\x18\x03 \x01(\x0c\x12\x10\n\x08payloads\x18\x04 \x01(\x0c\x12\r\n\x05types\x18\x05 \x01(\x0c\x12\x1a\n\x12properties_lengths\x18\x06 \x01(\x0c\x12\x12\n\nproperties\x18\x07 \x01(\x0c\"\x9e\x01\n\x06\x41ppend\x12)\n\x08messages\x18\x01 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12\x13\n\x0bkey_lengths\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x1a\n\x12\x62\x61rrier_time_ticks\x18\x04 \x01(\x0c\x12\x18\n\x10\x65xpected_lengths\x18\x05 \x01(\x0c\x12\x10\n\x08\x65xpected\x18\x06 \x01(\x0c\"\xcf\x01\n\x0cWriteOptions\x12\x19\n\x11\x62\x61rrier_time_tick\x18\x01 \x01(\x04\x12\x10\n\x03key\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12>\n\rexpected_last\x18\x03 \x03(\x0b\x32\'.wal.rpc.WriteOptions.ExpectedLastEntry\x1aJ\n\x11\x45xpectedLastEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.wal.rpc.ExpectedLast:\x02\x38\x01\x42\x06\n\x04_key\"&\n\x0c\x45xpectedLast\x12\x0f\n\x02id\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x42\x05\n\x03_id\"\x92\x01\n\tAppendTxn\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\'\n\x06\x62odies\x18\x02 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12&\n\x07options\x18\x03 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\x12!\n\x04save\x18\x04 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"Z\n\x08\x42\x65ginTxn\x12\x11\n\tvchannels\x18\x01 \x03(\t\x12\x13\n\x0bkeepalive_s\x18\x02 \x01(\x01\x12&\n\x07options\x18\x03 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\"8\n\x07KeepTxn\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\x12\x0e\n\x06\x62odies\x18\x02 \x01(\r\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"\xb2\x01\n\tCommitTxn\x12\x1e\n\x03txn\x18\x01 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\x12\x11\n\tvchannels\x18\x02 \x03(\t\x12\'\n\x06\x62odies\x18\x03 \x01(\x0b\x32\x17.wal.rpc.MessageColumns\x12&\n\x07options\x18\x04 \x01(\x0b\x32\x15.wal.rpc.WriteOptions\x12!\n\x04save\x18\x05 \x01(\x0b\x32\x13.wal.rpc.CursorSave\"\x1d\n\x0bRollbackTxn\x12\x0e\n\x06txn_id\x18\x01 \x01(\x03\"!\n\x08Withdraw\x12\x15\n\rwithdrawn_ids\x18\x01 \x03(\x03\"\x87\x01\n\x08Outcomes\x12(\n\x08\x61ppended\x18\x01 \x03(\x0b\x32\x16.wal.rpc.AppendedRange\x12$\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32\x14.wal.rpc.FailedRange\x12\x1d\n\x05\x62\x65gun\x18\x03 \x03(\x0b\x32\x0e.wal.rpc.Began\x12\x0c\n\x04\x64one\x18\x04 \x03(\x03\"^\n\x0b\x46\x61iledRange\x12\x18\n\x10\x66irst_request_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.wal.rpc.StreamingError\";\n\x05\x42\x65gan\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x1e\n\x03txn\x18\x02 \x01(\x0b\x32\x11.wal.rpc.BegunTxn\"}\n\x08\x42\x65gunTxn\x12(\n\x07\x63ontext\x18\x01 \x01(\x0b\x32\x17.wal.message.TxnContext\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12#\n\x08\x62\x65gun_at\x18\x03 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x14\n\x0cincarnations\x18\x04 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,39 +42,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENPRODUCER']._serialized_start=196
   _globals['_OPENPRODUCER']._serialized_end=268
   _globals['_PRODUCERREQUEST']._serialized_start=271
-  _globals['_PRODUCERREQUEST']._serialized_end=666
-  _globals['_PRODUCERRESPONSE']._serialized_start=669
-  _globals['_PRODUCERRESPONSE']._serialized_end=822
-  _globals['_PRODUCEROPENED']._serialized_start=824
-  _globals['_PRODUCEROPENED']._serialized_end=909
-  _globals['_MESSAGECOLUMNS']._serialized_start=912
-  _globals['_MESSAGECOLUMNS']._serialized_end=1079
-  _globals['_APPEND']._serialized_start=1082
-  _globals['_APPEND']._serialized_end=1240
-  _globals['_WRITEOPTIONS']._serialized_start=1243
-  _globals['_WRITEOPTIONS']._serialized_end=1450
-  _globals['_WRITEOPTIONS_EXPECTEDLASTENTRY']._serialized_start=1368
-  _globals['_WRITEOPTIONS_EXPECTEDLASTENTRY']._serialized_end=1442
-  _globals['_EXPECTEDLAST']._serialized_start=1452
-  _globals['_EXPECTEDLAST']._serialized_end=1490
-  _globals['_APPENDTXN']._serialized_start=1493
-  _globals['_APPENDTXN']._serialized_end=1639
-  _globals['_BEGINTXN']._serialized_start=1641
-  _globals['_BEGINTXN']._serialized_end=1731
-  _globals['_KEEPTXN']._serialized_start=1733
-  _globals['_KEEPTXN']._serialized_end=1789
-  _globals['_COMMITTXN']._serialized_start=1792
-  _globals['_COMMITTXN']._serialized_end=1970
-  _globals['_ROLLBACKTXN']._serialized_start=1972
-  _globals['_ROLLBACKTXN']._serialized_end=2001
-  _globals['_WITHDRAW']._serialized_start=2003
-  _globals['_WITHDRAW']._serialized_end=2036
-  _globals['_OUTCOMES']._serialized_start=2039
-  _globals['_OUTCOMES']._serialized_end=2174
-  _globals['_FAILEDRANGE']._serialized_start=2176
-  _globals['_FAILEDRANGE']._serialized_end=2270
-  _globals['_BEGAN']._serialized_start=2272
-  _globals['_BEGAN']._serialized_end=2331
-  _globals['_BEGUNTXN']._serialized_start=2333
-  _globals['_BEGUNTXN']._serialized_end=2458
+  _globals['_PRODUCERREQUEST']._serialized_end=705
+  _globals['_PRODUCERRESPONSE']._serialized_start=708
+  _globals['_PRODUCERRESPONSE']._serialized_end=861
+  _globals['_PRODUCEROPENED']._serialized_start=863
+  _globals['_PRODUCEROPENED']._serialized_end=948
+  _globals['_MESSAGECOLUMNS']._serialized_start=951
+  _globals['_MESSAGECOLUMNS']._serialized_end=1118
+  _globals['_APPEND']._serialized_start=1121
+  _globals['_APPEND']._serialized_end=1279
+  _globals['_WRITEOPTIONS']._serialized_start=1282
+  _globals['_WRITEOPTIONS']._serialized_end=1489
+  _globals['_WRITEOPTIONS_EXPECTEDLASTENTRY']._serialized_start=1407
+  _globals['_WRITEOPTIONS_EXPECTEDLASTENTRY']._serialized_end=1481
+  _globals['_EXPECTEDLAST']._serialized_start=1491
+  _globals['_EXPECTEDLAST']._serialized_end=1529
+  _globals['_APPENDTXN']._serialized_start=1532
+  _globals['_APPENDTXN']._serialized_end=1678
+  _globals['_BEGINTXN']._serialized_start=1680
+  _globals['_BEGINTXN']._serialized_end=1770
+  _globals['_KEEPTXN']._serialized_start=1772
+  _globals['_KEEPTXN']._serialized_end=1828
+  _globals['_COMMITTXN']._serialized_start=1831
+  _globals['_COMMITTXN']._serialized_end=2009
+  _globals['_ROLLBACKTXN']._serialized_start=2011
+  _globals['_ROLLBACKTXN']._serialized_end=2040
+  _globals['_WITHDRAW']._serialized_start=2042
+  _globals['_WITHDRAW']._serialized_end=2075
+  _globals['_OUTCOMES']._serialized_start=2078
+  _globals['_OUTCOMES']._serialized_end=2213
+  _globals['_FAILEDRANGE']._serialized_start=2215
+  _globals['_FAILEDRANGE']._serialized_end=2309
+  _globals['_BEGAN']._serialized_start=2311
+  _globals['_BEGAN']._serialized_end=2370
+  _globals['_BEGUNTXN']._serialized_start=2372
+  _globals['_BEGUNTXN']._serialized_end=2497
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,7 @@ class OpenProducer(_message.Message):
     def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class ProducerRequest(_message.Message):
-    __slots__ = ("request_id", "seen_time_tick", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw")
+    __slots__ = ("request_id", "seen_time_tick", "close", "append", "append_txn", "begin_txn", "keep_txn", "commit_txn", "rollback_txn", "withdraw", "open")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_TIME_TICK_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class ProducerRequest(_message.Message):
     COMMIT_TXN_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_TXN_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     seen_time_tick: int
     close: _empty_pb2.Empty
@@ -42,7 +43,8 @@ class ProducerRequest(_message.Message):
     commit_txn: CommitTxn
     rollback_txn: RollbackTxn
     withdraw: Withdraw
-    def __init__(self, request_id: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., append: _Optional[_Union[Append, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[AppendTxn, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[BeginTxn, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[KeepTxn, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[CommitTxn, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[RollbackTxn, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping[str, object]]] = ...) -> None: ...
+    open: OpenProducer
+    def __init__(self, request_id: _Optional[int] = ..., seen_time_tick: _Optional[int] = ..., close: _Optional[_Union[_empty_pb2.Empty, _Mapping[str, object]]] = ..., append: _Optional[_Union[Append, _Mapping[str, object]]] = ..., append_txn: _Optional[_Union[AppendTxn, _Mapping[str, object]]] = ..., begin_txn: _Optional[_Union[BeginTxn, _Mapping[str, object]]] = ..., keep_txn: _Optional[_Union[KeepTxn, _Mapping[str, object]]] = ..., commit_txn: _Optional[_Union[CommitTxn, _Mapping[str, object]]] = ..., rollback_txn: _Optional[_Union[RollbackTxn, _Mapping[str, object]]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping[str, object]]] = ..., open: _Optional[_Union[OpenProducer, _Mapping[str, object]]] = ...) -> None: ...
 
 class ProducerResponse(_message.Message):
     __slots__ = ("opened", "outcomes", "close")

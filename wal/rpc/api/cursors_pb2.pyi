@@ -45,7 +45,7 @@ class Cursor(_message.Message):
     moved_at: float
     moving: bool
     begun: _containers.RepeatedCompositeFieldContainer[BegunPChannel]
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping]]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ..., moved_at: _Optional[float] = ..., moving: bool = ..., begun: _Optional[_Iterable[_Union[BegunPChannel, _Mapping]]] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., incarnations: _Optional[_Iterable[_Union[CursorIncarnation, _Mapping[str, object]]]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., start: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., event: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ..., time_tick: _Optional[int] = ..., saved_at: _Optional[float] = ..., stale: _Optional[str] = ..., moved_at: _Optional[float] = ..., moving: bool = ..., begun: _Optional[_Iterable[_Union[BegunPChannel, _Mapping[str, object]]]] = ...) -> None: ...
 
 class BegunPChannel(_message.Message):
     __slots__ = ("pchannel", "position", "index")
@@ -55,7 +55,7 @@ class BegunPChannel(_message.Message):
     pchannel: str
     position: _pchannel_pb2.Position
     index: int
-    def __init__(self, pchannel: _Optional[str] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[str] = ..., position: _Optional[_Union[_pchannel_pb2.Position, _Mapping[str, object]]] = ..., index: _Optional[int] = ...) -> None: ...
 
 class CursorIncarnation(_message.Message):
     __slots__ = ("incarnation",)
@@ -77,4 +77,4 @@ class CursorSave(_message.Message):
     number: int
     state: bytes
     after: _pchannel_pb2.EventPosition
-    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping]] = ..., cursor: _Optional[_Union[Cursor, _Mapping]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping]] = ...) -> None: ...
+    def __init__(self, key: _Optional[_Union[CursorKey, _Mapping[str, object]]] = ..., cursor: _Optional[_Union[Cursor, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., number: _Optional[int] = ..., state: _Optional[bytes] = ..., after: _Optional[_Union[_pchannel_pb2.EventPosition, _Mapping[str, object]]] = ...) -> None: ...
