@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.logs import write_everything
-from tests.spark.queries import Row, StreamQuery, batch, plan
+from tests.spark.queries import Row, StreamQuery, Where, batch, plan, read_all
+from tests.spark.served_place import served
 from wal import Message, bridge
+from wal.errors import ClosedError
 from wal.operate.backup import backup
 from wal.spark import batch_reader
 from wal.storage.archive.archive_log import Archive
@@ -52,22 +57,51 @@ def test_rows_and_snapshots_are_those_of_the_log(data_dir: Path, tmp_path: Path,
     assert in_order(batch(place, endingTimeTick=tick)) == [row for row in expected if row["time_tick"] <= tick]
 
 
-def test_stream_moves_between_log_and_archive(data_dir: Path, tmp_path: Path) -> None:
-    """Each of them continues from the offsets of the other one."""
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("journal", "archive"),
+        ("served", "archive"),
+        pytest.param(("served", "archive", "journal"), marks=pytest.mark.soak("two at a time")),
+    ],
+    ids="-".join,
+)
+def test_stream_moves_between_locations(names: tuple[str, ...], data_dir: Path, tmp_path: Path) -> None:
+    """Each of them continues from the offsets of the one before."""
     target = tmp_path / "target"
     write_everything(data_dir, Random(6), steps=40)
     archived(data_dir, target)
     expected = in_order(batch(data_dir))
-    query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=20)
-    rows = list(query.step() or [])
-    turn = 0
-    while len(rows) < len(expected):
-        query.data = data_dir if turn % 2 else f"archive:{target}"
-        query.start()
-        rows += query.step() or []
-        turn += 1
-    assert turn > 4
+    with contextlib.ExitStack() as stack:
+        places: dict[str, Where] = {"journal": data_dir, "archive": f"archive:{target}"}
+        if "served" in names:
+            places["served"] = stack.enter_context(served(data_dir)).options
+        query = StreamQuery(places[names[0]], startingOffsets="earliest", maxMessagesPerTrigger=20)
+        rows = list(query.step() or [])
+        turns = cycle((*names[1:], names[0]))
+        while len(rows) < len(expected):
+            query.data = places[next(turns)]
+            query.start()
+            rows += query.step() or []
+    assert len(query.logged) > 6
     assert in_order(rows) == expected
+
+
+def test_stream_refuses_the_archive_of_another_log(data_dir: Path, tmp_path: Path) -> None:
+    for name in ("other", "data"):
+        with bridge.blocking(tmp_path / name) as log:
+            log.append_bulk([Message("a", b"%d" % number) for number in range(10)])
+        archived(tmp_path / name, tmp_path / f"copies-{name}")
+    query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
+    assert query.step() == []
+    assert query.step()
+    query.data = f"archive:{tmp_path / 'copies-other'}"
+    query.start()
+    with pytest.raises(ClosedError, match="was recreated, so begin with a new checkpoint"):
+        query.step()
+    query.data = f"archive:{tmp_path / 'copies-data'}"
+    query.start()
+    assert query.step()
 
 
 def test_stream_follows_the_manifests(data_dir: Path, tmp_path: Path) -> None:
@@ -94,6 +128,25 @@ def test_batch_has_what_the_newest_backup_has(data_dir: Path, tmp_path: Path, mo
             log.raw_append(Message("a", b"%d" % count))
         archived(data_dir, target)
         assert [row["payload"] for row in batch(f"archive:{target}")] == [b"%d" % number for number in range(1, count + 1)]
+
+
+def test_reads_begin_at_the_newest_manifest(data_dir: Path, tmp_path: Path) -> None:
+    """A process that has looked a moment ago looks again for a new read, and for a task that was planned from a newer manifest."""
+    place = f"archive:{tmp_path / 'target'}"
+    with bridge.blocking(data_dir) as log, ThreadPoolExecutor(1) as task:
+        query: StreamQuery | None = None
+        for number in range(3):
+            log.raw_append(Message("a", b"%d" % number))
+            archived(data_dir, tmp_path / "target")
+            reader, partitions = plan(place)
+            assert [row["payload"] for row in task.submit(read_all, reader, partitions).result()] == [
+                b"%d" % at for at in range(number + 1)
+            ]
+            if query is None:
+                query = StreamQuery(place, startingOffsets="earliest")
+                assert query.step() == []
+            query.start(available_now=True)
+            assert [[row["payload"] for row in rows] for rows in query.run()] == [[b"%d" % number]]
 
 
 def test_archive_is_not_written(tmp_path: Path, spark: SparkSession) -> None:

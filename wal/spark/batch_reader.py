@@ -116,8 +116,8 @@ class WALReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plans the read of the log as it is now."""
         options, pushed = self._options, self._pushed
-        logs = opened(self._source)
-        names = list(logs.pchannels(newest=True))
+        logs = opened(self._source, newest=True)
+        names = list(logs.pchannels())
         check_named(options.starting, names, "startingOffsets")
         check_named(options.ending, names, "endingOffsets", complete=True)
         warn_of_unknown(options, logs.vchannels())

@@ -69,13 +69,8 @@ class FrameLogs:
         self._gone: tuple[bool, float] = False, 0.0
         self._core = self._opened()
 
-    def pchannels(self, *, newest: bool = False) -> Sequence[str]:
-        """Returns the names of the pchannels. Their number may grow, never shrink.
-
-        With `newest`, this call and later ones see at least what the log has now, also in the store of an archive.
-        """
-        if newest:
-            self._core.source.catch_up()
+    def pchannels(self) -> Sequence[str]:
+        """Returns the names of the pchannels. Their number may grow, never shrink."""
         self._core.look()
         return list(self._core.logs)
 
@@ -154,8 +149,13 @@ class FrameLogs:
         """The cursors of this log, for a process other than its writer."""
         return self._core.source.cursors
 
-    def is_current(self) -> bool:
-        """Returns whether these are still the logs at this location; False when another log has replaced them. This is cheap."""
+    def is_current(self, *, newest: bool = False) -> bool:
+        """Returns whether these are still the logs at this location; False when another log has replaced them.
+
+        This is cheap, unless the newest state is asked for: then an archive is read as of its newest manifest from here on.
+        """
+        if newest:
+            self._core.source.catch_up()
         return self._core.source.is_current()
 
     def writer_is_gone(self) -> bool:
@@ -218,12 +218,15 @@ def source_of(location: SparkLocation) -> LogSource:
     return LogSource(str(place), Settings(**settings))
 
 
-def opened(source: LogSource) -> FrameLogs:
-    """Returns the logs of this source for this thread of this process. Opens them unless they are open and still at their location."""
+def opened(source: LogSource, *, newest: bool = False) -> FrameLogs:
+    """Returns the logs of this source for this thread of this process. Opens them unless they are open and still at their location.
+
+    With `newest` an archive is as of its newest manifest. A stream that goes on looks for one every `archive_poll_s` only.
+    """
     key = (os.getpid(), threading.get_ident(), source)
     with _lock:
         logs = _logs.get(key)
-        if logs is None or not logs.is_current():
+        if logs is None or not logs.is_current(newest=newest):
             logs = _logs[key] = source.open()
             while len(_logs) > _OPEN_MAX:
                 _logs.popitem(last=False)

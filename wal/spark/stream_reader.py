@@ -60,7 +60,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Returns the beginning of a new query; unpinned, and the same at each call."""
         if self._initial is None:
-            options, logs = self._options, opened(self._source)
+            options, logs = self._options, opened(self._source, newest=True)
             names = list(logs.pchannels())
             check_named(options.starting, names, "startingOffsets")
             warn_of_unknown(options, logs.vchannels())
@@ -82,7 +82,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of this run: the end of the log that is durable now."""
-        logs = opened(self._source)
+        logs = opened(self._source, newest=True)
         self._target = {name: at_edge(logs.moment(name), "latest") for name in logs.pchannels()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class WALStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not begin.pinned:
             self._ends = begin
             return StreamOffset(begin.pchannels, begin.incarnations).to_json()
-        logs = opened(self._source)
+        logs = opened(self._source, newest=self._ends is None)
         view = logs.vchannels()  # loaded once: the plan is for the checked incarnations
         self._check_incarnations(view, begin)
         waiting = self._waiting(logs, begin)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import os
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from tests.formats.test_backups import sealed
 from wal import Matching, Message, MessageID, ReadPosition, StartFrom, WALAccesser, bridge, open_wal
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LogWentBackError, NotLocalError, TruncatedError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LogWentBackError, NotLocalError, StorageError, TruncatedError
 from wal.location import parse_location
 from wal.node.local.log import LocalLog
 from wal.operate.backup import backup, forget, restore, upgrade
@@ -203,23 +205,74 @@ async def test_memory_of_a_reader_is_bounded(tmp_path: Path, monkeypatch: pytest
     assert all(len(block) <= BLOCK_BYTES for block in cache._blocks.values())
 
 
-@pytest.mark.parametrize("kind", ["missing", "cut", "changed", "no index", "changed index"])
-async def test_object_that_lies_is_named(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("kind", ["missing", "cut", "empty", "changed", "no index", "changed index"])
+async def test_object_that_lies_is_named(tmp_path: Path, kind: str, scheme: str) -> None:
+    """A directory answers by itself, and behind a URL the object store's library does."""
+    if scheme:
+        pytest.importorskip("obstore")
     data, target = tmp_path / "data", tmp_path / "target"
     async with open_wal(data) as log:
         await fill(log, 20)
         await archived(log, data, target)
+    path = damaged_object(target, kind)
+    place = f"{scheme}{target}"
+    async with open_wal(f"archive:{place}") as log:
+        with pytest.raises(CorruptionError) as raised:
+            await rows(log, "v0")
+    assert raised.value.path == f"{place}/{path.relative_to(target)}"
+    assert path.name in str(raised.value)
+
+
+def damaged_object(target: Path, kind: str) -> Path:
+    """Damages the only object of a segment below this directory, or its index, and returns its path."""
     (path,) = [path for path in (target / OBJECTS).iterdir() if path.name.startswith("index-" if "index" in kind else "p0-0")]
     content = path.read_bytes()
     if kind in ("missing", "no index"):
         path.unlink()
+    elif kind == "changed" or kind == "changed index":
+        path.write_bytes(content[:-300] + bytes((content[-300] ^ 1,)) + content[-299:])
     else:
-        path.write_bytes(content[:-600] if kind == "cut" else content[:-300] + bytes((content[-300] ^ 1,)) + content[-299:])
-    async with open_wal(f"archive:{target}") as log:
-        with pytest.raises(CorruptionError) as raised:
-            await rows(log, "v0")
-    assert raised.value.path == str(path)
-    assert path.name in str(raised.value)
+        path.write_bytes(b"" if kind == "empty" else content[:-600])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "InvalidAccessKeyId"), (404, "NoSuchBucket")], ids=["refused credentials", "missing bucket"]
+)
+async def test_refusal_of_a_store_is_named(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are those of S3; the soak of `test_s3.py` has a server that gives them."""
+    pytest.importorskip("obstore")
+
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f"<Error><Code>{code}</Code></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            for name, value in {
+                "ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+                "ALLOW_HTTP": "true",
+                "REGION": "us-east-1",
+                "ACCESS_KEY_ID": "key",
+                "SECRET_ACCESS_KEY": "secret-that-no-error-shows",
+            }.items():
+                monkeypatch.setenv(f"AWS_{name}", value)
+            with pytest.raises(StorageError, match=rf"s3://bucket/path/.*{code}") as raised:
+                await open_wal("archive:s3://bucket/path")
+            assert "secret-that-no-error-shows" not in str(raised.value)
+        finally:
+            await asyncio.to_thread(server.shutdown)
+            serving.join()
 
 
 async def test_forgotten_start_is_truncated(tmp_path: Path) -> None:
@@ -269,6 +322,23 @@ async def test_restored_log_in_the_archive_is_another_incarnation(tmp_path: Path
     async with open_wal(f"archive:{target}") as reader:
         assert await rows(reader, "v0") == expected
         assert [row[2] for row in expected] == [*(row[2] for row in before), [b"new"]]
+
+
+async def test_replaced_archive_is_detected(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for name in ("data", "other"):
+        async with open_wal(tmp_path / name) as log:
+            await fill(log, 2)
+            await backup(str(tmp_path / name), str(target / name))
+    (target / "data").rename(target / "here")
+    async with open_wal(f"archive:{target / 'here'}", archive_poll_s=0.01) as reader:
+        assert await rows(reader, "v0")
+        (target / "here").rename(target / "data")
+        (target / "other").rename(target / "here")
+        with pytest.raises(LogWentBackError):
+            async with reader.read("v0") as scanner:
+                async for _ in scanner:
+                    pass
 
 
 async def test_bad_place_is_a_typed_error(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ class Archive:
         self.cache: BlockCache = BlockCache(store)
         self._poll_s = poll_s
         self._looked_at = float("-inf")
+        self._stored_at_s = 0.0
         self._looking = threading.Lock()
 
     def open(self) -> None:
@@ -84,9 +85,9 @@ class Archive:
         with self._looking:
             if not now and (self.as_of is not None or time.monotonic() < self._looked_at + self._poll_s):
                 return False
-            before = self.manifest.number
-            self._find(before)
-            return self.manifest.number != before
+            before = self.manifest
+            self._find(before.number)
+            return self.manifest is not before
 
     @property
     def tick(self) -> int:
@@ -96,9 +97,10 @@ class Archive:
     def _find(self, known: int) -> None:
         """Finds the wanted manifest; `known` is the number of an earlier one, 0 without one."""
         recent = known or self._hint()
-        names = numbered(self.store.names(PREFIX, after=manifest_name(recent - 1) if recent else ""))
-        if self.as_of is not None or not names:
-            names = numbered(self.store.names(PREFIX))
+        times = self.store.names(PREFIX, after=manifest_name(recent - 1) if recent else "")
+        if self.as_of is not None or not numbered(times):
+            times = self.store.names(PREFIX)
+        names = numbered(times)
         if not names:
             raise EmptyArchiveError(f"{self.store.place} holds no backup: name where `wal backup` writes")
         at = len(names) - 1
@@ -112,11 +114,12 @@ class Archive:
                     low = middle + 1
             at = low
         number, name = names[at]
-        if number != known:
+        if (number, times[name]) != (known, self._stored_at_s):  # of this number may be one of another archive, put in its place
             try:
                 self.manifest = load_manifest(self.store, name)
             except FileNotFoundError as error:
                 raise CorruptionError(f"{self.store.place}/{name} is missing", path=f"{self.store.place}/{name}", offset=0) from error
+            self._stored_at_s = times[name]
         self._looked_at = time.monotonic()
 
     def _hint(self) -> int:

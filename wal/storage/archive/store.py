@@ -48,7 +48,7 @@ class BackupStore(abc.ABC):
 
     @abc.abstractmethod
     def get_range(self, name: str, start: int, end: int) -> bytes:
-        """Returns the bytes [start, end) of an object; fewer, or a CorruptionError, where it ends before."""
+        """Returns the bytes [start, end) of an object; fewer, or none, where it ends before."""
 
     @abc.abstractmethod
     def names(self, prefix: str, *, after: str = "") -> dict[str, float]:
@@ -155,7 +155,12 @@ class ObjectStore(BackupStore):
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
         with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
-            return bytes(self._obstore.get_range(self._store, name, start=start, end=end))
+            try:
+                return bytes(self._obstore.get_range(self._store, name, start=start, end=end))
+            except self._obstore.exceptions.GenericError:  # also for a range that begins after the end of an object that was cut
+                if self._obstore.head(self._store, name)["size"] > start:
+                    raise
+                return b""
 
     def get(self, name: str, bytes_max: int) -> bytes:
         with _failures(f"{self.place}/{name} cannot be read", may_be_missing=True):
