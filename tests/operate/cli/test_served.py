@@ -32,6 +32,9 @@ async def test_served_log_is_looked_at(data_dir: Path, tmp_path: Path, capsys: p
                 await scanner.save()
         assert {row["vchannel"]: row["messages"] for row in await ran(capsys, "ls", place)} == dict.fromkeys(names, 3)
         assert [row["payload"] for row in await ran(capsys, "tail", place, *names, "-n", "3")] == ["9", "10", "11"]
+        assert [row["payload"] for row in await ran(capsys, "tail", place, "v*", "--match", "-n", "3")] == ["9", "10", "11"]
+        assert [row["payload"] for row in await ran(capsys, "tail", place, "v*", "--match", "--grep", "^1", "-n", "2")] == ["10", "11"]
+        assert [row["payload"] for row in await ran(capsys, "cat", place, "v*", "--match")] == [str(number) for number in range(12)]
         assert [row["payload"] for row in await ran(capsys, "peek", place, "slow", "-n", "1")] == ["4"]
         frames = await ran(capsys, "dump", place, "--frames")
         assert sum(frame["events"] for frame in frames) == 12

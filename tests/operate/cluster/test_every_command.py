@@ -21,6 +21,8 @@ async def test_every_command_on_a_cluster(
     others = {
         "info --json": ["info", "LOG", "--json"],
         "cat to a file": ["cat", "LOG", "v0", "--to-jsonl", "PLACE.jsonl"],
+        "cat a family": ["cat", "LOG", "v*", "--match"],
+        "tail a family": ["tail", "LOG", "v*", "--match", "-n", "3"],
         "cursor reset": ["cursor", "reset", "LOG", "billing", "--yes"],
         "broadcast abort": ["broadcast", "abort", "LOG", "BROADCAST", "--reason", "a test", "--dry-run"],
     }
