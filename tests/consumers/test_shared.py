@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from wal import Consumer, Delivery, Message, Reject, Retry, WALAccesser, open_wal
+from tests.serve.servers import child
+from wal import Consumer, Delivery, Log, Message, Reject, Retry, WALAccesser, open_wal
 from wal.errors import HandlerFailedError, InvalidArgumentError, ResourceAcquiredError
 
 NO_PAUSE = (0.0, 0.0)
 KEYS = 5
 
 
-async def append(log: WALAccesser, numbers: Iterable[int]) -> None:
+async def append(log: Log, numbers: Iterable[int]) -> None:
     await log.append_bulk([Message("jobs", b"%d" % number, properties={"customer": str(number % KEYS)}) for number in numbers])
 
 
-async def payloads(log: WALAccesser, vchannel: str) -> list[bytes]:
+async def payloads(log: Log, vchannel: str) -> list[bytes]:
     """Returns the payloads of all bodies of a vchannel."""
     async with log.read(vchannel, follow=False) as scanner:
         return [body.payload async for _, body in scanner.bodies()]
@@ -31,7 +33,7 @@ async def copy(delivery: Delivery) -> None:
     delivery.append("done", delivery.value)
 
 
-def members(log: WALAccesser, count: int, handler: Any, **options: Any) -> list[Consumer]:
+def members(log: Log, count: int, handler: Any, **options: Any) -> list[Consumer]:
     return [log.consume("jobs", handler, cursor="workers", shared=True, **options) for _ in range(count)]
 
 
@@ -208,7 +210,8 @@ async def test_seek_makes_members_begin_again(log: WALAccesser) -> None:
     assert Counter(await payloads(log, "done")) == Counter({b"%d" % number: 2 for number in range(30)})
 
 
-async def test_shared_and_exclusive_consumer_exclude_each_other(log: WALAccesser) -> None:
+async def shared_and_exclusive_consumers(log: Log) -> None:
+    """Runs a member beside an exclusive consumer: each refuses the other, and works after the other has ended."""
     await append(log, [1])
     (member,) = members(log, 1, copy)
     async with member:
@@ -229,7 +232,8 @@ async def test_shared_and_exclusive_consumer_exclude_each_other(log: WALAccesser
     assert await payloads(log, "done") == [b"1", b"2", b"3"]
 
 
-async def test_member_with_other_options_is_refused(log: WALAccesser) -> None:
+async def members_with_other_options(log: Log) -> None:
+    """Runs a member beside one with other options, which is refused with the options of both, and one with its own timeout."""
     (member,) = members(log, 1, copy, attempts=3, dead_letter="dead")
     async with member:
         await member.caught_up()
@@ -240,6 +244,22 @@ async def test_member_with_other_options_is_refused(log: WALAccesser) -> None:
             await members(log, 1, copy, dead_letter="dead")[0].run()
         async with members(log, 1, copy, attempts=3, dead_letter="dead", timeout_s=5)[0] as other:
             await other.caught_up()
+        with pytest.raises(InvalidArgumentError, match=r"shared=True with key=a function: .* give its name: key='customer'"):
+            members(log, 1, copy, order="key", key=lambda message: message.payload)
+
+
+async def test_shared_and_exclusive_consumer_exclude_each_other(log: WALAccesser) -> None:
+    await shared_and_exclusive_consumers(log)
+
+
+async def test_member_with_other_options_is_refused(log: WALAccesser) -> None:
+    await members_with_other_options(log)
+
+
+@pytest.mark.parametrize("refusals", [shared_and_exclusive_consumers, members_with_other_options])
+async def test_refusals_of_members_on_served_log(data_dir: Path, refusals: Callable[[Log], Awaitable[None]]) -> None:
+    async with child(data_dir, "--pchannels", "1") as server, open_wal(f"wal://{server.address}") as log:
+        await refusals(log)
 
 
 async def test_key_is_the_name_of_a_property(log: WALAccesser) -> None:
