@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import msgspec
@@ -29,11 +32,12 @@ from wal.node.archiving.rounds import CHUNK_BYTES
 from wal.node.local.log import LocalLog
 from wal.operate.backup import Manifest, backup, backups, follow, forget, restore, verify, verify_whole
 from wal.operate.backup.restore import _PARTS, _PRIVATE_FILES
+from wal.operate.cli import output
 from wal.operate.cli.main import main
 from wal.settings import Settings
 from wal.storage.archive.manifest import INDEX, OBJECTS, PREFIX, manifest_name
 from wal.storage.archive.objects import ObjectIndex
-from wal.storage.archive.store import BackupStore, ObjectExistsError, ObjectStore, open_store
+from wal.storage.archive.store import BackupStore, DirectoryStore, ObjectExistsError, ObjectStore, open_store
 
 NAMES = tuple(f"v{number}" for number in range(7))
 Rows = list[tuple[int, bytes]]
@@ -603,6 +607,53 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (row["version"], row["row"], "it is missing" in row["problem"]) == (1, "backup_finding", True)
     with pytest.raises(SystemExit, match="2"):
         main(["backup", data])
+
+
+def test_progress_is_printed_for_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits until the lines are there; nothing is printed on a standard error that is no terminal."""
+    data, target = str(tmp_path / "data"), str(tmp_path / "target")
+
+    async def make() -> None:
+        async with open_wal(data) as log:
+            await fill(log)
+
+    asyncio.run(make())
+    lines: list[str] = []
+    printed = threading.Event()
+
+    def note(text: str) -> None:
+        lines.append(text)
+        printed.set()
+
+    monkeypatch.setattr(output, "note", note)
+    monkeypatch.setattr(output, "_NOTE_S", 0.01)
+    main(["backup", data, "--to", str(tmp_path / "quiet")])
+    main(["restore", str(tmp_path / "quiet"), str(tmp_path / "quietly")])
+    assert lines == []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with monkeypatch.context() as patch:
+        create = DirectoryStore.create
+
+        def created(store: DirectoryStore, name: str, content: bytes) -> None:
+            if name.startswith(f"{PREFIX}0"):
+                assert printed.wait(60)
+            create(store, name, content)
+
+        patch.setattr(DirectoryStore, "create", created)
+        assert main(["backup", data, "--to", target]) == 0
+    assert re.fullmatch(r"[\d.]+ (B|KiB|MiB) stored, in \d+ objects", lines[-1])
+    printed.clear()
+    restoring = sys.modules["wal.operate.backup.restore"]
+    write_control = restoring.write_control
+
+    def control_written(*arguments: Any) -> None:
+        assert printed.wait(60)
+        write_control(*arguments)
+
+    monkeypatch.setattr(restoring, "write_control", control_written)
+    assert main(["restore", target, str(tmp_path / "restored")]) == 0
+    assert re.fullmatch(r"([\d.]+ (B|KiB|MiB)) of \1 restored", lines[-1])
+    assert capsys.readouterr().err == ""
 
 
 def test_directory_needs_no_extra(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -48,13 +49,17 @@ _PARTS: Final = _META_FILES | {_MARK, _BUILDING, LOCK_NAME, CURSORS_LOCK_NAME, "
 """The files that an interrupted restore may have left in its target."""
 
 
-async def restore(target: str, location: str, *, up_to: int | None = None, if_absent: bool = False) -> Manifest | None:
+async def restore(
+    target: str, location: str, *, up_to: int | None = None, if_absent: bool = False, progress: Callable[[int, int], None] | None = None
+) -> Manifest | None:
     """Restores the journal at `location` from the backups at `target`: the log as of the tick `up_to` (None: of the newest backup).
 
     A tick above the newest backup restores that backup, at its tick. Returns the manifest of the used backup, with the tick up to which the
     log is restored. That tick is below `up_to` in two cases. One frame may have events on both sides of `up_to` together with records of
     the log itself, such as the cursor of a transaction. And if the log was restored between two backups, the tick is that of the earlier
     one.
+
+    `progress` is called in another thread with the bytes that were restored so far, and those to restore in all.
 
     The location must be missing or empty; with `if_absent` an existing journal is left unchanged, and None is returned. An empty directory
     keeps its owner. Its group may read the restored log if it may read the directory; others may not.
@@ -69,7 +74,7 @@ async def restore(target: str, location: str, *, up_to: int | None = None, if_ab
     chosen = _chosen(*await in_thread(manifests, store), store, up_to)
     site = await in_thread(_site, directory)
     try:
-        metadata, tick = await in_thread(_build, site.building, site.access, store, chosen)
+        metadata, tick = await in_thread(_build, site.building, site.access, store, chosen, progress)
         kv = await SqliteKV.open(site.building / META_NAME)
         try:
             await save_metadata(kv, metadata)
@@ -141,7 +146,9 @@ def _chosen(backups: list[Manifest], damaged: dict[int, CorruptionError], store:
     return plan(backups, up_to, store.place)
 
 
-def _build(building: Path, access: FileAccess, store: BackupStore, chosen: RestorePlan) -> tuple[dict[str, str], int]:
+def _build(
+    building: Path, access: FileAccess, store: BackupStore, chosen: RestorePlan, progress: Callable[[int, int], None] | None
+) -> tuple[dict[str, str], int]:
     """Writes the files of the journal, and returns its metadata and its tick. Blocks."""
     disk = Disk()
     disk.access = access
@@ -149,10 +156,15 @@ def _build(building: Path, access: FileAccess, store: BackupStore, chosen: Resto
     metadata = fetch_metadata(store, top)
     try:
         claim_format(disk, building)
-        for name, pchannel in chosen.pchannels().items():
+        pchannels = chosen.pchannels()
+        done, total = 0, sum(chunk.size for pchannel in pchannels.values() for segment in pchannel.segments for chunk in segment.chunks)
+        for name, pchannel in pchannels.items():
             folder = building / "pchannels" / name
             folder.mkdir(parents=True)
-            _write_pchannel(disk, folder, store, top.tick, pchannel)
+            for size in _write_pchannel(disk, folder, store, top.tick, pchannel):
+                done += size
+                if progress is not None:
+                    progress(done, total)
         tick, at_tick = top.tick, None
         if chosen.tick is not None or len(top.pchannels) > 1:  # with several pchannels, one may lack a copy of a broadcast
             before = {} if base is None else fetch_metadata(store, base)
@@ -176,11 +188,12 @@ def _build(building: Path, access: FileAccess, store: BackupStore, chosen: Resto
     return metadata, tick
 
 
-def _write_pchannel(disk: Disk, folder: Path, store: BackupStore, tick: int, pchannel: PChannelCopy) -> None:
+def _write_pchannel(disk: Disk, folder: Path, store: BackupStore, tick: int, pchannel: PChannelCopy) -> Iterator[int]:
+    """Writes the files of a pchannel; yields the bytes of each chunk of a segment when it is written."""
     for segment in pchannel.segments:
         with open(folder / segment_name(segment.base), "xb", opener=open_file) as file:
             for chunk in segment.chunks:
-                file.write(fetch_part(store, segment, chunk))
+                yield file.write(fetch_part(store, segment, chunk))
             file.truncate(segment.size)
     for name, chunk in pchannel.files.items():
         write_file(folder / name, fetch(store, chunk))

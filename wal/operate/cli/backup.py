@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID
 from wal.operate.cli.commands import EXIT_FINDING, EXIT_STATUS
-from wal.operate.cli.output import seconds, tell, whole
+from wal.operate.cli.output import add_progress, progress_noted, seconds, shows_progress, size_text, tell, whole
 from wal.operate.inspect.points import parse_point, tick_of
 from wal.operate.inspect.rows import Row, row_of
 from wal.timestamp import to_datetime
@@ -87,6 +88,7 @@ def fill_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", metavar="SECONDS", type=seconds(0.01), default=1.0, help="how often --follow makes one (default 1)")
     parser.add_argument("--keep", metavar="N", type=whole(1), help="how many backups `forget` and --follow keep")
     parser.add_argument("--full", action="store_true", help="lets `verify` restore the newest one as well, to a temporary place")
+    add_progress(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.set_defaults(run=_run_backup)
 
@@ -98,8 +100,9 @@ def fill_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("location", metavar="DIRECTORY", help="the directory of the journal")
     parser.add_argument("--to", metavar="TICK|TIME", help="the log as it was at this tick, time (2026-11-25T12:00:00+00:00) or 10m ago")
     parser.add_argument("--if-absent", action="store_true", help="does nothing if there is a journal already")
+    add_progress(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(run=lambda arguments: asyncio.run(_restore(arguments)))
+    parser.set_defaults(run=_run_restore)
 
 
 def _run_backup(arguments: argparse.Namespace) -> int:
@@ -108,25 +111,24 @@ def _run_backup(arguments: argparse.Namespace) -> int:
         "status": _status,
         "verify": _verify,
         "forget": _forget,
-        "upgrade": _upgrade,
     }
-    if (call := calls.get(first)) is not None:
+    if (call := calls.get(first)) is not None or first == "upgrade":
         if len(rest) != 1 or arguments.to is not None:
             arguments.parser.error(f"wal backup {first} takes one TARGET")
         if first == "forget" and arguments.keep is None:
             arguments.parser.error("wal backup forget needs --keep N")
+        if call is None:
+            with _stored_noted(arguments) as progress:
+                return asyncio.run(_upgrade(rest[0], arguments, progress))
         return asyncio.run(call(rest[0], arguments))
     if rest or arguments.to is None:
         arguments.parser.error("wal backup takes one DIRECTORY, and --to TARGET")
-    return asyncio.run(_backup(first, arguments))
+    with _stored_noted(arguments) as progress:
+        return asyncio.run(_backup(first, arguments, progress))
 
 
-async def _backup(location: str, arguments: argparse.Namespace) -> int:
+async def _backup(location: str, arguments: argparse.Namespace, progress: Callable[[dict[str, Any]], None]) -> int:
     from wal.operate.backup import backup, follow
-
-    def progress(so_far: dict[str, Any]) -> None:
-        if arguments.json:
-            tell(BackupProgressRow(**so_far), "", arguments)
 
     if not arguments.follow:
         manifest = await backup(location, arguments.to, progress=progress)
@@ -137,6 +139,22 @@ async def _backup(location: str, arguments: argparse.Namespace) -> int:
         _show(manifest, arguments, damaged=manifest.damage != damage)
         damage = manifest.damage
     return 0
+
+
+@contextlib.contextmanager
+def _stored_noted(arguments: argparse.Namespace) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yields a function that takes the progress of a backup: it prints rows, and once a second a line for a terminal."""
+    text = ""
+
+    def progress(so_far: dict[str, Any]) -> None:
+        nonlocal text
+        row = BackupProgressRow(**so_far)
+        text = f"{size_text(row.stored_bytes)} stored, in {row.objects} objects"
+        if arguments.json:
+            tell(row, "", arguments)
+
+    with progress_noted(lambda: text, shown=shows_progress(arguments)):
+        yield progress
 
 
 async def _status(target: str, arguments: argparse.Namespace) -> int:
@@ -166,12 +184,8 @@ async def _forget(target: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _upgrade(target: str, arguments: argparse.Namespace) -> int:
+async def _upgrade(target: str, arguments: argparse.Namespace, progress: Callable[[dict[str, Any]], None]) -> int:
     from wal.operate.backup import upgrade
-
-    def progress(so_far: dict[str, Any]) -> None:
-        if arguments.json:
-            tell(BackupProgressRow(**so_far), "", arguments)
 
     manifest = await upgrade(target, progress=progress)
     if manifest is not None:
@@ -181,14 +195,25 @@ async def _upgrade(target: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _restore(arguments: argparse.Namespace) -> int:
+def _run_restore(arguments: argparse.Namespace) -> int:
+    text = ""
+
+    def progress(done: int, total: int) -> None:
+        nonlocal text
+        text = f"{size_text(done)} of {size_text(total)} restored"
+
+    with progress_noted(lambda: text, shown=shows_progress(arguments)):
+        return asyncio.run(_restore(arguments, progress))
+
+
+async def _restore(arguments: argparse.Namespace, progress: Callable[[int, int], None]) -> int:
     from wal.operate.backup import restore
 
     point = None if arguments.to is None else parse_point("--to", arguments.to)
     if isinstance(point, MessageID):
         raise InvalidArgumentError(f"--to {point} is an id: give a tick, or a time such as 2026-11-25T12:00:00+00:00")
     up_to = None if point is None else tick_of(point)
-    manifest = await restore(arguments.target, arguments.location, up_to=up_to, if_absent=arguments.if_absent)
+    manifest = await restore(arguments.target, arguments.location, up_to=up_to, if_absent=arguments.if_absent, progress=progress)
     if manifest is not None:
         _show(manifest, arguments)
     elif not arguments.json:

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
@@ -30,6 +29,7 @@ from wal.operate.cli.output import (
     confirmed,
     directory_of,
     note,
+    progress_noted,
     settings_of,
     show,
     size_text,
@@ -53,7 +53,6 @@ from wal.timestamp import to_datetime
 if TYPE_CHECKING:
     from wal.channels.vchannel_map import VChannelMap
 
-_NOTE_S: Final = 1.0
 _HEALTH_BYTES: Final = 256 << 20
 """The bytes of segments that `wal health` reads."""
 _LOST: Final = {
@@ -285,17 +284,11 @@ def _verify(arguments: argparse.Namespace) -> int:
     directory, sample = directory_of(arguments), _share(arguments.sample)
     _check_journal(directory)
     progress, began = VerifyProgress(), time.monotonic()
-    ended = threading.Event()
-    noting = threading.Thread(target=_note, args=(progress, began, ended), daemon=True)
-    noting.start()
     count = 0
-    try:
+    with progress_noted(lambda: _rate_text(progress, began)):
         for damage in damage_in(directory, progress, sample, kv=settings_of(arguments)[0].kv):
             tell(_row(damage), f"{damage.path} at offset {damage.offset}: {damage.problem}", arguments)
             count += 1
-    finally:
-        ended.set()
-        noting.join()
     took_s = time.monotonic() - began
     row = VerifiedRow(frames=progress.frames, bytes=progress.bytes_done, seconds=round(took_s, 3), damaged=count)
     show([row], arguments)
@@ -403,14 +396,13 @@ def _set_aside(paths: list[Path]) -> None:
             raise StorageError(f"{path} cannot be renamed: {error.strerror}") from error
 
 
-def _note(progress: VerifyProgress, began: float, ended: threading.Event) -> None:
-    """Prints the speed and the remaining time on the standard error, once a second."""
-    while not ended.wait(_NOTE_S):
-        took_s = time.monotonic() - began
-        rate = progress.bytes_done / took_s
-        left_s = (progress.bytes_total - progress.bytes_done) / rate if rate else 0.0
-        done, total = size_text(progress.bytes_done), size_text(progress.bytes_total)
-        note(f"{done} of {total}, {rate / 1e9:.2f} GB/s, {time_text(max(0.0, left_s))} left")
+def _rate_text(progress: VerifyProgress, began: float) -> str:
+    """Returns the speed and the remaining time."""
+    took_s = time.monotonic() - began
+    rate = progress.bytes_done / took_s
+    left_s = (progress.bytes_total - progress.bytes_done) / rate if rate else 0.0
+    done, total = size_text(progress.bytes_done), size_text(progress.bytes_total)
+    return f"{done} of {total}, {rate / 1e9:.2f} GB/s, {time_text(max(0.0, left_s))} left"
 
 
 def _row(damage: Damage) -> DamageRow:

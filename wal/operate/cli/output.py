@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wal.operate.inspect.outside import OutsideDetails
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_NOTE_S: Final = 1.0
 _COLUMN_MIN: Final = 12
 """The minimum width of a column of texts."""
 LOCATION: Final = "where the log is: a directory, pulsar://…, wal://HOST[:PORT], or etcd://HOST/ROOT of a cluster"
@@ -249,6 +250,40 @@ def stopped_by_signals() -> Iterator[tuple[asyncio.Event, list[int]]]:
 def note(text: str) -> None:
     """Prints a line for people on the standard error."""
     sys.stderr.write(f"{printable(text)}\n")
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag for progress where the standard error is no terminal."""
+    parser.add_argument("--progress", action="store_true", help="prints the progress every second, as it does on a terminal")
+
+
+@contextlib.contextmanager
+def progress_noted(text: Callable[[], str], *, shown: bool = True) -> Iterator[None]:
+    """Prints this text on the standard error once a second during the block, if `shown`, and whenever it has changed."""
+    ended = threading.Event()
+
+    def print_texts() -> None:
+        before = ""
+        while not ended.wait(_NOTE_S):
+            if (now := text()) and now != before:
+                note(now)
+                before = now
+
+    if not shown:
+        yield
+        return
+    noting = threading.Thread(target=print_texts, daemon=True)
+    noting.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        noting.join()
+
+
+def shows_progress(arguments: argparse.Namespace) -> bool:
+    """Returns whether a command prints its progress: on a terminal, or with --progress."""
+    return bool(arguments.progress) or sys.stderr.isatty()
 
 
 def size_text(count: float) -> str:
