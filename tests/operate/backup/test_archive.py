@@ -246,7 +246,7 @@ async def test_refusal_of_a_store_is_named(status: int, code: str, monkeypatch: 
 
     class Refusing(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = f"<Error><Code>{code}</Code></Error>".encode()
+            body = f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>No.</Message></Error>'.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -267,7 +267,7 @@ async def test_refusal_of_a_store_is_named(status: int, code: str, monkeypatch: 
                 "SECRET_ACCESS_KEY": "secret-that-no-error-shows",
             }.items():
                 monkeypatch.setenv(f"AWS_{name}", value)
-            with pytest.raises(StorageError, match=rf"s3://bucket/path/.*{code}") as raised:
+            with pytest.raises(StorageError, match=rf"s3://bucket/path/.*{status}.*: {code}: No\.$") as raised:
                 await open_wal("archive:s3://bucket/path")
             assert "secret-that-no-error-shows" not in str(raised.value)
         finally:

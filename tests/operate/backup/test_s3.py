@@ -60,7 +60,7 @@ async def test_backups_lie_in_an_s3_server(tmp_path: Path, monkeypatch: pytest.M
         await check_damaged_objects(data, server)
         for name, value, code in (
             ("AWS_SECRET_ACCESS_KEY", "another", "SignatureDoesNotMatch"),
-            ("AWS_ACCESS_KEY_ID", "another", "InvalidAccessKeyId"),
+            ("AWS_ACCESS_KEY_ID", "another", "access key ID"),
         ):
             with monkeypatch.context() as patch:
                 patch.setenv(name, value)

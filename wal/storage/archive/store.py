@@ -10,6 +10,7 @@ import abc
 import contextlib
 import errno
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -243,11 +244,18 @@ def _failures(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
         if may_be_missing and isinstance(error, FileNotFoundError):
             raise
         kind = NoSpaceError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        raise kind(f"{what}: {error.strerror or str(error).splitlines()[0]}") from error
+        raise kind(f"{what}: {error.strerror or _reason(error)}") from error
     except Exception as error:
         if not type(error).__module__.startswith("obstore"):
             raise
-        raise StorageError(f"{what}: {str(error).splitlines()[0]}") from error
+        raise StorageError(f"{what}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of a store's error, and after it the code and the message of an answer in XML, which has several lines."""
+    head, _, answer = str(error).partition("\n\nDebug source")[0].partition("<")
+    reasons = re.findall("<(?:Code|Message)>([^<]*)<", f"<{answer}")
+    return head.splitlines()[0] + ": ".join(reasons)
 
 
 def _check_size(store: BackupStore, name: str, size: int, bytes_max: int) -> None:
