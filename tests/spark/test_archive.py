@@ -22,11 +22,18 @@ from wal import Message, bridge
 from wal.errors import ClosedError
 from wal.operate.backup import backup
 from wal.spark import batch_reader
+from wal.spark.frame_source import LogSource, opened
 from wal.storage.archive.archive_log import Archive
 
 
 def archived(data: Path, target: Path) -> None:
     asyncio.run(backup(str(data), str(target)))
+
+
+def ends(place: Where) -> dict[str, int]:
+    """Returns the durable end of each pchannel."""
+    logs = opened(LogSource(str(place)), newest=True)
+    return {name: logs.moment(name).durable_end for name in logs.pchannels()}
 
 
 def in_order(rows: list[Row]) -> list[Row]:
@@ -70,12 +77,14 @@ def test_stream_moves_between_locations(names: tuple[str, ...], data_dir: Path, 
     """Each of them continues from the offsets of the one before."""
     target = tmp_path / "target"
     write_everything(data_dir, Random(6), steps=40)
-    archived(data_dir, target)
     expected = in_order(batch(data_dir))
     with contextlib.ExitStack() as stack:
         places: dict[str, Where] = {"journal": data_dir, "archive": f"archive:{target}"}
         if "served" in names:
             places["served"] = stack.enter_context(served(data_dir)).options
+        archived(data_dir, target)
+        while ends(places["archive"]) != ends(data_dir):  # an open log promises the tick of its newest frame a moment later
+            archived(data_dir, target)
         query = StreamQuery(places[names[0]], startingOffsets="earliest", maxMessagesPerTrigger=20)
         rows = list(query.step() or [])
         turns = cycle((*names[1:], names[0]))
