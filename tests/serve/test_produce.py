@@ -9,6 +9,7 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 
 from tests.faults import SavingGate
+from tests.processes import eventually
 from tests.serve.columns import columns_of, request_of
 from tests.serve.servers import Serving, child, connected, serving
 from wal import errors, open_wal
@@ -441,7 +442,9 @@ async def test_stream_without_requests_ends_with_client_or_server(served: Servin
     ended = await connection.stream(PRODUCE, "producing")
     await ended.finish()
     assert await ended.read() is None
+    await eventually(lambda: served.node.draining.calls == 0)
     silent = await connection.stream(PRODUCE, "producing")
+    await eventually(lambda: served.node.draining.calls == 1)
     closing = asyncio.ensure_future(served.node.close(drain_s=3600))
     with pytest.raises(errors.ClosedError):
         await silent.read()
