@@ -138,12 +138,7 @@ class BlockingRead:
         TruncatedError if the cursor has become stale or the log was truncated past it.
         """
         with self._lock:
-            if self._cursor is None:
-                raise InvalidArgumentError("save() stores a cursor, and this read has none: give it cursor=…")
-            self._begin()
-            if self._ended:
-                raise ClosedError("this read is closed: save() while it is open")
-            key, log, reached, source = self._cursor, self._log, self._reached(), self._core.source
+            key, log, reached, source = self._begun_cursor(), self._log, self._reached(), self._core.source
             cursor = Cursor(
                 key,
                 tuple(map(self._progress.selection.incarnation, key.vchannels)),
@@ -156,6 +151,15 @@ class BlockingRead:
                 source.form,
             )
             source.cursors.save(cursor)
+
+    def _begun_cursor(self) -> CursorKey:
+        """Begins the read, and returns the key of the cursor that `save` stores. Raises what `save` documents."""
+        if self._cursor is None:
+            raise InvalidArgumentError("save() stores a cursor, and this read has none: give it cursor=…")
+        self._begin()
+        if self._ended:
+            raise ClosedError("this read is closed: save() while it is open")
+        return self._cursor
 
     def _begin(self) -> None:
         """Fixes where the read begins and ends. The first use of the read calls it."""

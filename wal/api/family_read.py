@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 from wal.api.blocking_opening import BlockingOpening, blocking
 from wal.api.blocking_read import POLL_MAX_S, BlockingRead, Iteration
 from wal.api.record_batches import RecordBatches
-from wal.errors import ClosedError, InvalidArgumentError
 from wal.message.matching import Matching
 from wal.read.assembly import NO_MESSAGES, MessagePage
 from wal.read.merged import MergedRead
@@ -149,11 +148,7 @@ class FamilyRead(BlockingRead):
 
     def save(self) -> None:
         with self._lock:
-            if self._cursor is None:
-                raise InvalidArgumentError("save() stores a cursor, and this read has none: give it cursor=…")
-            self._begin()
-            if self._ended:
-                raise ClosedError("this read is closed: save() while it is open")
+            self._begun_cursor()
             self._on_loop(lambda: None)
             self._thread.call(self._scanner.save, self._delivered())
 

@@ -8,6 +8,7 @@ handler whose thread still runs after the drain keeps its body, and the session 
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import logging
 from collections import deque
@@ -72,7 +73,7 @@ class HandlesBodies(Handling, Protocol):
     def failed(self, delivery: Delivery, attempts: int, reason: str) -> BaseException: ...
 
 
-class SessionLifecycle:
+class SessionLifecycle(abc.ABC):
     """One use of a cursor; `run` returns after `stop`. Subclasses have the tasks, and save."""
 
     def __init__(
@@ -164,24 +165,25 @@ class SessionLifecycle:
 
     # -- for subclasses
 
+    @abc.abstractmethod
     async def _begin(self) -> bool:
         """Makes the session ready, and ends with `_set_begun`; returns False if the consumer is closed before."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _tasks(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """Returns the names and functions of the tasks: that which takes bodies, that which saves, and others."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _save(self) -> bool:
         """Saves what has ended, and releases what no handler has; returns False if nothing has changed."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def _release(self) -> None:
         """Releases the cursor."""
-        raise NotImplementedError
 
     async def _close(self) -> None:
         """Ends what else the session has, after its release."""
+        return
 
     def _handler_pool(self, table: Deliveries | HandedWork) -> HandlerPool:
         return HandlerPool(
@@ -201,8 +203,8 @@ class SessionLifecycle:
         pool.pause(paused=self._paused or self._stop.is_set())
         self._begun.set()
 
-    def _report(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _report(self) -> None: ...
 
     def _starved(self) -> None:
         self._urgent.set()

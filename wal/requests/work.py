@@ -271,7 +271,7 @@ class CursorMember(msgspec.Struct, frozen=True):
 
 
 class SharedWork(msgspec.Struct, frozen=True):
-    """What the home shows of a shared cursor; the fields are those of `ConsumerInfo`. `is_caught_up`: see `KeepMember`.
+    """The state of a shared cursor at its home; the fields are those of `ConsumerInfo`. `is_caught_up`: see `KeepMember`.
 
     `trip` counts the trips of its members, and `tripped` is the error of the last one until a member resumes.
     """

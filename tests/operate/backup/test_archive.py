@@ -208,7 +208,7 @@ async def test_memory_of_a_reader_is_bounded(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("kind", ["missing", "cut", "empty", "changed", "no index", "changed index"])
 async def test_object_that_lies_is_named(tmp_path: Path, kind: str, scheme: str) -> None:
-    """A directory answers by itself, and behind a URL the object store's library does."""
+    """The project reads a directory itself, and a URL through the library of object stores."""
     if scheme:
         pytest.importorskip("obstore")
     data, target = tmp_path / "data", tmp_path / "target"

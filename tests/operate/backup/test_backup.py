@@ -610,7 +610,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_progress_is_printed_for_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store waits until the lines are there; nothing is printed on a standard error that is no terminal."""
+    """The store waits until the lines are there; a standard error other than a terminal stays empty."""
     data, target = str(tmp_path / "data"), str(tmp_path / "target")
 
     async def make() -> None:

@@ -55,7 +55,7 @@ class Archiver:
 
     async def start(self) -> None:
         """Begins to archive. Raises InvalidArgumentError for an unknown target, ImportError without its extra; a store that does not answer
-        is no failure of the opening.
+        fails nothing.
         """
         await in_thread(open_store, self.place)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="archive")

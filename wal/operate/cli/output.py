@@ -253,7 +253,7 @@ def note(text: str) -> None:
 
 
 def add_progress(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag for progress where the standard error is no terminal."""
+    """Adds the flag that prints progress also into a file or a pipe."""
     parser.add_argument("--progress", action="store_true", help="prints the progress every second, as it does on a terminal")
 
 
