@@ -82,7 +82,7 @@ bench: setup ## beside the bare disk and SQLite, 25 minutes; BENCH="w1 w3" for s
 	@$(PYTHON) -m benchmarks $(BENCH) $(BENCH_ARGS)
 
 soak: prepare ## all tests in their long form
-	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	@SOAK=1 $(PYTHON) -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder -o faulthandler_exit_on_timeout=false $(PYTEST_ARGS)
 
 simulate: setup ## a simulated cluster under faults, one seed after the other from SEED (1) on, for SECONDS (60)
 	@$(PYTHON) -m tests.simulation --seed $(or $(SEED),1) --seconds $(or $(SECONDS),60)

@@ -33,26 +33,15 @@ class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None
 
 
-class GroupStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A group at one moment; `members` are in the order of joining, and include failed ones until they leave."""
-
-    name: str
-    pending: int
-    handled: int
-    turns: int
-    failure: str | None
-    paused: bool
-    members: tuple[MemberStatistics, ...]
-
-
-class MemberStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class MemberStatistics(ActorStatistics, frozen=True, kw_only=True):
     """A member at one moment; its `turns` are the batches and control messages that it got."""
 
-    name: str
-    pending: int
-    handled: int
-    turns: int
-    failure: str | None
+
+class GroupStatistics(ActorStatistics, frozen=True, kw_only=True):
+    """A group at one moment; `members` are in the order of joining, and include failed ones until they leave."""
+
+    paused: bool
+    members: tuple[MemberStatistics, ...]
 
 
 def failure_text(cause: BaseException | None) -> str | None:

@@ -6,6 +6,7 @@ Both have the same machinery: one task writes waiting requests, one after the ot
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,7 @@ from wal import Message
 from wal.message.codec import to_wire
 from wal.rpc.api import pchannel_pb2
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.headers import producer_header
+from wal.rpc.headers import CREATE_PRODUCER
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, MILVUS_PRODUCE
 
 Send = Callable[[], "asyncio.Future[None]"]
@@ -44,8 +45,8 @@ async def open_stream(address: str, vchannel: str, payload: bytes, *, echo: bool
                     raise RuntimeError(f"the echo of {len(sent)} bytes has {len(answer)}")
         else:
             pchannel = await _pchannel(channel)
-            header = producer_header(proto.CreateProducerRequest(pchannel=pchannel))
-            call = channel.stream_stream(MILVUS_PRODUCE.path)(metadata=[header])
+            creation = base64.b64encode(proto.CreateProducerRequest(pchannel=pchannel).SerializeToString()).decode()
+            call = channel.stream_stream(MILVUS_PRODUCE.path)(metadata=[(CREATE_PRODUCER, creation)])
             if not proto.ProduceResponse.FromString(await call.read()).HasField("create"):
                 raise RuntimeError("the server does not take messages")
 

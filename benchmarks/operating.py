@@ -1,8 +1,9 @@
-"""`python -m benchmarks.operating [DIRECTORY]`: the speed of `wal verify` and the lag of `wal backup --follow`, beside the disk.
+"""`python -m benchmarks.operating [DIRECTORY]`: the speed of `wal verify`, the lag of `wal backup --follow`, and the cost of `archive=`.
 
 Verify: a log of random payloads, out of the page cache, beside plain reads of the same files in the same rounds. With a disk that is faster
 than one core computes checksums, the ratio is that of the processor. Follow: appends at half of the disk's rate of synced writes, into a
-log whose backup goes to a directory of the same disk. The lag is the age of a backup's tick when its manifest is written.
+log whose backup goes to a directory of the same disk. The lag is the age of a backup's tick when its manifest is written. Archive: the
+processor time of an append with `archive=`, until the archive has it, beside one without.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LOG_BYTES: Final = 512 << 20
 FLOOR_BYTES: Final = 256 << 20
 ROUNDS: Final = 3
 FOLLOW_S: Final = 20.0
+ARCHIVED_S: Final = 5.0
+ARCHIVED_ROUNDS: Final = 7
+WRITERS: Final = 64
 _PAYLOAD: Final = os.urandom(64 << 10)
 _CHUNK: Final = 4 << 20
 
@@ -122,6 +126,27 @@ async def lags(folder: Path, rate: float) -> list[float]:
     return ages
 
 
+async def append_cost(folder: Path, **options: str) -> float:
+    """Returns the processor time of an append of 1 KB by WRITERS, in µs."""
+    message, appended = Message("orders", _PAYLOAD[:1024]), 0
+
+    async def write(end_s: float) -> None:
+        nonlocal appended
+        while time.monotonic() < end_s:
+            await log.raw_append(message)
+            appended += 1
+
+    async with open_wal(folder / "appended", **options) as log:  # type: ignore[arg-type]
+        await log.raw_append(message)
+        began = time.process_time()
+        await asyncio.gather(*(write(time.monotonic() + ARCHIVED_S) for _ in range(WRITERS)))
+        while (archive := log.statistics().archive) is not None and archive.lag_bytes:  # noqa: ASYNC110 - statistics have no event
+            await asyncio.sleep(0.25)
+        cost = (time.process_time() - began) / appended
+    shutil.rmtree(folder / "appended")
+    return cost * 1e6
+
+
 async def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="wal-operating-", dir=sys.argv[1] if len(sys.argv) > 1 else None))
     try:
@@ -143,6 +168,12 @@ async def main() -> None:
             f"follow: {len(ages)} backups at half of {floor / 1e6:.0f} MB/s, late by {statistics.median(ages):.2f} s (median), "
             f"{ages[-1]:.2f} s (most)\n"
         )
+        costs = []
+        for _ in range(ARCHIVED_ROUNDS):
+            costs.append((await append_cost(folder), await append_cost(folder, archive=str(folder / "archive"))))
+            shutil.rmtree(folder / "archive")
+        plain, archived = (statistics.median(column) for column in zip(*costs, strict=True))
+        sys.stdout.write(f"archive: {archived:.1f} µs of processor time an append, {plain:.1f} without, ratio {plain / archived:.2f}\n")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -34,7 +34,7 @@ from wal.spark import local_session
 
 TRIGGER_ROWS: Final = 200_000
 _PAYLOADS: Final = 64 * 256
-_SETTINGS: Final = {
+SETTINGS: Final = {
     # The settings of a long job: the compiler that a session of a few seconds omits, and memory.
     "spark.driver.extraJavaOptions": "",
     "spark.driver.memory": "2g",
@@ -74,7 +74,7 @@ def why_no_spark() -> str | None:
 
 def main() -> None:
     order = msgspec.json.decode(sys.argv[1], type=Order)
-    spark = local_session.session("wal-benchmarks", settings=_SETTINGS)
+    spark = local_session.session("wal-benchmarks", settings=SETTINGS)
     try:
         results = list(measure(spark, order))
     finally:
@@ -90,7 +90,7 @@ def measure(spark: Any, order: Order) -> Iterator[Taken]:
     for number, row in enumerate(order.rows):
         place = Path(order.directory) / str(number)
         place.mkdir()
-        asyncio.run(_write(row, log_path(str(place))))
+        asyncio.run(write_log(row, log_path(str(place))))
         measurements: dict[str, list[Measured]] = {engine: [] for engine in row.engines}
         engines = _engines(spark, row, place)
         for engine in row.engines:  # the compiler's turn
@@ -136,9 +136,9 @@ def _engines(spark: Any, row: Row, place: Path) -> dict[str, Callable[[], list[f
     if pipe.count() != row.messages:
         raise RuntimeError(f"the pipe gave {pipe.count()} rows instead of {row.messages}")
     return {
-        "batch": lambda: _to_noop(wal),
-        "parquet": lambda: _to_noop(files),
-        "pipe": lambda: _to_noop(pipe),
+        "batch": lambda: to_noop(wal),
+        "parquet": lambda: to_noop(files),
+        "pipe": lambda: to_noop(pipe),
         "stream": lambda: _stream(spark, row, journal),
     }
 
@@ -148,7 +148,7 @@ def _sums(frame: Any) -> Sums:
     return Sums(*row)
 
 
-def _to_noop(frame: Any) -> None:
+def to_noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -171,7 +171,7 @@ def _stream(spark: Any, row: Row, journal: str) -> list[float]:
     return [each.durationMs["triggerExecution"] / 1e3 for each in triggers]
 
 
-async def _write(row: Row, path: Path) -> None:
+async def write_log(row: Row, path: Path) -> None:
     """Writes group commits of `frame_messages`, over all vchannels in turn, with some tens of different properties.
 
     There are too many different payloads for a dictionary in Parquet.

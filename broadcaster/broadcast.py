@@ -48,7 +48,7 @@ class Broadcast:
     """Sends one message to many vchannels: each of them eventually gets one copy, whatever crashes.
 
     The broadcast keeps its resource keys until every vchannel has acknowledged it (`needs_ack=True`), so that only one broadcast changes
-    what they name. After `close` every call raises ClosedError.
+    the named resources. After `close` every call raises ClosedError.
     """
 
     def __init__(self, broadcaster: Broadcaster, ref: ActorRef) -> None:

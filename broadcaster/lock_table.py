@@ -51,11 +51,6 @@ class LockTable:
         self._waiting: dict[int, _Waiter] = {}
         self._came = 0
 
-    @property
-    def waiting(self) -> int:
-        """The number of owners that wait."""
-        return len(self._waiting)
-
     def try_lock(self, owner: int, keys: tuple[ResourceKey, ...]) -> Conflict | None:
         """Acquires all of the keys now and returns None, or acquires none and returns the conflict."""
         for resource_key in keys:

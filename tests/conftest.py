@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import os
 import random
 import re
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Final
 
@@ -52,12 +53,12 @@ EACH_LOOP: Final = ("actors", "channels", "read/pages", "write")
 SHARED: Final = {"shared_spark": "spark", "cluster": "cluster", "cluster_over": "cluster", "pulsar_host": "pulsar"}
 """Fixtures that take long to start, with the group of the tests that use them: one process runs the whole group. A test that has the name
 of a group as a parameter belongs to it as well."""
-TOGETHER: Final = {"storage/pulsar": "pulsar", "streams/msgstream/pulsar": "pulsar"}
+TOGETHER: Final = {"storage/pulsar": "pulsar", "streams/msgstream/pulsar": "pulsar", "typing": "typing"}
 """Folders below tests/ whose tests all belong to a group."""
 OF_PULSAR: Final = re.compile(r"127\.0\.0\.1:(6650|8080)|public/default|a\.json\.webtoken")
 """What a page of the docs names that takes a Pulsar to run (`tests/docs/test_pages.py`)."""
-ORDER: Final = ("spark", "pulsar", "cluster")
-"""The groups, the longest first."""
+ORDER: Final = ("spark", "pulsar", "cluster", "typing")
+"""The groups, the longest first. The last one would keep a single process busy at the end of a run."""
 
 SPARK_HOME: Final = Path(sys.prefix) / "spark-home"
 """A home of Spark whose sessions start faster, see tests.spark.java."""
@@ -69,6 +70,9 @@ OF_TESTS: Final = ("wal.testing",)
 """The part of it that only tests call: it may block their loops, but not those of product code above it."""
 SYNCS: Final = ("fsync", "fdatasync", "sync", "pread", "preadv", "pwrite", "pwritev", "posix_fallocate", "ftruncate")
 """Calls of `os` that wait for a disk and that blockbuster does not watch by default."""
+
+TEST_TIMEOUT_S: Final = 480.0
+"""The maximum time of a test on a loop, outside of a soak. Faulthandler, whose limit is higher, shows a hanging loop but not its tasks."""
 
 EXAMPLES: Final = 40
 """Examples of a property test that names no number of its own; a soak tries 1,000."""
@@ -96,8 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests that only a soak runs, and groups the tests for one process: the tests of a server, else of a file. Tests that share
-    a server come first, because they take longest: `make test` keeps this order.
+    """Leaves out tests that only a soak runs, and groups the tests for one process: the tests of a server, else of a file. The groups
+    of `ORDER` come first, because they take longest: `make test` keeps this order.
     """
     if not SOAK and (left_out := [item for item in items if item.get_closest_marker("soak")]):
         config.hook.pytest_deselected(items=left_out)
@@ -124,6 +128,36 @@ def pytest_collection_finish() -> None:
     """Freezes all objects that exist after collection, so that no later garbage collection traverses them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Bounds a test on a loop, outside of a soak: it fails at the `await` that does not end, whose condition a defect may never bring."""
+    if SOAK or not isinstance(item, pytest.Function) or not inspect.iscoroutinefunction(item.obj):
+        return
+    test = item.obj
+
+    @wraps(test)
+    async def bounded(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(TEST_TIMEOUT_S):
+            await test(*args, **kwargs)
+
+    item.obj = bounded
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the test have ended
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends the fixtures of the session after the last test of the groups in this process.
+
+    Their servers would otherwise idle to the end of the run. A later test that uses such a fixture gets a new one.
+    """
+    if nextitem is not None and _group(item) in ORDER and _group(nextitem) not in ORDER:
+        item.session._setupstate.teardown_exact(None)
+
+
+def _group(item: pytest.Item) -> object:
+    marker = item.get_closest_marker("xdist_group")
+    return marker.args[0] if marker else None
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -171,12 +205,22 @@ def blockbuster() -> Iterator[BlockBuster]:
     # The kernel answers from memory without touching a disk, and the directory must be the current one at the time of the call.
     found.functions["os.getcwd"].can_block_in("wal/location.py", "absolute_path")
     # The end of a loop joins the thread that has shut its executor down, which on a busy machine may take a moment longer.
-    found.functions["threading.Lock.acquire"].can_block_in("asyncio/runners.py", "close")
+    acquire = found.functions["threading.Lock.acquire"]
+    acquire.can_block_in("asyncio/runners.py", "close")
+    # The last server or channel of gRPC joins a thread when it is freed, at a moment that its user cannot choose.
+    collecting, is_allowed = list[str](), acquire.can_block_predicate
+
+    def collected(phase: str, _info: dict[str, int]) -> None:
+        collecting[:] = [phase] if phase == "start" else []
+
+    acquire.can_block_predicate = lambda *args, **kwargs: bool(collecting) or is_allowed(*args, **kwargs)
+    gc.callbacks.append(collected)
     found.activate()
     try:
         yield found
     finally:
         found.deactivate()
+        gc.callbacks.remove(collected)
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,7 @@ async def location(kind_of_location: str, request: pytest.FixtureRequest, tmp_pa
                 yield location
         case "cluster":
             signal.setitimer(signal.ITIMER_REAL, 0)  # a test has its whole time from when its servers run
-            place = _cluster_of(request, request.getfixturevalue("far_cluster"))
+            place = cluster_of(request, request.getfixturevalue("far_cluster"))
             with _tested(place):
                 begin_time()
                 yield place.location
@@ -300,7 +300,7 @@ def far_cluster() -> Iterator[FarServer]:
     server.kill()
 
 
-def _cluster_of(request: pytest.FixtureRequest, server: FarServer) -> ServedLocation:
+def cluster_of(request: pytest.FixtureRequest, server: FarServer) -> ServedLocation:
     """A namespace and a root of their own on the session's Pulsar and etcd."""
     from tests.storage.pulsar.conftest import location_of, new_namespace, server_at
 
@@ -410,14 +410,14 @@ class ServedLocation:
         self.location = f"served:{place}"
         self.server = server
         self.clients: list[LogOpening] = []
-        self._place = f"journal:{place}" if isinstance(place, Path) else place
-        self._needs: dict[str, Any] = dict(needs or {})
+        self.place = f"journal:{place}" if isinstance(place, Path) else place
+        self.needs: dict[str, Any] = dict(needs or {})
         self._address = ""
 
     def open_wal(self, *, settings: Settings | None = None, create: bool = True, **options: Any) -> LogOpening:
         """Opens the log as a client."""
         own: dict[str, Any] = {name: options.pop(name) for name in ("read_only", "wait_s") if name in options}
-        served = (settings or Settings()).replace(**{**self._needs, **options})
+        served = (settings or Settings()).replace(**{**self.needs, **options})
         chosen = {name: getattr(served, name) for name in OWN_SETTINGS}
         return cast(LogOpening, _Opening(self, served, create, {**own, **chosen}))
 
@@ -425,7 +425,7 @@ class ServedLocation:
         """Returns the address of the server, which is started unless a client uses it."""
         if not self._address or all(client._log._lifecycle._closed for client in self.clients):
             await self.close()
-            opening = asyncio.ensure_future(self.server.open(self._place, settings, create=create))
+            opening = asyncio.ensure_future(self.server.open(self.place, settings, create=create))
             try:
                 self._address = await asyncio.shield(opening)
             except asyncio.CancelledError:
@@ -442,7 +442,7 @@ class ServedLocation:
     def address_now(self) -> str:
         assert isinstance(self.server, FarServer)
         if not self._address:
-            self._address = self.server.open_now(self._place, Settings().replace(**self._needs), create=True)
+            self._address = self.server.open_now(self.place, Settings().replace(**self.needs), create=True)
         return f"wal://{self._address}"
 
 

@@ -54,6 +54,20 @@ def broadcasts(log: WALAccesser) -> BroadcasterStatistics:
     return local(log).broadcasts.statistics()
 
 
+def row_of(body: ImmutableMessage) -> dict[str, Any]:
+    """Returns a message, or a body of a transaction, as a row of Spark and Arrow."""
+    return {
+        "vchannel": body.vchannel,
+        "message_id": None if body.message_id is None else bytes(body.message_id),
+        "time_tick": body.time_tick,
+        "message_type": body.message_type.name,
+        "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
+        "payload": body.payload,
+        "properties": list(body.properties.items()),
+        "append_time": body.append_time,
+    }
+
+
 async def read_all(log: WALAccesser, vchannel: str | Sequence[str] | Matching, **options: Any) -> list[ImmutableMessage]:
     """Returns all messages that are durable now, read by `async for`."""
     async with log.read(vchannel, follow=False, **options) as scanner:
@@ -82,6 +96,14 @@ async def made_on(log: WALAccesser, pchannel: str, *names: str) -> None:
 
 def start(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.ensure_future(coroutine)
+
+
+async def first_of(*coroutines: Coroutine[Any, Any, Any]) -> None:
+    """Returns when the first of them has ended, and cancels the others."""
+    tasks = [start(one) for one in coroutines]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 async def turns(count: int = 20) -> None:

@@ -19,9 +19,11 @@ import contextlib
 import ctypes
 import importlib
 import inspect
+import math
 import multiprocessing
 import operator
 import os
+import re
 import runpy
 import select
 import signal
@@ -226,13 +228,23 @@ def _run_program(arguments: Sequence[Any], descriptors: list[_Descriptor], envir
 class Child:
     """A program that reads and prints lines. It is killed at the end of the `with` or `async with`, if it still runs."""
 
-    def __init__(self, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path = ROOT, fresh: bool = False) -> None:
-        """Starts Python as `start_python` does."""
+    def __init__(
+        self,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        fresh: bool = False,
+        with_errors: bool = False,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> None:
+        """Starts Python as `start_python` does. Its lines include those of its errors `with_errors`; each comes within `timeout_s`."""
+        self._timeout_s = timeout_s
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         (their_input, our_input), (our_output, their_output) = os.pipe(), os.pipe()
         self._input, self._output = open(our_input, "wb", buffering=0), open(our_output, "rb", buffering=0)  # noqa: SIM115
         with open(their_input, "rb") as stdin, open(their_output, "wb") as stdout:
-            self._process = start_python(arguments, stdin, stdout, self._errors, environment=environment, cwd=cwd, fresh=fresh)
+            stderr = stdout if with_errors else self._errors
+            self._process = start_python(arguments, stdin, stdout, stderr, environment=environment, cwd=cwd, fresh=fresh)
         self._heard = b""
 
     @property
@@ -262,15 +274,30 @@ class Child:
             raise AssertionError(f"the child ended with exit code {self._process.wait()} instead of saying something:\n{self._failure()}")
         return line
 
-    async def lines(self, *, kill_after: int | None = None) -> AsyncIterator[str]:
-        """Yields every whole line until it has ended, and kills it after this many of them."""
-        lines = self.lines_now(kill_after=kill_after)
+    async def find(self, pattern: str) -> re.Match[str]:
+        """Reads lines until one has a match of this pattern, and returns the match; AssertionError with the lines if none has."""
+        return await asyncio.to_thread(self.find_now, pattern)
+
+    def find_now(self, pattern: str) -> re.Match[str]:
+        lines = []
+        for line in self.lines_now(timeout_s=self._timeout_s):
+            if match := re.search(pattern, line):
+                return match
+            lines.append(line)
+        text = "\n".join(lines)
+        raise AssertionError(f"the child ended with exit code {self._process.wait()} before {pattern!r}:\n{text}\n{self._failure()}")
+
+    async def lines(self, *, kill_after: int | None = None, timeout_s: float = math.inf) -> AsyncIterator[str]:
+        """Yields every whole line until it has ended, and kills it after this many of them; AssertionError if it does not end in time."""
+        lines = self.lines_now(kill_after=kill_after, timeout_s=timeout_s)
         while (line := await asyncio.to_thread(next, lines, None)) is not None:
             yield line
 
-    def lines_now(self, *, kill_after: int | None = None) -> Iterator[str]:
+    def lines_now(self, *, kill_after: int | None = None, timeout_s: float = math.inf) -> Iterator[str]:
         count = 0
+        end = time.monotonic() + timeout_s
         while (line := self._next_line()) is not None:
+            assert time.monotonic() < end, f"the child still runs after {timeout_s} s, and its last line is {line!r}:\n{self._failure()}"
             count += 1
             if count == kill_after:
                 self.send_signal(signal.SIGKILL)
@@ -328,10 +355,10 @@ class Child:
 
     def _next_line(self) -> str | None:
         """Returns the next whole line; None at the end, where part of a line may be lost."""
-        end = time.monotonic() + WAIT_TIMEOUT_S
+        end = time.monotonic() + self._timeout_s
         while b"\n" not in self._heard:
             if not select.select([self._output], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise AssertionError(f"the child said nothing for {WAIT_TIMEOUT_S} s:\n{self._failure()}")
+                raise AssertionError(f"the child said nothing for {self._timeout_s} s:\n{self._failure()}")
             more = os.read(self._output.fileno(), 1 << 16)
             if not more:
                 return None

@@ -30,7 +30,8 @@ if typing.TYPE_CHECKING:
     from wal.api.typed import TypedLog, TypedTxn
     from wal.api.typed_scanner import TypedScanner
     from wal.channels.channels import ChannelDescription
-    from wal.channels.vchannels import OwnerDescription, VChannelInfo
+    from wal.channels.owners import OwnerDescription
+    from wal.channels.vchannels import VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerInfo
     from wal.consumers.delivery import Delivery, Reject, Retry
     from wal.engine import InboxStatistics, LogStatistics
@@ -166,7 +167,8 @@ _HOMES: typing.Final = {
         "wal.api.typed": "TypedLog TypedTxn",
         "wal.api.typed_scanner": "TypedScanner",
         "wal.channels.channels": "ChannelDescription",
-        "wal.channels.vchannels": "OwnerDescription VChannelInfo",
+        "wal.channels.owners": "OwnerDescription",
+        "wal.channels.vchannels": "VChannelInfo",
         "wal.consumers.consumer": "Consumer ConsumerInfo",
         "wal.consumers.delivery": "Delivery Reject Retry",
         "wal.engine": "InboxStatistics LogStatistics",

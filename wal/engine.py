@@ -1,10 +1,10 @@
-"""The seam between the accesser and the engine that serves an open log: what another engine, such as a cluster's client, implements.
+"""The interface between the accesser and the engine that serves an open log. Another engine, such as a cluster's client, implements it.
 
 A `ReadableEngine` is read; a `WritableEngine` is also written. `wal/node/local/` has the engines of a log that this process writes, or
 reads while another process writes it, and `wal/client/` that of a log on the network; `wal/api/factory.py` chooses. Calls are at the level
 of messages and results: which actors, files or connections serve them is up to the engine.
 
-What is asked of a log is a value of `wal.requests`, which `submit` takes. The accesser checks the types and the values of its arguments,
+A request to a log is a value of `wal.requests`, which `submit` takes. The accesser checks the types and the values of its arguments,
 and `wal/write/checks.py` has the checks of messages that every engine makes before it sends anything. The accesser calls an engine only
 between `open` and `close`, and only on the event loop that called `open`, with these exceptions: `place` may be read at any time, and
 `abandon`, `released` and `EngineTxn.abandon` may be used from any thread.

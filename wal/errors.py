@@ -39,7 +39,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import struct
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -87,6 +87,9 @@ __all__ = [
     "WALError",
     "WouldBlockError",
 ]
+
+BULK_CALL: Final = "append_bulk"
+"""The call that appends any number of messages without a transaction, as texts of errors name it."""
 
 
 class StreamingCode(enum.IntEnum):
@@ -352,6 +355,18 @@ class ConflictError(WALError):
         super().__init__(message)
         self.vchannel = vchannel
         self.last = last
+
+    @classmethod
+    def of(cls, vchannel: str, expected: MessageID | None, last: MessageID | None) -> Self:
+        """Returns the error of an append or a transaction that expected another last event of this vchannel."""
+        there = "it never had an event" if last is None else f"its last event is {last}"
+        should = "no event" if expected is None else str(expected)
+        return cls(
+            f"nothing was written to vchannel {vchannel!r}: expected_last says {should}, but {there}: read up to it, decide again, and "
+            "append with expected_last=error.last",
+            vchannel=vchannel,
+            last=last,
+        )
 
 
 class ResourceAcquiredError(WALError):

@@ -203,6 +203,19 @@ def _parse_pulsar(location: str) -> PulsarLocation:
     return PulsarLocation(f"{scheme}://{','.join(places)}", *names)
 
 
+def check_archive(location: Location, archive: str | None) -> None:
+    """Raises InvalidArgumentError for the setting `archive` where the log cannot archive itself, or for an archive inside of its log."""
+    if archive is None:
+        return
+    if location.path is None:
+        raise InvalidArgumentError(
+            f"setting archive={archive!r}: the log at {location} is not a journal, and only a journal archives itself; leave the setting "
+            "out"
+        )
+    if "://" not in archive and Path(archive).absolute().is_relative_to(location.path.absolute()):
+        raise InvalidArgumentError(f"setting archive={archive!r} lies in the log's own directory {location.path}: name another directory")
+
+
 def _parse_archive(place: str) -> str:
     """Returns the URL, or the absolute path of a directory."""
     if not place or "\0" in place:

@@ -61,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group_readable: bool | None = None
     """Whether the group of a journal's files may read them; None: unchanged, and only the owner for a new journal."""
     write_path: Literal["auto", "loop", "thread"] = "auto"
-    """What writes the frames of a journal: the event loop, a thread, or ("auto") the loop where it can and is faster."""
+    """The writer of a journal's frames: the event loop, a thread, or ("auto") the loop where it can and is faster."""
     compression: Literal["none", "zstd"] | None = None
     """Whether the blocks of new frames are compressed. It is saved with the log, for every later writer; None: as saved, else "none"."""
     time_tick_interval_s: float = 0.2
@@ -95,7 +95,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cursor_lag_bytes_max: int | None = None
     cursor_age_max_s: float | None = None
     archive: str | None = None
-    """A directory or the URL of an object store, where a journal archives itself while it is open; None: nowhere."""
+    """A directory or the URL of an object store, where a journal archives itself while it is open; None: nowhere.
+
+    With `read_only=True`: where the archive of the journal is now, if it was moved.
+    """
     archive_poll_s: float = 1.0
     """How often a reader of an archive looks for a newer manifest."""
     as_of: int | datetime | None = None

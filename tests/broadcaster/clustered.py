@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.broadcaster.served import Served, ServedWorld
 from tests.broadcaster.served_child import Cluster
-from tests.broadcaster.world import InLogs, count_copies
+from tests.broadcaster.world import InLogs, count_log
 from tests.processes import eventually
 from tests.storage.pulsar.conftest import admin, location_of, new_namespace
 from wal import Settings
@@ -67,12 +67,7 @@ class ClusteredWorld(ServedWorld):
         source.open()
         with contextlib.closing(source):
             for pchannel in self.pchannels:
-                log = source.open_log(pchannel)
-                start, end = log.earliest[0], log.reach().durable_end
-                while start < end:
-                    page = log.page(start, end, None, 1 << 20)
-                    count_copies(page.frames, found)
-                    start = page.next_position
+                count_log(source.open_log(pchannel), found)
         return found
 
     def _is_quiet(self, pchannel: str) -> bool:

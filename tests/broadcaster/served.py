@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from tests.broadcaster.served_child import Cluster, Journal, run
-from tests.broadcaster.world import Cut, InLogs, count_copies
+from tests.broadcaster.world import Cut, InLogs, count_log
 from tests.faults import copy_of_open
 from tests.processes import context
 from tests.servers.process import free_ports
@@ -97,11 +97,7 @@ class ServedWorld:
         with contextlib.closing(ReadOnlyJournal(directory)) as journal:
             for pchannel in self.pchannels:
                 with contextlib.closing(journal.open(pchannel)) as log:
-                    start, end = log.earliest[0], log.reach().durable_end
-                    while start < end:
-                        page = log.page(start, end, None, 1 << 20)
-                        count_copies(page.frames, found)
-                        start = page.next_position
+                    count_log(log, found)
         return found
 
     async def killed(self) -> None:

@@ -103,7 +103,7 @@ def test_locks_match_a_model() -> None:
         def nobody_holds_against_another(self) -> None:
             owners = list(self.holding)
             assert not any(meet(self.holding[one], self.holding[other]) for at, one in enumerate(owners) for other in owners[:at])
-            assert self.table.waiting == len(self.waiting)
+            assert len(self.table._waiting) == len(self.waiting)
             for name in "abc":
                 expected = {owner for owner, keys in self.holding.items() if any(key.key == name for key in keys)}
                 assert set(self.table.holders(ResourceKey("d", name))) == expected

@@ -23,6 +23,7 @@ from wal.message import AppendResult, BroadcastHeader, CopyOutcomes, MessageID, 
 from wal.storage.base import PChannelLog, StoredFrame
 from wal.storage.kv import KVBase, KVBatch, KVStatistics, MemoryKV, Watch
 from wal.storage.memory import MemoryBackend, MemoryStore
+from wal.storage.read_only import ReadOnlyPChannelLog
 
 INCARNATION = 77
 ABORT = int(MessageType.ABORT_BROADCAST)
@@ -149,6 +150,15 @@ def count_copies(frames: Iterable[StoredFrame], into: InLogs) -> None:
                 into.copies[event] += 1
                 into.headers[copy.header.broadcast_id] = copy.header
                 into.contents[copy.header.broadcast_id] = copy.content
+
+
+def count_log(log: ReadOnlyPChannelLog, into: InLogs) -> None:
+    """Counts the copies and the aborts in a log that nobody writes."""
+    start, end = log.earliest[0], log.reach().durable_end
+    while start < end:
+        page = log.page(start, end, None, 1 << 20)
+        count_copies(page.frames, into)
+        start = page.next_position
 
 
 class Life:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from wal.channels.channels import CHANNELS_MAX, admit_channels, channels_named, describe_channels
 from wal.channels.directory import RecordChange, VChannelDirectory
-from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription, VChannelInfo, place
+from wal.channels.owners import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX, OwnerDescription
+from wal.channels.vchannels import VChannelInfo, place
 from wal.errors import InvalidArgumentError, UnavailableError, WALError
 from wal.storage.kv import OPERATION_BYTES_MAX, OPERATIONS_MAX, KVBatch, MemoryKV
 

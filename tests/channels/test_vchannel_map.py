@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal.channels.owners import OwnerDescription
 from wal.channels.vchannel_map import MapPlace, VChannelMap, VChannelMaps, read_changed_map, write_map
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.channels.vchannels import VChannelInfo
 from wal.errors import CorruptionError, FormatError
 from wal.storage.files import MAP_NAME
 

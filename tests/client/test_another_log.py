@@ -176,7 +176,7 @@ async def test_older_client_is_not_judged(served: Serving) -> None:
 
 async def test_unreadable_id_is_refused(served: Serving) -> None:
     async with connected(served.address) as connection:
-        connection._headers = ((LOG_ID, "x y"),)
+        connection._log_headers = ((LOG_ID, "x y"),)
         with pytest.raises(InvalidArgumentError, match=LOG_ID):
             await connection.submit(ListVChannels())
 

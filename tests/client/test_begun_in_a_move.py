@@ -19,7 +19,7 @@ from wal.operate.processes.standalone import all_handlers
 from wal.requests.pchannels import LatestTick
 from wal.requests.vchannels import CreateVChannel, ListVChannels
 from wal.rpc import methods
-from wal.rpc.serving import Draining
+from wal.rpc.draining import Draining
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds

@@ -12,7 +12,7 @@ from tests.probes import turns
 from tests.serve.servers import Child, Serving
 from wal import BroadcastMessage, Message, ResourceKey, WALAccesser, open_wal
 from wal.client import producer
-from wal.client.calls import PAUSE_MAX_S
+from wal.client.pauses import PAUSE_MAX_S
 from wal.errors import BulkAppendError, ChannelFencedError, ChannelNotExistError, ClosedError, UnknownOutcomeError
 from wal.message import MessageID
 from wal.serve.produce import ProduceStream

@@ -14,8 +14,8 @@ from tests.rpc.server import until
 from tests.serve.servers import Serving, connected, serving
 from wal import Message, open_wal
 from wal.client import producer
-from wal.client.calls import Supervision
 from wal.client.nodes import Nodes
+from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -28,8 +28,9 @@ from wal.operate.processes.standalone import all_handlers
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.connection import Connection
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, CONSUME, NODE_STATES, PRODUCE, SUBMIT
-from wal.rpc.serving import Draining, add_handlers, listen, server_options
+from wal.rpc.serving import add_handlers, listen, server_options
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds

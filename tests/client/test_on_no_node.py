@@ -13,13 +13,13 @@ import pytest
 from tests.client.test_nodes import Coordinator, server, without_pchannels
 from tests.rpc.server import until
 from tests.serve.servers import Serving, serving
-from wal import All, Delivery, ProducerKey, WALAccesser, open_wal
+from wal import All, Delivery, Matching, ProducerKey, WALAccesser, open_wal
 from wal.client import nodes
 from wal.consumers import consumer as consumers
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError
 from wal.operate.processes.standalone import all_handlers
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, SUBMIT
-from wal.rpc.serving import Draining
 from wal.serve.hosted import Hosted
 from wal.serve.server import States
 from wal.settings import ServerBounds
@@ -154,6 +154,26 @@ async def test_consumer_outlives_the_outage(begun: str, exclusive: Literal["wait
         assert payloads == [b"1", b"2"]
         await consumer.close()
         await running
+
+
+@pytest.mark.parametrize("vchannels", ["v", Matching("*")], ids=["name", "pattern"])
+async def test_beginning_consumer_closes_during_the_outage(vchannels: str | Matching, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cursor is free after that."""
+    async with moving(monkeypatch) as cluster:
+
+        async def handle(delivery: Delivery) -> None: ...
+
+        await cluster.log.append("v", b"1")
+        monkeypatch.setattr(nodes, "MOVING_S", 600.0)
+        await cluster.move(away=True)
+        consumer = cluster.log.consume(vchannels, handle, cursor="worker")
+        running, refused = asyncio.ensure_future(consumer.run()), cluster.refused
+        await until(lambda: cluster.refused > refused)
+        await consumer.close()
+        await running
+        await cluster.move(away=False)
+        async with cluster.log.consume(vchannels, handle, cursor="worker", exclusive="error") as consumer:
+            await consumer.caught_up()
 
 
 async def test_consumer_asks_no_other_pchannel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.probes import payloads, read_all
 from tests.serve.servers import Child, serving
 from tests.servers.process import free_ports
 from wal import Delivery, ImmutableMessage, Matching, ReadPosition, WALAccesser, bridge, open_wal
+from wal.client.directory import RemoteDirectory
 from wal.errors import InvalidArgumentError
 from wal.read.options import ServedSelection
 from wal.rpc.api import frames_pb2 as proto
@@ -62,6 +63,31 @@ async def test_open_read_takes_more_pchannels(tmp_path: Path) -> None:
             await spread(log, 30, 31)
             assert numbers(await read_all(log, ACCOUNTS, resume=resume)) == [30]
             await stack.aclose()
+
+
+async def test_read_begins_while_its_log_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pchannels are truncated up to the position of the read, after it was attached and before it has begun."""
+    access = Access(listen=f"127.0.0.1:{free_ports(1)[0]}")
+    location = f"wal://{access.listen}"
+    async with serving(tmp_path / "data", access=access, pchannels=2), open_wal(location) as log, open_wal(location) as other:
+        for number in range(2):
+            await log.create_vchannel(f"account-{number}", pchannel=f"p{number}")
+        results = [await log.append(f"account-{number % 2}", b"%d" % number) for number in range(20)]
+        async with other.read(ACCOUNTS, follow=False) as scanner:
+            assert numbers(await take(scanner, 12)) == list(range(12))
+            resume = scanner.position
+        attach = RemoteDirectory.attach_matching
+        attached: list[Any] = []
+
+        async def truncated(directory: RemoteDirectory, pattern: Matching) -> Any:
+            attached.append(await attach(directory, pattern))
+            if len(attached) == 1:
+                for result in results[10:12]:
+                    await other.truncate(up_to=result.message_id)
+            return attached[-1]
+
+        monkeypatch.setattr(RemoteDirectory, "attach_matching", truncated)
+        assert numbers(await read_all(log, ACCOUNTS, resume=resume)) == list(range(12, 20))
 
 
 async def test_read_and_consumer_outlive_killed_servers(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.serve.servers import Serving
 from wal import Message, WALAccesser
 from wal.client import producer
+from wal.client.directory import RemoteDirectory
 from wal.errors import ChannelFencedError, StorageError, UnavailableError, WALError
 
 
@@ -63,3 +64,22 @@ async def test_time_of_a_stream_that_waits_is_not_that_of_a_server_that_refuses(
     with pytest.raises(UnavailableError):
         await waiting
     assert asyncio.get_running_loop().time() - began > 0.9
+
+
+async def test_request_follows_vchannel_that_is_created_elsewhere(
+    log: WALAccesser, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[str] = []
+    ask = RemoteDirectory.pchannel_of
+
+    async def located_too_early(directory: RemoteDirectory, name: str) -> str:
+        places.append(await ask(directory, name))
+        if len(places) == 1:
+            await log.create_vchannel("orders", pchannel="p1" if places[0] != "p1" else "p2")
+            del directory.known.records["orders"]  # as if another client had created it
+        return places[-1]
+
+    monkeypatch.setattr(RemoteDirectory, "pchannel_of", located_too_early)
+    assert await log.latest_tick("orders") > 0
+    first, second = places
+    assert first != second == pchannel_of(served, "orders")

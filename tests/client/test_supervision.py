@@ -18,11 +18,11 @@ from tests.serve.servers import Serving, child
 from wal import Message, WALAccesser, bridge, open_wal
 from wal.api.append_options import append_all
 from wal.client import producer
-from wal.client.calls import DEFECTS_MAX
 from wal.client.directory import ShownVChannels
 from wal.client.log import RemoteLog
 from wal.client.nodes import Nodes
 from wal.client.remote_pchannel import RemotePChannel
+from wal.client.supervision import DEFECTS_MAX
 from wal.errors import UnknownError, UnknownOutcomeError, WALError
 from wal.network import Endpoints
 from wal.requests.vchannels import CreateVChannel

@@ -47,6 +47,34 @@ async def test_redriven_letter_is_for_its_cursor(log: WALAccesser) -> None:
     assert redriven.properties == {"kind": "job", "redrive_cursor": "one"}
 
 
+async def test_consumer_catches_up_after_letters_of_another_cursor(log: WALAccesser) -> None:
+    async def handle(_delivery: Delivery) -> None:
+        """Succeeds."""
+
+    await log.append("jobs", b"a")
+    async with log.consume("jobs", refuse, cursor="one", attempts=1, dead_letter="dead") as consumer:
+        await consumer.caught_up()
+    async with log.consume("jobs", handle, cursor="two") as consumer:
+        await consumer.caught_up()
+        assert await log.redrive("dead") == 1
+        await consumer.caught_up()
+        assert (consumer.statistics().handled, consumer.statistics().pending) == (1, 0)
+
+
+async def test_redrive_continues_after_its_limit(log: WALAccesser) -> None:
+    count = 500
+    await append(log, [str(number) for number in range(count)])
+    async with log.consume("jobs", refuse, cursor="one", attempts=1, dead_letter="dead", trip_after=0) as consumer:
+        await consumer.caught_up()
+    steps = []
+    while some := await log.redrive("dead", limit_s=0.0001):
+        steps.append(some)
+    assert sum(steps) == count
+    assert len(await letters_of(log, "jobs")) == 2 * count
+    with pytest.raises(InvalidArgumentError, match="limit_s=0 is out of range"):
+        await log.redrive("dead", limit_s=0)
+
+
 async def test_letters_of_two_vchannels_are_redriven(log: WALAccesser) -> None:
     for name in ("jobs", "mails"):
         await log.append(name, b"a")

@@ -77,7 +77,7 @@ async def test_page_is_fetched_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyP
         while messages := await scanner._page():
             numbers += [int(message.payload) for message in messages]
             scanner._hand_over(len(messages))
-            scanner._read.fetch_ahead()
+            scanner._loop.fetch_ahead()
             if len(numbers) < FRAMES * FRAME // 2:
                 await eventually(lambda: pchannel.reads.count == scanner.statistics().pages + 1)
         assert numbers == list(range(FRAMES * FRAME))

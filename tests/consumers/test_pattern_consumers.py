@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import SOAK
 from tests.locations import open_wal
 from tests.probes import payloads, read_all
-from tests.processes import Line, Other
-from wal import BroadcastMessage, Delivery, Matching, WALAccesser
+from tests.processes import Line, Other, eventually
+from wal import BroadcastMessage, Delivery, Matching, MessageID, WALAccesser
 from wal.consumers.state import SavedState, Tried, UnfinishedRun, decode_state, encode_state
 from wal.errors import HandlerFailedError, InvalidArgumentError
 
@@ -122,9 +122,11 @@ async def test_seek_moves_a_running_consumer(log4: WALAccesser) -> None:
 
 async def test_members_share_a_family(log4: WALAccesser) -> None:
     handled: list[int] = []
+    message_ids: set[MessageID] = set()
 
     async def handle(delivery: Delivery) -> None:
         handled.append(int(delivery.value))
+        message_ids.add(delivery.message.message_id)
         delivery.append("sum", delivery.value)
 
     await spread(log4, 0, 40)
@@ -133,6 +135,7 @@ async def test_members_share_a_family(log4: WALAccesser) -> None:
         await spread(log4, 40, 80)
         await members[0].caught_up()
     assert sorted(handled) == list(range(80))
+    assert message_ids == {message.message_id for message in await read_all(log4, ACCOUNTS)}
     lanes = in_order(handled)
     assert all(lane == sorted(lane) for lane in lanes.values())
     assert sorted(map(int, await payloads(log4, "sum"))) == list(range(80))
@@ -214,6 +217,25 @@ async def test_consumer_passes_what_was_dropped(log4: WALAccesser) -> None:
         await log4.append("account-2", b"9")
         await consumer.caught_up()
     assert sorted(handled) == [0, 1, 3, 4, 5, 9]
+
+
+async def test_consumer_catches_up_on_handled_messages(log4: WALAccesser) -> None:
+    """The first consumer has handled the second message, and the first message is gone with its vchannel."""
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.vchannel == "account-0":
+            await asyncio.Event().wait()
+
+    for name in ("account-0", "account-1"):
+        await log4.create_vchannel(name, pchannel="p0")
+        await log4.append(name, b"")
+    async with log4.consume(ACCOUNTS, handle, cursor="sums", concurrency=2) as consumer:
+        await eventually(lambda: consumer.statistics().handled == 1)
+        await consumer.close(drain_s=0.0)
+    await log4.drop_vchannel("account-0")
+    async with log4.consume(ACCOUNTS, handle, cursor="sums") as consumer:
+        await consumer.caught_up()
+        assert (consumer.statistics().handled, consumer.statistics().pending) == (0, 0)
 
 
 async def test_copies_of_broadcasts_are_acknowledged(log4: WALAccesser) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from tests.serve.servers import child
 from wal import Consumer, Delivery, Log, Message, Reject, Retry, WALAccesser, open_wal
-from wal.errors import HandlerFailedError, InvalidArgumentError, ResourceAcquiredError
+from wal.errors import HandlerFailedError, InvalidArgumentError, NotLocalError, ResourceAcquiredError
 
 NO_PAUSE = (0.0, 0.0)
 KEYS = 5
@@ -285,3 +287,43 @@ async def test_members_continue_after_reopening(data_dir: Any) -> None:
         async with one, two:
             await one.caught_up()
         assert sorted(map(int, await payloads(log, "done"))) == list(range(100))
+
+
+async def test_other_clients_see_members_and_trips(data_dir: Path) -> None:
+    """A client without a consumer lists the members, what each has, its lease, and why all of them pause."""
+    may_return = asyncio.Event()
+
+    async def fail(_delivery: Delivery) -> None:
+        await may_return.wait()
+        raise ValueError("no such customer")
+
+    async with child(data_dir) as server, open_wal(f"wal://{server.address}") as log, open_wal(f"wal://{server.address}") as outside:
+        assert await outside.shared_consumers() == []
+        began = datetime.now(UTC)
+        await append(log, range(2))  # a third one could begin before the trip
+        (consumer,) = members(log, 1, fail, dead_letter="dead", attempts=1, trip_after=2, lease_s=5.0)
+        async with consumer:
+            while not (infos := await outside.shared_consumers()) or not infos[0].in_hand:
+                await asyncio.sleep(0.01)
+            (info,) = infos
+            assert (info.cursor, info.vchannels, info.pattern, info.state, info.error) == ("workers", ("jobs",), "", "running", "")
+            assert info.fence == consumer.statistics().fence
+            (member,) = info.members
+            assert member.process == f"{os.uname().nodename}:{os.getpid()}"
+            assert member.client
+            assert member.joined_at is not None
+            assert abs((member.joined_at - began).total_seconds()) < 60
+            assert member.lease_s is not None
+            assert 0 < member.lease_s <= 5.0
+            may_return.set()
+            while (info := (await outside.shared_consumers())[0]).state != "tripped":
+                await asyncio.sleep(0.01)
+            assert "no such customer" in info.error
+            assert info.stopped_at is not None
+            while (info := (await outside.shared_consumers())[0]).dead_lettered < 2:
+                await asyncio.sleep(0.01)
+            assert (info.handled, info.failed, info.retried) == (0, 2, 0)
+        assert await outside.shared_consumers() == []
+        async with open_wal(data_dir, read_only=True) as beside:
+            with pytest.raises(NotLocalError, match="ask the writer, or its server"):
+                await beside.shared_consumers()

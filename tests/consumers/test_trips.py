@@ -10,7 +10,7 @@ import pytest
 
 from tests.consumers.test_consume import NO_PAUSE, append, payloads
 from tests.processes import eventually
-from wal import Consumer, Delivery, Reject, WALAccesser
+from wal import All, Consumer, Delivery, Reject, WALAccesser
 from wal.errors import HandlerFailedError, InvalidArgumentError
 
 COUNT = 50
@@ -183,3 +183,29 @@ async def test_handled_message_of_a_member_resets_the_count(log: WALAccesser) ->
         assert {consumer.statistics().state for consumer in consumers} == {"running"}
         with pytest.raises(InvalidArgumentError, match=r"trip_after=5, and this consumer has .*trip_after=6"):
             await log.consume("jobs", handle, trip_after=6, **options).run()
+
+
+async def test_members_stay_tripped_when_their_home_ends(log: WALAccesser) -> None:
+    """A seek ends the home's table, as a move or a restart does. Members that join the next one bring the trip, and resume together."""
+    shop = Shop()
+    await append(log, texts(0, COUNT))  # each has a position: inside of a transaction, the seek would change none
+    options: dict[str, Any] = {"cursor": "workers", "shared": True, "order": "none", "dead_letter": "dead", "attempts": 1, "trip_after": 7}
+    consumers = [log.consume("jobs", shop.handle, **options) for _ in range(2)]
+    later = log.consume("jobs", shop.handle, **options)
+    async with consumers[0], consumers[1]:
+        for consumer in consumers:
+            await tripped(consumer)
+        fence = consumers[0].statistics().fence
+        await log.seek("workers", to=All())
+        await eventually(lambda: all(consumer.statistics().fence > fence for consumer in consumers))
+        letters = await payloads(log, "dead")  # with those that members had in hand
+        async with later:
+            await tripped(later)
+            assert [info.state for info in await log.shared_consumers()] == ["tripped"]
+            assert "the shop is closed" in later.statistics().error
+            assert {consumer.statistics().state for consumer in consumers} == {"tripped"}
+            assert await payloads(log, "dead") == letters
+            shop.is_open = True
+            later.resume()
+            await eventually(lambda: {consumer.statistics().state for consumer in (*consumers, later)} == {"running"})
+            await later.caught_up()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.processes import Line, Other, eventually
-from wal import Delivery, Message, WALAccesser, open_wal
+from wal import Delivery, Matching, Message, WALAccesser, open_wal
 
 KEYS = 4
 ATTEMPTS = 4
@@ -27,7 +27,7 @@ ROUND = 12
 """The messages of a round."""
 
 
-async def work(line: Line, location: str, outputs: Sequence[str]) -> None:
+async def work(line: Line, location: str, outputs: Sequence[str], inputs: str) -> None:
     """Runs a member until it hears a word; prints the number and the attempt of each message that it begins."""
 
     async def handle(delivery: Delivery) -> None:
@@ -47,7 +47,7 @@ async def work(line: Line, location: str, outputs: Sequence[str]) -> None:
 
     async with open_wal(location) as log:
         consumer = log.consume(
-            "in",
+            Matching(inputs) if "*" in inputs else inputs,
             handle,
             cursor="workers",
             shared=True,
@@ -68,9 +68,11 @@ async def work(line: Line, location: str, outputs: Sequence[str]) -> None:
 class Workers:
     """The member processes, and the messages that they have begun."""
 
-    def __init__(self, location: str, outputs: Sequence[str] = ("out",)) -> None:
-        """Each handled message has an output in each of these vchannels; the first one is on the pchannel of the cursor's home."""
+    def __init__(self, location: str, outputs: Sequence[str] = ("out",), *, inputs: str = "in") -> None:
+        """Each handled message of `inputs`, a vchannel or a pattern, has an output in each of these vchannels; the first one is on the
+        pchannel of the cursor's home."""
         self.location = location
+        self.inputs = inputs
         self.outputs = outputs
         self.begun: Counter[int] = Counter()
         self.attempts: set[int] = set()
@@ -81,7 +83,7 @@ class Workers:
         self.members += [self._start() for _ in range(MEMBERS)]
 
     def _start(self) -> Other:
-        return Other(work, self.location, self.outputs)
+        return Other(work, self.location, self.outputs, self.inputs)
 
     @property
     def pids(self) -> list[int]:
@@ -144,13 +146,16 @@ class Workers:
         assert set(self.begun) == set(range(count))
         assert self.attempts <= set(range(1, ATTEMPTS + 1))
         (info,) = await log.cursors()
-        assert info.lag_bytes == 0
+        assert info.pattern or info.lag_bytes == 0  # the outputs count for the lag of a pattern
+        assert await log.peek("workers") == []
 
 
-async def append_round(log: WALAccesser, number: int) -> int:
-    """Appends the messages of a round, and returns a number of finished messages at which its fault may begin."""
+async def append_round(log: WALAccesser, number: int, names: Sequence[str] = ("in",)) -> int:
+    """Appends the messages of a round to these vchannels in turn; returns a number of finished messages at which its fault may begin."""
     for one in range(number * ROUND, (number + 1) * ROUND):
-        await log.raw_append(Message("in", b"%d" % one, properties={"customer": str(one % KEYS)}), idempotency_key=f"in {one}")
+        await log.raw_append(
+            Message(names[one % len(names)], b"%d" % one, properties={"customer": str(one % KEYS)}), idempotency_key=f"in {one}"
+        )
     return number * ROUND + random.randrange(1, ROUND)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.test_assigner import leading
 from wal.coordinator.assignments import Assignment, AssignmentState, NodeStart, TermHolder
 from wal.rpc.api import streaming_pb2 as proto
-from wal.rpc.serving import Draining
+from wal.rpc.draining import Draining
 from wal.serve import discovery
 from wal.serve.discovery import ClusterDiscovery
 from wal.storage.kv import MemoryKV

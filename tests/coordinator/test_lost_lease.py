@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from actors import ActorSystem
+from wal.channels.owners import OwnerDescription
 from wal.channels.pchannels import PChannelMeta
-from wal.channels.vchannels import OwnerDescription, VChannelInfo
+from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import NotLeaderError, WALError
 from wal.operate.processes.leading import _handed_on

@@ -114,54 +114,58 @@ def _as_plain(log: Log) -> None:
     log["p-0"][6] = _event(7, _body(7, "v-0", Kind.TXN, 0, 1))
 
 
-DAMAGES: dict[str, tuple[Callable[[Log], None], str]] = {
-    "an acknowledged message lost": (_lose(0), "acknowledged and is lost"),
-    "an acknowledged transaction lost": (_lose(1), "acknowledged and is lost"),
-    "an empty transaction lost": (_lose(5), "acknowledged and is lost"),
-    "an acknowledged message of the other pchannel lost": (_lose(0, "p-1"), "acknowledged and is lost"),
-    "all of a pchannel lost": (lambda log: log["p-1"].clear(), "acknowledged and is lost"),
-    "a delivered message lost": (_lose(7), "delivered to a follower and is lost"),
-    "other content": (_put(0, _event(1, _body(10, "v-0"))), "not what is read"),
-    "another tick": (_put(0, _event(1, _body(1, "v-0"), tick=11)), "acknowledged with tick 10, read with 11"),
-    "a repeated transaction": (_add(_txn(9, 2, 3)), "its transaction is there 2 times"),
-    "a repeated message": (_add(_event(9, _body(1, "v-0"))), "of 1 appends in order there are"),
-    "ids out of order": (_add(_event(5, _body(11, "v-0"), tick=99)), "id p-0:7:5:0 follows"),
-    "ticks out of order": (_add(_event(9, _body(11, "v-0"), tick=80)), "tick 80 follows 80"),
-    "a tick used twice": (
-        lambda log: log["p-1"].append(_event(2, _body(13, "w-0"), pchannel="p-1", tick=80)),
-        "another pchannel has a tick of it",
-    ),
-    "half a transaction": (_drop_body, "a transaction of 2 bodies has"),
-    "bodies out of order": (_reorder_bodies, "are out of order"),
-    "a transaction as a plain message": (_as_plain, "delivered as a plain message"),
-    "a rolled-back body": (_add(_event(9, _body(11, "v-0", Kind.ROLLED_BACK))), "that was rolled back"),
-    "a refused operation": (_add(_event(9, _body(5, "v-0"))), "its operation was refused: expired"),
-    "a gap in a series": (_lose(3), "of 4 appends in order there are"),
-    "a gap in what nobody acknowledged": (_add(_event(9, _body(12, "v-0", Kind.SERIES, 1, 3))), "of 3 appends in order there are"),
-    "a message on another vchannel": (
-        _add(
-            msgspec.structs.replace(
-                (moved := _event(9, _body(11, "v-0"))),
-                bodies=(msgspec.structs.replace(moved.bodies[0], content=content("v-1", 2, b"", {})),),
-            )
-        ),
-        "was read on v-1",
-    ),
-    "a body with a tick of its own": (
-        _add(
-            msgspec.structs.replace((lone := _event(9, _body(11, "v-0"))), bodies=(msgspec.structs.replace(lone.bodies[0], time_tick=1),))
-        ),
-        "has tick 1, its event 90",
-    ),
-    "two operations in one event": (_add(_event(9, _body(11, "v-0"), _body(12, "v-0"), transaction=True)), "holds bodies of operations"),
-}
-
-
 def test_each_damage_is_seen(subtests: pytest.Subtests) -> None:
-    for damage in DAMAGES:
+    damages: dict[str, tuple[Callable[[Log], None], str]] = {
+        "an acknowledged message lost": (_lose(0), "acknowledged and is lost"),
+        "an acknowledged transaction lost": (_lose(1), "acknowledged and is lost"),
+        "an empty transaction lost": (_lose(5), "acknowledged and is lost"),
+        "an acknowledged message of the other pchannel lost": (_lose(0, "p-1"), "acknowledged and is lost"),
+        "all of a pchannel lost": (lambda log: log["p-1"].clear(), "acknowledged and is lost"),
+        "a delivered message lost": (_lose(7), "delivered to a follower and is lost"),
+        "other content": (_put(0, _event(1, _body(10, "v-0"))), "not what is read"),
+        "another tick": (_put(0, _event(1, _body(1, "v-0"), tick=11)), "acknowledged with tick 10, read with 11"),
+        "a repeated transaction": (_add(_txn(9, 2, 3)), "its transaction is there 2 times"),
+        "a repeated message": (_add(_event(9, _body(1, "v-0"))), "of 1 appends in order there are"),
+        "ids out of order": (_add(_event(5, _body(11, "v-0"), tick=99)), "id p-0:7:5:0 follows"),
+        "ticks out of order": (_add(_event(9, _body(11, "v-0"), tick=80)), "tick 80 follows 80"),
+        "a tick used twice": (
+            lambda log: log["p-1"].append(_event(2, _body(13, "w-0"), pchannel="p-1", tick=80)),
+            "another pchannel has a tick of it",
+        ),
+        "half a transaction": (_drop_body, "a transaction of 2 bodies has"),
+        "bodies out of order": (_reorder_bodies, "are out of order"),
+        "a transaction as a plain message": (_as_plain, "delivered as a plain message"),
+        "a rolled-back body": (_add(_event(9, _body(11, "v-0", Kind.ROLLED_BACK))), "that was rolled back"),
+        "a refused operation": (_add(_event(9, _body(5, "v-0"))), "its operation was refused: expired"),
+        "a gap in a series": (_lose(3), "of 4 appends in order there are"),
+        "a gap in what nobody acknowledged": (_add(_event(9, _body(12, "v-0", Kind.SERIES, 1, 3))), "of 3 appends in order there are"),
+        "a message on another vchannel": (
+            _add(
+                msgspec.structs.replace(
+                    (moved := _event(9, _body(11, "v-0"))),
+                    bodies=(msgspec.structs.replace(moved.bodies[0], content=content("v-1", 2, b"", {})),),
+                )
+            ),
+            "was read on v-1",
+        ),
+        "a body with a tick of its own": (
+            _add(
+                msgspec.structs.replace(
+                    (lone := _event(9, _body(11, "v-0"))), bodies=(msgspec.structs.replace(lone.bodies[0], time_tick=1),)
+                )
+            ),
+            "has tick 1, its event 90",
+        ),
+        "two operations in one event": (
+            _add(_event(9, _body(11, "v-0"), _body(12, "v-0"), transaction=True)),
+            "holds bodies of operations",
+        ),
+    }
+
+    for damage in damages:
         with subtests.test(repr(damage)):
             ledger, log = _story()
-            apply, text = DAMAGES[damage]
+            apply, text = damages[damage]
             apply(log)
             with pytest.raises(Violation, match=text):
                 ledger.check(log)

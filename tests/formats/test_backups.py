@@ -103,14 +103,14 @@ def test_flipped_bit_in_a_manifest_is_found(target: Path) -> None:
 
     path = target / manifest_name(2)
     data, missed = path.read_bytes(), 0
-    whole = decode_manifest(manifest_name(2), data)
+    whole = decode_manifest("target", manifest_name(2), data)
     for at in range(len(data)):
         for bit in range(8):
             flipped = data[:at] + bytes((data[at] ^ 1 << bit,)) + data[at + 1 :]
             try:
-                manifest = decode_manifest(manifest_name(2), flipped)
+                manifest = decode_manifest("target", manifest_name(2), flipped)
             except CorruptionError as error:
-                assert error.path == manifest_name(2)
+                assert error.path == f"target/{manifest_name(2)}"
                 continue
             missed += 1
             assert whole.version == 1, f"bit {bit} of byte {at}"
@@ -118,14 +118,14 @@ def test_flipped_bit_in_a_manifest_is_found(target: Path) -> None:
     assert missed < len(data) if whole.version == 1 else missed == 0
     for count in range(len(data)):
         with pytest.raises(CorruptionError):
-            decode_manifest(manifest_name(2), data[:count])
+            decode_manifest("target", manifest_name(2), data[:count])
     with pytest.raises(CorruptionError, match="it is backup 2"):
-        decode_manifest(manifest_name(3), data)
+        decode_manifest("target", manifest_name(3), data)
 
 
 def test_flipped_bit_in_an_object_is_found_or_harmless(target: Path) -> None:
     store = open_store(target)
-    chunks = {chunk.name: chunk for chunk in decode_manifest(manifest_name(3), (target / manifest_name(3)).read_bytes()).chunks()}
+    chunks = {chunk.name: chunk for chunk in decode_manifest("target", manifest_name(3), (target / manifest_name(3)).read_bytes()).chunks()}
     harmless = 0
     for name, chunk in chunks.items():
         path = target / name
@@ -237,7 +237,7 @@ def test_object_that_expands_without_bound_is_damaged(target: Path) -> None:
 
     zstd = pytest.importorskip("backports.zstd")
     assert zstd.decompress(bomb(2)) == b"0" * (256 * 1024)
-    manifest = decode_manifest(manifest_name(3), (target / manifest_name(3)).read_bytes())
+    manifest = decode_manifest("target", manifest_name(3), (target / manifest_name(3)).read_bytes())
     tracemalloc.start()
     try:
         for chunk in manifest.chunks():

@@ -39,6 +39,7 @@ def test_exported_names() -> None:
         "SystemRecord",
         "Tables",
         "TermStart",
+        "check_frame",
         "compressed",
         "decode_ext",
         "decode_key",

@@ -1,15 +1,14 @@
-"""Transactions on the wire: begin, bodies and commit, accepted as a whole or refused."""
-
-from collections.abc import Callable
+"""Transactions on the wire: begin, bodies and commit, one after the other."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.message.test_codec import contexts, over_the_wire, properties, state
+from tests.message.wire_form import transaction_read
 from wal.errors import InvalidArgumentError
-from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageID, MessageType, Origin, TxnContext, encode_properties
-from wal.message.codec import WirePart, immutable_from_wire, to_wire, txn_from_wire, txn_to_wire
+from wal.message import ImmutableMessage, ImmutableTxnMessage, MessageType, Origin, TxnContext, encode_properties
+from wal.message.codec import to_wire, txn_to_wire
 
 ORIGIN = Origin("p", 1, 4096)
 CONTEXT = TxnContext(7, 1.5)
@@ -68,7 +67,7 @@ def transaction(*, bodies: int = 2, first: int = 3) -> ImmutableTxnMessage:
 
 @given(transactions())
 def test_transactions_round_trip(txn: ImmutableTxnMessage) -> None:
-    received = txn_from_wire([(message_id, over_the_wire(wire)) for message_id, wire in txn_to_wire(txn)])
+    received = transaction_read([(message_id, over_the_wire(wire)) for message_id, wire in txn_to_wire(txn)])
     assert state(received) == state(txn)
     assert received.message_type is MessageType.TXN
     assert received.vchannels == txn.vchannels
@@ -86,75 +85,13 @@ def test_parts_are_in_order_and_share_one_tick() -> None:
 def test_empty_transaction_has_a_begin_and_a_commit() -> None:
     parts = txn_to_wire(transaction(bodies=0))
     assert [wire.properties["_t"] for _, wire in parts] == ["900", "901"]
-    assert txn_from_wire(parts).messages == ()
+    assert transaction_read(parts).messages == ()
 
 
 def test_transaction_is_never_sent_as_one_message() -> None:
     txn = transaction()
     with pytest.raises(InvalidArgumentError, match="send the parts that txn_to_wire"):
         to_wire(txn)
-    plain = to_wire(txn.messages[0])
-    plain.properties["_t"] = "999"
-    with pytest.raises(InvalidArgumentError, match=r"^property '_t' .* begin, bodies and commit"):
-        immutable_from_wire(txn.message_id, plain)
-
-
-def moved(part: WirePart, *, position: int = 4096, index: int) -> WirePart:
-    return MessageID("p", 1, position, index), part[1]
-
-
-def changed(part: WirePart, **fields: str) -> WirePart:
-    message_id, wire = part
-    copy = over_the_wire(wire)
-    for key, value in fields.items():
-        copy.properties[key] = value
-    return message_id, copy
-
-
-def parts_of(*, bodies: int = 2, first: int = 3) -> list[WirePart]:
-    return txn_to_wire(transaction(bodies=bodies, first=first))
-
-
-BROKEN: dict[str, Callable[..., list[WirePart]]] = {
-    "nothing": lambda begin, one, two, commit: [],
-    "no commit": lambda begin, one, two, commit: [begin, one, two],
-    "no begin": lambda begin, one, two, commit: [one, two, commit],
-    "a commit alone": lambda begin, one, two, commit: [commit],
-    "bodies exchanged": lambda begin, one, two, commit: [begin, two, one, commit],
-    "a body twice": lambda begin, one, two, commit: [begin, one, one, commit],
-    "a begin inside": lambda begin, one, two, commit: [begin, begin, two, commit],
-    "a commit inside": lambda begin, one, two, commit: [begin, one, commit, commit],
-    "a body of another frame": lambda begin, one, two, commit: [begin, one, moved(two, position=8192, index=4), commit],
-    "a body after the commit": lambda begin, one, two, commit: [begin, one, moved(two, index=6), commit],
-    "a body at the commit": lambda begin, one, two, commit: [begin, one, moved(two, index=5), commit],
-    "a body before the begin": lambda begin, one, two, commit: [begin, moved(one, index=2), two, commit],
-    "a begin after the commit": lambda begin, one, two, commit: [moved(begin, index=6), commit],
-    "a begin of another frame": lambda begin, one, two, commit: [moved(begin, position=0, index=3), one, two, commit],
-    "a body's tick": lambda begin, one, two, commit: [begin, one, changed(two, _tt="2s"), commit],
-    "a body's transaction": lambda begin, one, two, commit: [begin, one, changed(two, _tx="CAgQ3As="), commit],
-    "a body's vchannel": lambda begin, one, two, commit: [begin, one, changed(two, _vc="w"), commit],
-    "a body of a system type": lambda begin, one, two, commit: [begin, one, changed(two, _t="902"), commit],
-    "the begin's tick": lambda begin, one, two, commit: [changed(begin, _tt="2s"), one, two, commit],
-    "the begin's transaction": lambda begin, one, two, commit: [changed(begin, _tx="CAgQ3As="), one, two, commit],
-    "the begin's vchannel": lambda begin, one, two, commit: [changed(begin, _vc="w"), one, two, commit],
-    "no vchannels": lambda begin, one, two, commit: [begin, one, two, changed(commit, _h="")],
-    "other vchannels": lambda begin, one, two, commit: [begin, one, two, changed(commit, _h="CgF3")],
-    "a broken header": lambda begin, one, two, commit: [begin, one, two, changed(commit, _h="*")],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_parts_of_several_transactions_are_refused(case: str) -> None:
-    assert txn_from_wire(parts_of()).message_id.index == 5
-    with pytest.raises(InvalidArgumentError):
-        txn_from_wire(BROKEN[case](*parts_of()))
-
-
-def test_commit_without_a_header_names_the_key() -> None:
-    begin, one, two, (commit_id, commit) = parts_of()
-    del commit.properties["_h"]
-    with pytest.raises(InvalidArgumentError, match=r"^property '_h' "):
-        txn_from_wire([begin, one, two, (commit_id, commit)])
 
 
 def test_transaction_without_a_context_is_refused() -> None:

@@ -12,6 +12,7 @@ from tests.outages.proxy import Proxy
 from tests.serve.servers import Serving, serving
 from wal import WALAccesser, open_wal
 from wal.network import PING_S
+from wal.requests.vchannels import CreateVChannel
 from wal.rpc.connection import Connection
 from wal.rpc.serving import server_options
 from wal.serve import server
@@ -48,10 +49,10 @@ async def proxy(served: Serving) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def log(proxy: Proxy) -> AsyncIterator[WALAccesser]:
-    """A client whose connection goes through the proxy."""
+async def log(served: Serving, proxy: Proxy) -> AsyncIterator[WALAccesser]:
+    """A client whose connection goes through the proxy. The server has the vchannel: its creation over the connection could be cut off."""
+    await served.log.submit(CreateVChannel("orders"))
     async with open_wal(f"wal://{proxy.address}") as one:
-        await one.create_vchannel("orders")
         yield one
 
 

@@ -10,15 +10,15 @@ import pytest
 from wal.errors import ClosedError, TruncatedError
 from wal.frame import FrameDraft, FrameView, Record, encode_frame
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, MessageID, Origin
+from wal.read.beginning import AttachRequest, CursorRequest, begin
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.options import ReadOptions, Selection, StartAfter, StartFrom, TimeTickGTE
-from wal.read.progress import AttachRequest, CursorRequest, Progress, begin
+from wal.read.progress import Progress
 from wal.read.truncated import first_event
 from wal.storage.base import FramePage, StoredFrame
 from wal.storage.search import MomentRequest, PageRequest, TickRequest, run
 
 GONE = TruncatedError("it was truncated")
-EMPTY = FramePage([], 10, None, 0)
 
 
 class Moment(msgspec.Struct, frozen=True):

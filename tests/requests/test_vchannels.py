@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wal.channels.vchannels import OwnerDescription
+from wal.channels.owners import OwnerDescription
 from wal.errors import InvalidArgumentError
 from wal.requests.vchannels import CreateChannels, CreateVChannel, DestroyChannels, DropVChannel
 

@@ -16,7 +16,6 @@ from wal.network import ServerCertificate, TlsFiles
 from wal.requests.vchannels import ListVChannels
 from wal.rpc.api import component_pb2, frames_pb2, pchannel_pb2, requests_pb2, streaming_pb2
 from wal.rpc.connection import Connection
-from wal.rpc.headers import producer_header, producer_in
 from wal.rpc.methods import MILVUS_PRODUCE, NODE_STATES, READ_FRAMES, SUBMIT
 from wal.rpc.serving import add_handlers, listen, server_options
 
@@ -74,7 +73,6 @@ class Server:
 
     async def produce(self, context: Any) -> None:
         """Answers each request; a text of a payload asks for something special."""
-        producer_in(context.invocation_metadata())
         self.streams.add(context)
         try:
             await context.write(streaming_pb2.ProduceResponse(create=streaming_pb2.CreateProducerResponse(producer_id=1)))
@@ -130,6 +128,3 @@ def produce(number: int, payload: bytes = b"x") -> streaming_pb2.ProduceRequest:
     request.produce.request_id = number
     request.produce.message.payload = payload
     return request
-
-
-HEADER = producer_header(streaming_pb2.CreateProducerRequest(pchannel=pchannel_pb2.PChannelInfo(name="p-1")))

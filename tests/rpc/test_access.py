@@ -15,7 +15,7 @@ import grpc.aio
 import msgspec
 import pytest
 
-from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, serving
+from tests.rpc.server import LISTING, WAIT_S, Server, connected, listed, serving
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
 from wal.network import Method, ServerCertificate, TlsFiles
 from wal.network.reach import LOOK_S
@@ -35,7 +35,7 @@ async def test_token_lets_in_and_another_or_none_does_not() -> None:
         for token in ("old", "new"):
             async with connected(port, token=Secret(token)) as connection:
                 assert await listed(connection) == ["orders"]
-                stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+                stream = await connection.stream(MILVUS_PRODUCE, "producing")
                 assert await stream.read() is not None
                 stream.cancel()
         for refused, words in ((Secret("other"), "is not the server's"), (None, "has none")):
@@ -43,7 +43,7 @@ async def test_token_lets_in_and_another_or_none_does_not() -> None:
                 with pytest.raises(AuthenticationError, match=words) as answer:
                     await listed(connection)
                 assert "other" not in str(answer.value)
-                stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+                stream = await connection.stream(MILVUS_PRODUCE, "producing")
                 with pytest.raises(InvalidArgumentError, match=words):
                     await stream.read()
                 with pytest.raises(InvalidArgumentError, match=words):
@@ -76,11 +76,11 @@ async def test_token_lets_in_as_far_as_its_rights_reach() -> None:
     async with serving(Server(), interceptors=[check]) as port:
         async with connected(port, token=Secret("r")) as reader:
             assert await listed(reader) == ["orders"]
-            stream = await reader.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+            stream = await reader.stream(MILVUS_PRODUCE, "producing")
             with pytest.raises(AuthenticationError, match=r"no right to .*Produce, which needs 'write'"):
                 await stream.read()
         async with connected(port, token=Secret("w")) as writer:
-            stream = await writer.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+            stream = await writer.stream(MILVUS_PRODUCE, "producing")
             assert await stream.read() is not None
             with pytest.raises(AuthenticationError, match="which needs 'read'"):
                 await anext(writer.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading"))
@@ -107,7 +107,7 @@ async def test_stream_ends_when_its_token_is_taken_back() -> None:
         connected(port, token=Secret("old")) as first,
         connected(port, token=Secret("new")) as second,
     ):
-        streams = [await one.stream(MILVUS_PRODUCE, "producing", headers=[HEADER]) for one in (first, second)]
+        streams = [await one.stream(MILVUS_PRODUCE, "producing") for one in (first, second)]
         for stream in streams:
             assert await stream.read() is not None
         check.renew([msgspec.structs.replace(new, rights=READER | WRITER)])

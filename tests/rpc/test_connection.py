@@ -12,7 +12,7 @@ import pytest
 
 from tests.outages.proxy import Proxy
 from tests.rpc.contract import PACKAGE, Contract
-from tests.rpc.server import EARLIEST, HEADER, Server, connected, listed, produce, serving
+from tests.rpc.server import EARLIEST, Server, connected, listed, produce, serving
 from wal import errors
 from wal.network import Method
 from wal.requests.vchannels import CreateVChannel, DropVChannel
@@ -63,7 +63,7 @@ async def test_answer_that_is_no_message_is_an_error_of_its_call() -> None:
             await connection.submit(DropVChannel("x"))
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await anext(connection.responses(READ_FRAMES, frames_pb2.ReadFramesRequest(), "reading"))
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         with pytest.raises(errors.FormatError, match="cannot be read"):
             await stream.read()
 
@@ -101,7 +101,7 @@ async def test_responses_that_are_waited_for_at_the_close_are_a_closed_error(tur
 
 async def test_stream_answers_until_it_is_closed() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         created = await stream.read()
         assert created is not None
         assert created.create.producer_id == 1
@@ -120,7 +120,7 @@ async def test_stream_answers_until_it_is_closed() -> None:
 
 async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         await stream.read()
         await stream.write(produce(1, b"fail"))
         with pytest.raises(errors.ChannelNotExistError, match=r"^no such channel$"):
@@ -131,7 +131,7 @@ async def test_stream_ends_with_the_servers_error_for_reader_and_writer() -> Non
 
 async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() -> None:
     async with serving(Server()) as port, Proxy(port) as proxy, connected(int(proxy.address.rpartition(":")[2])) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         await stream.read()
         proxy.cut()
         with pytest.raises(errors.UnavailableError, match=f"{proxy.address}, producing: ") as caught:
@@ -139,19 +139,12 @@ async def test_stream_that_is_lost_does_not_say_what_became_of_its_requests() ->
         assert "changed" not in str(caught.value)
 
 
-async def test_stream_without_its_header_is_refused_with_the_remedy() -> None:
-    async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing")
-        with pytest.raises(errors.InvalidArgumentError, match="has 0 headers 'create-producer': send one"):
-            await stream.read()
-
-
 async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> None:
     fake = Server()
     async with serving(fake) as port, connected(port) as connection:
-        slow = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
-        await slow.write(produce(0, b"freeze"))
+        slow = await connection.stream(MILVUS_PRODUCE, "producing")
         fake.hang.clear()
+        await slow.write(produce(0, b"freeze"))
         sent = 0
 
         async def flood() -> None:
@@ -161,7 +154,7 @@ async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> Non
                 sent += 1
 
         writing = asyncio.create_task(flood())
-        quick = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        quick = await connection.stream(MILVUS_PRODUCE, "producing")
         await quick.read()
         for number in range(500):
             await quick.write(produce(number))
@@ -177,14 +170,14 @@ async def test_stream_that_is_not_read_holds_up_its_writer_and_no_other() -> Non
 
 async def test_cancelling_a_stream_ends_its_reader_and_cancelling_a_task_is_no_error_of_the_stream() -> None:
     async with serving(Server()) as port, connected(port) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         await stream.read()
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
         stream.cancel()
         with pytest.raises(errors.ClosedError, match="the stream has ended"):
             await reading
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         await stream.read()
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
@@ -200,7 +193,7 @@ async def test_client_of_the_contract_talks_to_the_server(contract: Contract) ->
             f"/{PACKAGE}.StreamingNodeHandlerService/Produce",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
-        )(metadata=[HEADER])
+        )()
         assert (await call.read()).create.producer_id == 1
         await call.write(request(produce={"request_id": 7, "message": {"payload": b"x", "properties": {"a": "b"}}}))
         assert (await call.read()).produce.request_id == 7

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
+from tests.processes import run_python
 from tests.serve.servers import serving
 
 SETTING = "GRPC_ENABLE_FORK_SUPPORT"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.one_loop
@@ -49,20 +46,11 @@ async def test_client_on_uvloop_starts_subprocesses() -> None:
 
     variables = {name: value for name, value in os.environ.items() if name != SETTING}
     async with serving() as served:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", textwrap.dedent(program), f"wal://{served.address}",
-            cwd=ROOT, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, said = await process.communicate()
-    assert (process.returncode, out.decode(), said.decode()) == (0, "0 crashed; unset\n", "")
+        ended = await asyncio.to_thread(run_python, "-c", program, f"wal://{served.address}", environment=variables, fresh=True)
+    assert ended == (0, "0 crashed; unset\n", "")
 
 
-@pytest.mark.one_loop
 @pytest.mark.parametrize("chosen", ["0", "1"])
-async def test_program_that_chose_itself_keeps_its_choice(chosen: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", f"import wal.rpc, os; print(os.environ[{SETTING!r}])",
-        cwd=ROOT, env={**os.environ, SETTING: chosen}, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    assert out.decode() == f"{chosen}\n"
+def test_program_that_chose_itself_keeps_its_choice(chosen: str) -> None:
+    program = f"import wal.rpc, os; print(os.environ[{SETTING!r}])"
+    assert run_python("-c", program, environment={**os.environ, SETTING: chosen}, fresh=True).out == f"{chosen}\n"

@@ -13,7 +13,7 @@ from wal.errors import InvalidArgumentError
 from wal.message.wire_pb2 import MessageID
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.streaming_pb2 import CreateConsumerRequest, CreateProducerRequest, DeliverPolicy
-from wal.rpc.headers import consumer_in, producer_header, producer_in, token_header, token_in
+from wal.rpc.headers import consumer_in, producer_in, token_header, token_in
 from wal.runtime.secret import Secret
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -23,7 +23,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 def test_stream_is_created_as_it_was_asked_for(name: str, term: int, start: bytes) -> None:
     pchannel = PChannelInfo(name=name, term=term)
     producer = CreateProducerRequest(pchannel=pchannel)
-    assert producer_in([("user-agent", "x"), producer_header(producer), ("trace-bin", b"\xff")]) == producer
+    assert producer_in([("user-agent", "x"), creating_header(producer), ("trace-bin", b"\xff")]) == producer
     policy = DeliverPolicy(start_from=MessageID(id=start))
     consumer = CreateConsumerRequest(pchannel=pchannel, deliver_policy=policy)
     header = creating_header(consumer)

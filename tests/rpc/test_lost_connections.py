@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.rpc.server import HEADER, LISTING, WAIT_S, Server, connected, listed, produce, serving, until
+from tests.rpc.server import LISTING, WAIT_S, Server, connected, listed, produce, serving, until
 from tests.servers.process import free_ports
 from wal.errors import ClosedError, StorageError, UnavailableError, UnknownOutcomeError
 from wal.requests.request import Request
@@ -67,7 +67,7 @@ async def test_stream_of_a_server_that_is_gone_ends_with_an_error_that_can_be_re
     async with contextlib.AsyncExitStack() as stack:
         port = await stack.enter_async_context(serving(Server()))
         async with connected(port) as connection:
-            stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+            stream = await connection.stream(MILVUS_PRODUCE, "producing")
             await stream.read()
             reading = asyncio.create_task(stream.read())
             await asyncio.sleep(0)
@@ -120,7 +120,7 @@ async def test_server_that_falls_silent_is_found_by_pings_on_both_sides() -> Non
     async with serving(fake, ping_s=0.4) as port:
         proxy = Proxy(port)
         async with proxy as through, connected(through, ping_s=0.4) as connection:
-            stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+            stream = await connection.stream(MILVUS_PRODUCE, "producing")
             await stream.read()
             assert fake.streams
             proxy.freeze()
@@ -132,7 +132,7 @@ async def test_server_that_falls_silent_is_found_by_pings_on_both_sides() -> Non
 
 async def test_pings_of_an_idle_stream_are_no_attack() -> None:
     async with serving(Server(), ping_s=1.0) as port, connected(port, ping_s=1.0) as connection:
-        stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+        stream = await connection.stream(MILVUS_PRODUCE, "producing")
         await stream.read()
         reading = asyncio.create_task(stream.read())
         await asyncio.wait([reading], timeout=5.0)  # gRPC pings every second at most; its default takes the third for an attack
@@ -172,7 +172,7 @@ async def test_client_that_has_gone_is_no_error(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.DEBUG)
     async with serving(Stubborn()) as port:
         async with connected(port) as connection:
-            stream = await connection.stream(MILVUS_PRODUCE, "producing", headers=[HEADER])
+            stream = await connection.stream(MILVUS_PRODUCE, "producing")
             await stream.read()
             stream.cancel()
         await until(lambda: any("is gone before the end" in record.getMessage() for record in caplog.records))

@@ -26,27 +26,6 @@ def close_streams() -> None:
             os.close(fd)
 
 
-def use_log_without_streams(line: Line, data: str) -> None:
-    async def use() -> None:
-        close_streams()
-        async with open_wal(data, segment_bytes=1 << 20, pchannels=1) as log:
-            line.tell(open_streams())
-            close_streams()  # sqlite has opened the null device there
-            for _ in range(14):  # the last segments get the first free numbers
-                message_id = (await log.append("orders", bytes(100_000))).message_id
-            async with log.read("orders", cursor="billing") as scanner:
-                first = (await anext(scanner)).message_id
-                await scanner.save()
-            line.tell(open_streams())
-            await log.truncate(up_to=first)
-            close_streams()
-            async with open_wal(data, read_only=True) as reader:
-                assert await reader.last("orders") == message_id
-                line.tell(open_streams())
-
-    asyncio.run(use())
-
-
 def open_streams() -> list[str]:
     """Returns what the numbers of the standard streams are now."""
     targets = []
@@ -58,6 +37,26 @@ def open_streams() -> list[str]:
 
 @pytest.mark.linux
 async def test_files_of_a_log_spare_the_standard_streams(data_dir: Path) -> None:
+    def use_log_without_streams(line: Line, data: str) -> None:
+        async def use() -> None:
+            close_streams()
+            async with open_wal(data, segment_bytes=1 << 20, pchannels=1) as log:
+                line.tell(open_streams())
+                close_streams()  # sqlite has opened the null device there
+                for _ in range(14):  # the last segments get the first free numbers
+                    message_id = (await log.append("orders", bytes(100_000))).message_id
+                async with log.read("orders", cursor="billing") as scanner:
+                    first = (await anext(scanner)).message_id
+                    await scanner.save()
+                line.tell(open_streams())
+                await log.truncate(up_to=first)
+                close_streams()
+                async with open_wal(data, read_only=True) as reader:
+                    assert await reader.last("orders") == message_id
+                    line.tell(open_streams())
+
+        asyncio.run(use())
+
     async with Other(use_log_without_streams, str(data_dir)) as child:
         for _ in range(3):
             assert set(await child.hear()) <= {"/dev/null"}

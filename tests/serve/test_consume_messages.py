@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.message.wire_form import message_read, transaction_read
 from tests.rpc.contract import Contract
 from tests.serve.foreign import Foreign
 from tests.serve.servers import Serving, serving
 from wal.message import AppendResult, Message, MessageID, MessageType
-from wal.message.codec import immutable_from_wire, txn_from_wire
 from wal.message.wire_pb2 import Message as Wire
 from wal.requests.pchannels import Truncate
 from wal.requests.txns import AppendTxn
@@ -91,7 +91,7 @@ async def test_delivered_messages_equal_appended_ones(served: Serving, foreign: 
     (result,) = await put(served, Message("orders", b"x", message_type=MessageType.DELETE, properties={"who": "me"}))
     found = await (await reader(foreign, "orders")).next()
     assert found.id.id == bytes(result.message_id)
-    message = immutable_from_wire(result.message_id, Wire.FromString(found.message.SerializeToString()))
+    message = message_read(result.message_id, Wire.FromString(found.message.SerializeToString()))
     assert (message.payload, message.properties, message.message_type) == (b"x", {"who": "me"}, MessageType.DELETE)
     assert (message.time_tick, message.vchannel) == (result.time_tick, "orders")
 
@@ -123,7 +123,7 @@ async def test_transaction_is_sent_in_parts_that_follow_each_other(served: Servi
         parts = [await source.next() for _ in range(len(expected) + 2)]
         assert [part.message.properties["_t"] for part in parts] == ["900", *["2"] * len(expected), "901"]
         wire = [(MessageID.from_bytes(part.id.id), Wire.FromString(part.message.SerializeToString())) for part in parts]
-        txn = txn_from_wire(wire)
+        txn = transaction_read(wire)
         assert (txn.message_id, txn.time_tick) == (result.message_id, result.time_tick)
         assert sorted(body.payload for body in txn.messages) == sorted(expected)
 

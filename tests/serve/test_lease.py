@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+import grpc.aio
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
@@ -23,6 +24,7 @@ from wal.requests.pchannels import LastEvent, LatestTick
 from wal.requests.reads import GetMoment, NewestTick
 from wal.rpc.api import frames_pb2, streaming_pb2
 from wal.rpc.api.pchannel_pb2 import PChannelInfo, TailState
+from wal.rpc.codes import error_in
 from wal.rpc.connection import Connection
 from wal.rpc.methods import CONSUME, READ_FRAMES
 from wal.serve import tail
@@ -112,16 +114,22 @@ async def test_lost_pchannel_is_not_found() -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected_to(log: LocalLog) -> AsyncIterator[Connection]:
-    """Serves the log, with two frames in it, and connects to the server."""
+async def served(log: LocalLog) -> AsyncIterator[str]:
+    """Serves the log, with two frames in it, at this address."""
     for payload in (b"one", b"two"):
         await appended(log, payload)
     server = await LogServer.start(log, Access(listen="127.0.0.1:0"))
     try:
-        async with connected(server.address) as connection:
-            yield connection
+        yield server.address
     finally:
         await server.close(drain_s=0)
+
+
+@contextlib.asynccontextmanager
+async def connected_to(log: LocalLog) -> AsyncIterator[Connection]:
+    """Serves the log, with two frames in it, and connects to the server."""
+    async with served(log) as address, connected(address) as connection:
+        yield connection
 
 
 def lose_after(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, lease: Switch) -> None:
@@ -180,13 +188,12 @@ async def test_message_of_a_feed_does_not_leave(monkeypatch: pytest.MonkeyPatch)
         lease.alive = False
         await send(feed, message)
 
-    async with leased() as (log, lease), connected_to(log) as connection:
+    async with leased() as (log, lease), served(log) as address, grpc.aio.insecure_channel(address) as channel:
         monkeypatch.setattr(MessageFeed, "_send_message", last)
         policy = streaming_pb2.DeliverPolicy(all=Empty())
         created = streaming_pb2.CreateConsumerRequest(pchannel=P0, deliver_policy=policy)
-        stream = await connection.stream(CONSUME, "consuming", headers=[creating_header(created)])
-        answer = await stream.read()
-        assert answer is not None
-        assert answer.HasField("create")
-        with pytest.raises(SessionLostError):
+        stream = channel.stream_stream(CONSUME.path, **CONSUME.serializers())(metadata=[creating_header(created)])
+        assert (await stream.read()).HasField("create")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stream.read()
+        assert isinstance(error_in(raised.value), SessionLostError)

@@ -17,8 +17,8 @@ from wal.rpc.api.component_pb2 import GetComponentStatesRequest, Healthy
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.auth import Token
 from wal.rpc.connection import Connection
+from wal.rpc.draining import Draining
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
-from wal.rpc.serving import Draining
 from wal.runtime.secret import Secret
 from wal.serve.access import Access
 from wal.serve.hosted import Hosted

@@ -440,7 +440,7 @@ async def test_wrong_opening_of_a_stream_is_an_error(
 
 async def test_stream_without_requests_ends_with_client_or_server(served: Serving, connection: Connection) -> None:
     ended = await connection.stream(PRODUCE, "producing")
-    await ended.finish()
+    await ended._call.done_writing()
     assert await ended.read() is None
     await eventually(lambda: served.node.draining.calls == 0)
     silent = await connection.stream(PRODUCE, "producing")

@@ -28,8 +28,8 @@ from wal.rpc.api import append_pb2
 from wal.rpc.api import requests_pb2 as submit_pb2
 from wal.rpc.appends import outcomes_from_proto
 from wal.rpc.connection import Connection
+from wal.rpc.conversation import ENTRIES_MAX
 from wal.rpc.methods import SUBMIT
-from wal.rpc.serving import ENTRIES_MAX
 from wal.write.vchannel import VChannel
 
 MANY = 4 * SLICE

@@ -45,7 +45,7 @@ async def test_sigterm_answers_what_it_executed_and_says_so(server: Child, data_
         assert response is not None, "the stream ended without a word"
         closed = True
         await flooding
-        await stream.finish()
+        await stream._call.done_writing()
         assert await stream.read() is None
         assert stopping is not None
         assert await stopping == 0
@@ -117,7 +117,7 @@ async def test_stopping_node_refuses_new_streams(served: Serving, connection: Co
     assert response.HasField("close")
     with pytest.raises(ClosedError, match="is being stopped"):
         await opened(connection, info)
-    await stream.finish()
+    await stream._call.done_writing()
     assert await stream.read() is None
     await closing
     with pytest.raises(UnavailableError, match="no server is reachable"):

@@ -69,7 +69,7 @@ async def test_awaited_tick_is_promised_at_once(served: Serving, connection: Con
 
 async def test_client_that_sends_nothing_more_ends_the_feed(connection: Connection) -> None:
     feed = await Feed.open(connection)
-    await feed.stream.finish()
+    await feed.stream._call.done_writing()
     while await feed.stream.read() is not None:
         pass
 

@@ -12,9 +12,11 @@ import pytest
 from tests.serve.servers import Serving, connected, serving
 from wal.channels import slices
 from wal.channels.channels import ChannelDescription
-from wal.channels.vchannels import OwnerDescription, VChannelInfo, place
+from wal.channels.owners import OwnerDescription
+from wal.channels.vchannels import VChannelInfo, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, NoSpaceError, WouldBlockError
 from wal.requests.vchannels import (
+    QUICK_NAMES,
     CreateChannels,
     CreateVChannel,
     DescribeChannels,
@@ -55,6 +57,14 @@ async def watched(connection: Connection) -> AsyncGenerator[VChannelStates, None
     async with aclosing(connection.responses(methods.WATCH_VCHANNELS, proto.WatchVChannelsRequest(), "watching")) as told:
         async for states in told:
             yield struct_from_proto(VChannelStates, states)
+
+
+async def test_many_names_extend_the_deadline() -> None:
+    names = [f"v{number}" for number in range(QUICK_NAMES + 1)]
+    async with serving() as served, connected(served.address, timeout_s=0.001) as connection:
+        states = await locate(connection, *names, create=True)
+    assert [state.name for state in states] == names
+    assert [LocateVChannels(tuple(names[:count])).timeout_s for count in (1, QUICK_NAMES)] == [None, None]
 
 
 async def test_vchannel_from_its_creation_to_its_end(served: Serving, connection: Connection) -> None:

@@ -48,9 +48,7 @@ class EtcdServer(ServerProcess):
         member: int = 0,
         peers: Sequence[int] = (),
     ) -> None:
-        self._own_folder = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-etcd-"))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = self._own(folder, "etcd")
         self.data_dir = data_dir or self.folder / "data"
         """The server's data directory; a copy of it, taken while the server is down, is a backup."""
         client, peer, metrics = free_ports(3)
@@ -71,19 +69,6 @@ class EtcdServer(ServerProcess):
             certificate, key, authority = map(str, tls)
             command += ["--cert-file", certificate, "--key-file", key, "--trusted-ca-file", authority, "--client-cert-auth"]
         super().__init__("etcd", command, log=self.folder / "etcd.log", is_ready=lambda: _healthy(health), ready_timeout_s=60.0)
-
-    def close(self) -> None:
-        """Kills the server and removes its directory, if it created that."""
-        self.kill()
-        if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> EtcdServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextlib.contextmanager

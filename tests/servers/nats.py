@@ -6,9 +6,7 @@ Owns the server's directory and port. Listens on 127.0.0.1 only. Only benchmarks
 from __future__ import annotations
 
 import json
-import shutil
 import socket
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,9 +27,7 @@ class NatsServer(ServerProcess):
     """One server on a free port. `address` is `host:port`; its streams are in `folder`, and every message is synced before its ack."""
 
     def __init__(self, *, folder: Path | None = None) -> None:
-        self._own_folder = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-nats-"))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = self._own(folder, "nats")
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         configuration = self.folder / "nats.conf"
@@ -42,19 +38,6 @@ class NatsServer(ServerProcess):
         super().__init__(
             "nats-server", [str(find_nats()), "--config", str(configuration)], log=self.folder / "nats.log", is_ready=lambda: _answers(port)
         )
-
-    def close(self) -> None:
-        """Kills the server and removes its directory, if it created that."""
-        self.kill()
-        if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> NatsServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def started() -> AbstractContextManager[Mapping[str, str]]:

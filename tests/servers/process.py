@@ -10,16 +10,18 @@ import contextlib
 import itertools
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from tests.processes import Process, is_stopped, start_python
 
@@ -35,6 +37,8 @@ class ServerProcess:
 
     `is_ready` is called until it returns True; a call neither waits long nor raises.
     """
+
+    _temporary: Path | None = None
 
     def __init__(
         self,
@@ -53,6 +57,27 @@ class ServerProcess:
         self._is_ready = is_ready
         self._ready_timeout_s = ready_timeout_s
         self._child: Process | None = None
+
+    def _own(self, folder: Path | None, name: str) -> Path:
+        """Returns this folder, or a temporary one, which `close` removes. A subclass that needs it for its command calls this first."""
+        self._temporary = None if folder else Path(tempfile.mkdtemp(prefix=f"wal-{name}-"))
+        folder = folder or self._temporary
+        assert folder is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def close(self) -> None:
+        """Kills the server and removes its folder, unless the caller gave one."""
+        self.kill()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def pid(self) -> int:

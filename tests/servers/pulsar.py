@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -55,9 +54,7 @@ class PulsarServer(ServerProcess):
     def __init__(
         self, *, folder: Path | None = None, options: Mapping[str, object] | None = None, secured: bool = False, tuned: bool = False
     ) -> None:
-        self._own_folder = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="wal-pulsar-"))
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder = self._own(folder, "pulsar")
         broker, web, bookie, tls = free_ports(4)
         self.url = f"pulsar://127.0.0.1:{broker}"
         self.admin_url = f"http://127.0.0.1:{web}"
@@ -125,19 +122,6 @@ class PulsarServer(ServerProcess):
         if self._metadata.exists():
             _remove_keys(self._metadata, _REGISTRATIONS)
         super().start()
-
-    def close(self) -> None:
-        """Kills the server and removes its directory, unless the caller gave one."""
-        self.kill()
-        if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> PulsarServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _secure(self, port: int) -> dict[str, object]:
         """Creates a self-signed certificate for 127.0.0.1 and a secret for tokens; returns the configuration."""

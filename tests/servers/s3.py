@@ -6,9 +6,6 @@ Owns the server's directory and port. Listens on 127.0.0.1 only. Only the soak o
 from __future__ import annotations
 
 import http.client
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from tests.servers.golang import GoProgram
@@ -25,7 +22,7 @@ class S3Server(ServerProcess):
     """One server on a free port. `environment` is what a client needs to reach it, and `url` its bucket."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="wal-s3-"))
+        self.folder = self._own(None, "s3")
         for name in ("data", "metadata"):
             (self.folder / name).mkdir()
         (self.folder / "data" / BUCKET).mkdir()
@@ -42,14 +39,6 @@ class S3Server(ServerProcess):
         flags = ["--access", _KEY, "--secret", _SECRET, "--port", self.address, "--region", "us-east-1", "--quiet"]
         command = [str(find_s3()), *flags, "posix", "--sidecar", str(self.folder / "metadata"), str(self.folder / "data")]
         super().__init__("versitygw", command, log=self.folder / "s3.log", is_ready=lambda: _answers(port))
-
-    def __enter__(self) -> S3Server:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _answers(port: int) -> bool:

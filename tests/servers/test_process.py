@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.processes import Child
 from tests.servers.cache import MissingServerError, installed
 from tests.servers.process import ServerProcess, free_ports
 
@@ -39,13 +39,10 @@ def test_kill_9_of_the_parent_ends_the_server(tmp_path: Path) -> None:
     """
 
     wait_s = 20.0
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(PARENT), str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    with parent.stdout:
-        pid = int(parent.stdout.readline())
-    assert is_alive(pid)
-    parent.kill()
-    parent.wait()
+    with Child("-c", PARENT, tmp_path / "log") as parent:
+        pid = int(parent.line_now())
+        assert is_alive(pid)
+        parent.kill_now()
     end = time.monotonic() + wait_s
     while is_alive(pid):
         assert time.monotonic() < end, "the server outlived its parent"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
-import textwrap
 from pathlib import Path
 
 from tests.conftest import SOAK
+from tests.processes import run_python
 
 
-async def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
+def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
     CHILD = """
         import asyncio, json, sys
         from wal import Message, open_wal
@@ -46,9 +44,5 @@ async def test_peak_is_that_of_a_few_pages(data_dir: Path) -> None:
     scanners = 10_000 if SOAK else 2_000
     # Above the scanners' own state; each with a page of its own they would take 600 MiB, and 10,000 of them 5.7 GiB.
     peak_bytes_max = 64 << 20
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", textwrap.dedent(CHILD), str(data_dir), str(scanners), stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await child.communicate()
-    assert child.returncode == 0
-    assert json.loads(said) < peak_bytes_max
+    ended = run_python("-c", CHILD, data_dir, scanners, timeout_s=240, fresh=True)
+    assert json.loads(ended.out) < peak_bytes_max

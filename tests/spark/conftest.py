@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import SOAK
-from tests.docs.snippets import ROOT
+from tests.processes import Child
 from tests.spark.driver import QUICK
 from tests.spark.java import require_java
-from tests.spark.place import Place
+from tests.spark.place import Place, close_logs
 from tests.spark.pulsar_place import PulsarPlace, new_place
 from tests.spark.served_place import served
 from tests.spark.sink_child import Attempt
@@ -67,19 +65,13 @@ def checkpoint(tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def ended() -> Iterator[Callable[[Attempt], int]]:
     """Runs an attempt of the sink in a process of its own, and returns its exit status."""
-    command = [sys.executable, "-m", "tests.spark.sink_child"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        stdin, stdout = server.stdin, server.stdout
-        assert stdin is not None
-        assert stdout is not None
+    with Child("-m", "tests.spark.sink_child", fresh=True) as server:
 
         def run(attempt: Attempt) -> int:
-            stdin.write(msgspec.json.encode(attempt) + b"\n")
-            stdin.flush()
-            return int(stdout.readline())
+            server.tell(msgspec.json.encode(attempt).decode())
+            return int(server.line_now())
 
         yield run
-        stdin.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -100,6 +92,10 @@ def place(kind_of_place: str, data_dir: Path, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
-def pulsar_place(pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str) -> PulsarPlace:
-    """Returns an empty place for a log on Pulsar."""
-    return new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)
+def pulsar_place(
+    pulsar_host: str, pulsar_admin_host: str, pulsar_token: str, pulsar_namespace: str, etcd_address: str
+) -> Iterator[PulsarPlace]:
+    """Yields an empty place for a log on Pulsar."""
+    place = new_place(pulsar_host, pulsar_admin_host, pulsar_token, pulsar_namespace, etcd_address)
+    yield place
+    close_logs(place.location)

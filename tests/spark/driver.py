@@ -13,15 +13,13 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -29,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.processes import ROOT, Child
 from tests.times import children_of
 from wal.spark.local_session import session
 
@@ -48,79 +47,58 @@ does not serialize a collection of a task that another thread of Spark changes a
 """
 
 WRITTEN_MAX: Final = 2
+LINE_S: Final = 180.0
+"""The maximum time until the next line: a session of Spark starts in it, also on a busy host."""
 
 
-class Driver:
-    """The parent's handle of the process, its JVM and their Python processes."""
+class Driver(Child):
+    """The process, with its JVM and their Python processes."""
 
     def __init__(self, data: Path, folder: Path, *, rows: int) -> None:
-        self.last_words: list[str] = []
-        """The lines that the process had printed, and the parent had not read, when it was killed."""
         options = os.environ.get("SPARK_SUBMIT_OPTS", "")
         temporary = {"TMPDIR": str(folder), "SPARK_SUBMIT_OPTS": f"{options} -Djava.io.tmpdir={folder}"}  # a killed process removes nothing
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `kill` closes it
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver", str(data), str(folder), str(rows)],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, **temporary, "PYTHONPATH": str(Path(__file__).parents[2])},
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        environment = {**os.environ, **temporary, "PYTHONPATH": str(ROOT)}
+        super().__init__("-m", "tests.spark.driver", data, folder, rows, environment=environment, fresh=True, timeout_s=LINE_S)
 
     def begin(self) -> None:
         """Waits until Spark runs there, and the queries begin."""
-        assert self.hear() == "ready"
+        assert self.line_now() == "ready"
 
-    def hear(self) -> str:
-        """Returns the next line of the process; fails if the process ended by itself."""
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().strip()
-        if not said:
-            self._errors.seek(0)
-            errors = self._errors.read()
-            raise AssertionError(f"the driver ended by itself:\n{errors[:5000]}\n…\n{errors[-5000:]}")
-        return said
-
-    def kill_while(self, condition: Callable[[], bool]) -> None:
+    def kill_while(self, condition: Callable[[], bool]) -> list[str]:
         """Kills the process while the condition holds. All its processes are stopped first, so that none continues meanwhile."""
         while True:
             while not condition():
-                assert self.process.poll() is None, "the driver ended by itself"
+                assert self.runs, "the driver ended by itself"
                 time.sleep(0.0005)
             stopped = self._stop()
             if condition():
-                return self.kill()
+                return self.kill_now()
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
 
-    def kill(self) -> None:
-        """Kills all its processes with SIGKILL. The Python processes would continue for a while, in process groups of their own."""
-        if self.process.returncode is None:
+    def kill_now(self) -> list[str]:
+        """Kills all its processes. The Python processes would continue for a while, in process groups of their own."""
+        self._kill_all()
+        return super().kill_now()
+
+    def __exit__(self, *_: object) -> None:
+        self._kill_all()
+        super().__exit__()
+
+    def _kill_all(self) -> None:
+        if self.runs:
             for pid in self._stop():
                 os.kill(pid, signal.SIGKILL)
-            self.process.wait()
-            assert self.process.stdout is not None
-            self.last_words = self.process.stdout.read().splitlines()
-        assert self.process.stdout is not None
-        self._errors.close()
-        self.process.stdout.close()
 
     def _stop(self) -> list[int]:
         """Stops all its processes, also ones that begin meanwhile, and returns them, parents first."""
-        stopped = [self.process.pid]
+        stopped = [self.pid]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
             while not all(map(is_stopped, Path(f"/proc/{pid}/task").glob("*/stat"))):
                 time.sleep(0.0005)
             stopped += children_of(pid)
         return stopped
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
 
 def is_stopped(stat: Path) -> bool:

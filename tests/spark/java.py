@@ -29,18 +29,23 @@ def require_java() -> None:
     pytest.skip(f"SPARK'S TESTS DO NOT RUN HERE: {reason}")
 
 
+def link_home(home: Path) -> None:
+    """Creates a home of Spark with links to the programs and classes of pyspark."""
+    import pyspark
+
+    home.mkdir(exist_ok=True)
+    for name in ("bin", "jars"):
+        link = home / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(pyspark.__file__).parent / name)
+
+
 def main() -> None:
     """Makes the home. A session that does what tests do (batch, stream, functions in Python, Parquet) writes `CLASSES` when it ends."""
     if (reason := why_no_session()) is not None:
         print(f"no classes of Spark are shared: {reason}")
         return
-    import pyspark
-
-    SPARK_HOME.mkdir(exist_ok=True)
-    for name in ("bin", "jars"):
-        link = SPARK_HOME / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path(pyspark.__file__).parent / name)
+    link_home(SPARK_HOME)
     os.environ["SPARK_HOME"] = str(SPARK_HOME)
     written = CLASSES.with_suffix(f".{os.getpid()}")
     os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={written} -Xlog:cds=off -Xlog:cds+dynamic=off"

@@ -6,9 +6,11 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.spark.queries import Row, row_of
+from tests.probes import row_of
+from tests.spark.queries import Row
 from wal import bridge
 from wal.bridge import BlockingOpening, BlockingWAL
+from wal.spark import frame_source
 
 
 class Place(abc.ABC):
@@ -45,3 +47,12 @@ class Place(abc.ABC):
 def rows_of(log: BlockingWAL, name: str) -> list[Row]:
     with log.read(name, follow=False) as scanner:
         return [row_of(body) for message in scanner for body in message.bodies()]
+
+
+def close_logs(location: str) -> None:
+    """Closes the logs of this location that Spark keeps open in this process, whose reads have ended.
+
+    The client of such a log would otherwise report that its server is gone, as an error in the middle of a later test.
+    """
+    for key in [key for key in frame_source._logs if key[-1].location == location]:
+        frame_source._logs.pop(key).close()

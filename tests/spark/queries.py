@@ -14,8 +14,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from pyspark_wal import DefaultSource
+from tests.probes import row_of
 from wal.bridge import iterate
-from wal.message import ImmutableMessage, MessageID
+from wal.message import MessageID
 from wal.spark import row_reader
 from wal.spark.partition import WALPartition
 from wal.spark.row_reader import COLUMNS
@@ -76,19 +77,6 @@ def expected(data: str | Path, *names: str) -> list[Row]:
         with iterate(data, name, follow=False) as messages:
             rows += [row_of(body) for message in messages for body in message.bodies()]
     return rows
-
-
-def row_of(body: ImmutableMessage) -> Row:
-    return {
-        "vchannel": body.vchannel,
-        "message_id": bytes(body.message_id),
-        "time_tick": body.time_tick,
-        "message_type": body.message_type.name,
-        "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
-        "payload": body.payload,
-        "properties": list(body.properties.items()),
-        "append_time": body.append_time,
-    }
 
 
 def place_of(row: Row) -> tuple[str, int, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.serve.servers import ServerProcess, serving
-from tests.spark.place import Place
+from tests.spark.place import Place, close_logs
 from wal.rpc.auth import Token
 from wal.runtime.loop_thread import LoopThread
 from wal.runtime.secret import Secret
@@ -49,8 +49,9 @@ def served(location: str | Path = "memory:", *, token: str | None = None, **sett
     access = Access(listen="127.0.0.1:0", tokens=[Token(Secret(token))])
     thread, stack = LoopThread(), contextlib.AsyncExitStack()
     thread.closing = stack.aclose
-    try:
+    with contextlib.ExitStack() as ending:
+        ending.callback(thread.stop)
         node = thread.call(stack.enter_async_context, serving(location, access=access, **settings))
-        yield ServedPlace(node.address, token)
-    finally:
-        thread.stop()
+        place = ServedPlace(node.address, token)
+        ending.callback(close_logs, place.location)
+        yield place

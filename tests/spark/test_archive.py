@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
-from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,9 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.logs import write_everything
 from tests.spark.queries import Row, StreamQuery, Where, batch, plan, read_all
-from tests.spark.served_place import served
 from wal import Message, bridge
-from wal.errors import ClosedError
 from wal.operate.backup import backup
 from wal.spark import batch_reader
 from wal.spark.frame_source import LogSource, opened
@@ -62,55 +58,6 @@ def test_rows_and_snapshots_are_those_of_the_log(data_dir: Path, tmp_path: Path,
     assert in_order(batch(place, vchannels="orders")) == [row for row in expected if row["vchannel"] == "orders"]
     tick = sorted(row["time_tick"] for row in expected)[len(expected) // 2]
     assert in_order(batch(place, endingTimeTick=tick)) == [row for row in expected if row["time_tick"] <= tick]
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("journal", "archive"),
-        ("served", "archive"),
-        pytest.param(("served", "archive", "journal"), marks=pytest.mark.soak("two at a time")),
-    ],
-    ids="-".join,
-)
-def test_stream_moves_between_locations(names: tuple[str, ...], data_dir: Path, tmp_path: Path) -> None:
-    """Each of them continues from the offsets of the one before."""
-    target = tmp_path / "target"
-    write_everything(data_dir, Random(6), steps=40)
-    expected = in_order(batch(data_dir))
-    with contextlib.ExitStack() as stack:
-        places: dict[str, Where] = {"journal": data_dir, "archive": f"archive:{target}"}
-        if "served" in names:
-            places["served"] = stack.enter_context(served(data_dir)).options
-        archived(data_dir, target)
-        while ends(places["archive"]) != ends(data_dir):  # an open log promises the tick of its newest frame a moment later
-            archived(data_dir, target)
-        query = StreamQuery(places[names[0]], startingOffsets="earliest", maxMessagesPerTrigger=20)
-        rows = list(query.step() or [])
-        turns = cycle((*names[1:], names[0]))
-        while len(rows) < len(expected):
-            query.data = places[next(turns)]
-            query.start()
-            rows += query.step() or []
-    assert len(query.logged) > 6
-    assert in_order(rows) == expected
-
-
-def test_stream_refuses_the_archive_of_another_log(data_dir: Path, tmp_path: Path) -> None:
-    for name in ("other", "data"):
-        with bridge.blocking(tmp_path / name) as log:
-            log.append_bulk([Message("a", b"%d" % number) for number in range(10)])
-        archived(tmp_path / name, tmp_path / f"copies-{name}")
-    query = StreamQuery(data_dir, startingOffsets="earliest", maxMessagesPerTrigger=4)
-    assert query.step() == []
-    assert query.step()
-    query.data = f"archive:{tmp_path / 'copies-other'}"
-    query.start()
-    with pytest.raises(ClosedError, match="was recreated, so begin with a new checkpoint"):
-        query.step()
-    query.data = f"archive:{tmp_path / 'copies-data'}"
-    query.start()
-    assert query.step()
 
 
 def test_stream_follows_the_manifests(data_dir: Path, tmp_path: Path) -> None:

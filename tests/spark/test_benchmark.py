@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.plan import full
-from benchmarks.spark import Order, measure
+from benchmarks.spark import Order, measure, write_log
+from benchmarks.spark_ways import SizedSource, ways
 
 
 def test_every_engine_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
@@ -27,3 +30,12 @@ def test_every_engine_reads_everything(spark: SparkSession, tmp_path: Path) -> N
         assert measured.rate is not None
         assert measured.cpu_s is not None
         assert measured.rate > 0 < measured.cpu_s
+
+
+@pytest.mark.soak("the benchmark of Spark runs by default, with sums of what it reads")
+def test_every_way_reads(spark: SparkSession, tmp_path: Path) -> None:
+    row = next(row for row in full().rows if row.workload == "spark")
+    asyncio.run(write_log(msgspec.structs.replace(row, messages=2 * row.frame_messages, vchannels=8), tmp_path / "log"))
+    spark.dataSource.register(SizedSource)
+    for read in ways(spark, str(tmp_path / "log")).values():
+        read()

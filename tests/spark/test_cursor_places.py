@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.place import Place
 from tests.spark.queries import StreamQuery
-from wal import Message
+from wal import Matching, Message
 from wal.bridge import BlockingWAL
 from wal.errors import InvalidArgumentError
 from wal.spark.foreach.query_cursor import QueryCursor
@@ -78,6 +78,37 @@ def test_pattern_and_a_log_that_is_another_one(place: Place, log: BlockingWAL) -
         save(place, query)
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxMessagesPerTrigger": 3}])
+def test_family_goes_on_without_its_checkpoint(place: Place, log: BlockingWAL, limit: dict[str, int]) -> None:
+    """Without limits a batch ends at one tick, and the cursor is exactly there; with limits, some rows may come again."""
+    family = Matching("account-*")
+    appended: list[bytes] = []
+    rows: list[bytes] = []
+
+    def append(count: int) -> None:
+        for _ in range(count):
+            appended.append(b"%d" % len(appended))
+            log.append(f"account-{len(appended) % 5}", appended[-1])
+            log.append("other", b"other")
+
+    for turn in range(4):
+        append(6)
+        wait_for_vchannels(place, {f"account-{number}" for number in range(5)})
+        query = StreamQuery(place.options, vchannels="account-*", startingOffsets="earliest", startingCursor="sums", **limit)
+        for number in range(3 + turn):
+            rows += [row["payload"] for row in query.step() or ()]
+            append(1)
+            if number:
+                save(place, query, name="sums", family=family)
+        if not limit:
+            assert sorted(rows, key=int) == [*dict.fromkeys(sorted(rows, key=int))]
+    with log.read(family, cursor="sums", follow=False) as scanner:
+        left = [message.payload for message in scanner]
+    assert {*rows, *left} == {*appended}
+    if not limit:
+        assert sorted([*rows, *left], key=int) == appended
+
+
 def test_rows_bytes_and_seconds_of_the_lag(place: Place, log: BlockingWAL) -> None:
     def lag_of(place: Place, query: StreamQuery, **vchannels: str) -> QueryLag:
         source = {"endOffset": query.logged[-1], "latestOffset": query.logged[-1]}
@@ -110,9 +141,9 @@ def wait_for_vchannels(place: Place, names: set[str]) -> None:
         logs.close()
 
 
-def save(place: Place, *queries: StreamQuery, name: str = "delays", pattern: str | None = None) -> None:
+def save(place: Place, *queries: StreamQuery, name: str = "delays", pattern: str | None = None, family: Matching | None = None) -> None:
     """Saves the cursor at the end of the last batch of each query, as the process of a handler does."""
-    cursor = QueryCursor(source_of(SparkLocation.named(None, place.options)), name, ChannelChoice(pattern=pattern))
+    cursor = QueryCursor(source_of(SparkLocation.named(None, place.options)), name, ChannelChoice(pattern=pattern, family=family))
     pickle.loads(pickle.dumps(cursor)).save([StreamOffset.parse(query.logged[-1]) for query in queries])
 
 

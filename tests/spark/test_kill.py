@@ -58,20 +58,20 @@ def test_killed_drivers_lose_and_duplicate_nothing(spark: SparkSession, data_dir
                 driver.begin()
                 if kill % 2:
                     for _ in range(random.randrange(1, 5)):
-                        say(driver.hear())
-                    driver.kill()
+                        say(driver.line_now())
+                    rest = driver.kill_now()
                 else:
                     written = 0
                     while written < WRITTEN_MAX:
-                        say(said := driver.hear())
+                        say(said := driver.line_now())
                         written += said.startswith("written")
-                    driver.kill_while(lambda: bool(pending(str(target))))
+                    rest = driver.kill_while(lambda: bool(pending(str(target))))
                     batch_id = said.removeprefix("written ")
                     assert (tmp_path / "checkpoint-0" / "offsets" / batch_id).exists()
                     assert not (tmp_path / "checkpoint-0" / "commits" / batch_id).exists()
-            for said in driver.last_words:
+            for said in rest:
                 say(said)
-        writer.stop()
+        writer.finish()
     settings.write_text("pchannels = 2\n")  # the rest is written faster
     for query in queries(spark, data_dir, tmp_path, say=say):
         assert query.trigger(availableNow=True).start().awaitTermination(120)

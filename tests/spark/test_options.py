@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wal import Secret
+from wal import Matching, Secret
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType
 from wal.spark.location import SparkLocation
@@ -59,6 +59,16 @@ def test_pattern_is_matched_on_whole_names() -> None:
     choice = of(vchannelsPattern="or.*|b").channels
     assert choice.among(["orders", "b", "bb", "for"]) == {"orders", "b"}
     assert not choice.everything
+
+
+def test_name_with_a_star_is_a_family() -> None:
+    family = of(vchannels="account-*", startingCursor="sums")
+    assert (family.channels, family.starting_cursor) == (ChannelChoice(family=Matching("account-*")), "sums")
+    assert family.channels.among(["account-1", "count-1"]) == {"account-1"}
+    assert of(vchannels='["account-*"]').channels == ChannelChoice(names=("account-*",))
+    assert of(vchannels="a*,b").channels == ChannelChoice(names=("a*", "b"))
+    with pytest.raises(InvalidArgumentError, match="startingCursor='sums' is the cursor of a family, and this is a read of 'a'"):
+        of(vchannels="a", startingCursor="sums")
 
 
 def test_places() -> None:

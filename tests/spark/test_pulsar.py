@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.processes import Child
 from tests.spark.pulsar_place import PulsarPlace as Place
 from tests.spark.queries import StreamQuery, batch, place_of, schema, source
 from tests.spark.test_reading_places import texts
@@ -105,19 +103,11 @@ def test_killed_writer_promises_no_more_ticks(place: Place) -> None:
                 log.allocate_time_tick()
     """
 
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), place.location],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        writer.stdin.write(json.dumps(place.settings))
-        writer.stdin.close()
-        assert writer.stdout.readline() == "written\n"
-        writer.kill()
+    with Child("-c", WRITER, place.location, fresh=True) as writer:
+        writer.tell(json.dumps(place.settings))
+        writer.close_input()
+        assert writer.line_now() == "written"
+        writer.kill_now()
     with pytest.warns(SnapshotWarning, match="leaves out rows of p0"):
         assert batch(place.options) == []
     latest = json.dumps({"p0": "latest", "p1": "latest"})

@@ -76,25 +76,30 @@ def filtered(reader: PushingReader, filters: list[Filter]) -> tuple[list[Row], l
     return rows, [row for row in rows if all(passes(row, one) for one in rest)]
 
 
-def random_filter(random: Random, rows: list[Row]) -> Filter:
-    column = random.choice(("vchannel", "message_type", "time_tick", "append_time", "txn_id"))
-    path, value = (column,), random.choice(rows)[column]
-    if column == "append_time":
-        value += timedelta(microseconds=random.choice((-1, 0, 1, 500)))
-    other = random.choice(rows)[column]
-    if value is None or column == "txn_id":
-        return random.choice((IsNull(path), IsNotNull(path)))
-    kinds = [EqualTo(path, value), EqualNullSafe(path, value), In(path, (value, None, other)), IsNotNull(path), Not(EqualTo(path, value))]
-    if column in ("time_tick", "append_time"):
-        kinds += [GreaterThan(path, value), GreaterThanOrEqual(path, value), LessThan(path, value), LessThanOrEqual(path, value)] * 2
-    elif column == "vchannel":
-        kinds += [StringStartsWith(path, value[:1]), EqualTo(path, "unknown"), In(path, (None,))]
-    else:
-        kinds += [EqualTo(path, "UNKNOWN"), EqualTo(path, "insert"), In(path, ("INSERT", "TIME_TICK"))]
-    return random.choice(kinds)
-
-
 def test_rows_are_those_of_the_filters(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def random_filter(random: Random, rows: list[Row]) -> Filter:
+        column = random.choice(("vchannel", "message_type", "time_tick", "append_time", "txn_id"))
+        path, value = (column,), random.choice(rows)[column]
+        if column == "append_time":
+            value += timedelta(microseconds=random.choice((-1, 0, 1, 500)))
+        other = random.choice(rows)[column]
+        if value is None or column == "txn_id":
+            return random.choice((IsNull(path), IsNotNull(path)))
+        kinds = [
+            EqualTo(path, value),
+            EqualNullSafe(path, value),
+            In(path, (value, None, other)),
+            IsNotNull(path),
+            Not(EqualTo(path, value)),
+        ]
+        if column in ("time_tick", "append_time"):
+            kinds += [GreaterThan(path, value), GreaterThanOrEqual(path, value), LessThan(path, value), LessThanOrEqual(path, value)] * 2
+        elif column == "vchannel":
+            kinds += [StringStartsWith(path, value[:1]), EqualTo(path, "unknown"), In(path, (None,))]
+        else:
+            kinds += [EqualTo(path, "UNKNOWN"), EqualTo(path, "insert"), In(path, ("INSERT", "TIME_TICK"))]
+        return random.choice(kinds)
+
     random = Random(11)
     write_everything(data_dir, random, steps=30)
     with bridge.blocking(data_dir) as log:

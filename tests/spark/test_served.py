@@ -14,7 +14,7 @@ from tests.spark.served_place import ServedPlace, ServerProcess, served
 from tests.spark.sink_tasks import of, rows_of
 from tests.spark.test_reading_places import texts
 from tests.spark.test_sink_places import PlaceSink, held
-from wal import Message, bridge
+from wal import Matching, Message, bridge
 from wal.client import blocking
 from wal.errors import ClosedError, InvalidArgumentError, UnavailableError
 from wal.spark import foreach_batch
@@ -138,3 +138,24 @@ def test_stream_whose_server_is_killed(data_dir: Path, spark: SparkSession, chec
         assert seen == [b"%d" % number for number in range(100 * soak + 100)]
         with log.read("a", cursor="query", follow=False) as rest:
             assert [message.payload for message in rest] == []
+
+
+def test_family_goes_on_without_its_checkpoint(place: ServedPlace, spark: SparkSession, tmp_path: Path) -> None:
+    """Each run of the query has a checkpoint of its own, and the cursor of the family ties them together."""
+    family, seen = Matching("account-*"), list[int]()
+
+    def keep(rows: Any, _batch: object) -> None:
+        seen.extend(int(row.payload) for row in rows.collect())
+
+    to = foreach_batch(keep, cursor="sums", vchannels_pattern=family, options=place.options)
+    with place.open(pchannels=3) as log:
+        for turn in range(2):
+            for number in range(10 * turn, 10 * turn + 10):
+                log.append(f"account-{number % 5}", b"%d" % number)
+                log.append("other", b"other")
+            stream = spark.readStream.format("wal").options(**place.options, vchannels="account-*", startingCursor="sums")
+            query = stream.option("startingOffsets", "earliest").load().writeStream.foreachBatch(to).trigger(availableNow=True)
+            query.option("checkpointLocation", str(tmp_path / f"checkpoint-{turn}")).start().awaitTermination()
+            assert sorted(seen) == list(range(10 * turn + 10))
+        with log.read(family, cursor="sums", follow=False) as rest:
+            assert list(rest) == []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,36 +37,29 @@ def test_number_of_any_length_is_out_of_range() -> None:
             SourceOptions.of({"path": "data", "endingTimeTick": "9" * digits}, streaming=False)
 
 
-@pytest.fixture
-def probing(data_dir: Path) -> Iterator[None]:
-    """Runs tasks of the sink that check all the time whether the journal is free."""
-    stop = threading.Event()
-
-    def look() -> None:
-        while not stop.is_set():
-            try:
-                check_journal(SinkFolder(data_dir))
-            except LockedError:
-                pass
-
-    threads = [threading.Thread(target=look) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    yield
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-
-def test_checking_task_excludes_no_writer(data_dir: Path, request: pytest.FixtureRequest) -> None:
+def test_checking_task_excludes_no_writer(data_dir: Path) -> None:
     with bridge.blocking(data_dir) as log:
         log.raw_append(Message("a", b"1"))
-    request.getfixturevalue("probing")
-    for _ in range(200):
-        lock = DirectoryLock.acquire(data_dir)
-        with pytest.raises(LockedError):
-            DirectoryLock.acquire(data_dir)
-        lock.release()
+    stop = threading.Event()
+
+    def check() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(LockedError):
+                check_journal(SinkFolder(data_dir))
+
+    threads = [threading.Thread(target=check) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            lock = DirectoryLock.acquire(data_dir)
+            with pytest.raises(LockedError):
+                DirectoryLock.acquire(data_dir)
+            lock.release()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_reused_pid_is_not_the_dead_writer(data_dir: Path) -> None:
@@ -75,7 +68,7 @@ def test_reused_pid_is_not_the_dead_writer(data_dir: Path) -> None:
     with Writer(data_dir, pause_s=0) as writer:
         logs = LogSource(str(data_dir)).open()
         assert not logs.writer_is_gone()
-        writer.kill()
+        writer.kill_now()
     (data_dir / "LOCK").write_text(f"{os.getpid()}\n")
     until(logs.writer_is_gone)  # an answer that was slow is kept for a while
     with bridge.blocking(data_dir):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.processes import Child
 from tests.spark.sink_tasks import QUERY, Sink, batch, files_below, held, planned, producers, rows_of, schema
 from wal import ProducerKey
 from wal.bridge import blocking
@@ -245,18 +244,16 @@ def test_open_journal_is_noticed_before_staging(tmp_path: Path, query_id: str | 
     sink = Sink(tmp_path / "log", query_id=query_id)
     sink.run(rows_of("first"))
     program = f"import time; from wal.bridge import blocking\nwith blocking({str(sink.journal)!r}): print('open', flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        holder.stdout.readline()
+    with Child("-c", program) as holder:
+        holder.line_now()
         try:
             with pytest.raises(LockedError, match=f"process {holder.pid}.*close it there") as caught:
                 sink.stage(sink.writer(), rows_of("second"))
             assert caught.value.pid == holder.pid
             assert files_below(sink.journal) == []
         finally:
-            holder.stdin.write(b"\n")
-            holder.stdin.close()
+            holder.tell()
+            holder.end_now()
     second = rows_of("second")
     sink.run(second, batch_id=1)
     assert flat(held(sink.journal)) == expected(rows_of("first"), second)
@@ -283,16 +280,14 @@ def test_writers_wait_for_each_other_within_limits(tmp_path: Path) -> None:
         "from pathlib import Path; from wal.spark.sink.folder import SinkFolder; from wal.spark.sink.locks import PublishingLock\n"
         f"with PublishingLock(SinkFolder(Path({str(sink.journal)!r})), timeout_s=1): print('held', flush=True); input()"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        holder.stdout.readline()
+    with Child("-c", program) as holder:
+        holder.line_now()
         writer = sink.writer()
         messages = sink.stage(writer, rows_of("second"), batch_id=1)  # a task stages while another writer publishes
         with pytest.raises(LockedError, match=f"process {holder.pid} .*lockTimeoutMs"):
             sink.commit(writer, messages, batch_id=1)
-        holder.stdin.write(b"\n")
-        holder.stdin.close()
+        holder.tell()
+        holder.end_now()
     sink.commit(writer, messages, batch_id=1)
     assert flat(held(sink.journal)) == expected(rows_of("first"), rows_of("second"))
 

@@ -83,7 +83,7 @@ def test_snapshot_is_exact_while_another_process_writes(data_dir: Path, soak: in
     with Writer(data_dir, pause_s=0.004) as writer:
         for _ in range(10 * soak):
             snapshots.append(batch(data_dir))
-        writer.stop()
+        writer.finish()
     everything = batch(data_dir)
     assert len({len(rows) for rows in snapshots}) > 6, "the log did not grow meanwhile"
     for rows in snapshots:
@@ -108,7 +108,7 @@ def test_snapshot_after_a_kill_has_promised_rows(data_dir: Path, soak: int) -> N
     left_out = 0
     for run in range(3 * soak):
         with Writer(data_dir, run=str(run), pause_s=0.001) as writer:
-            writer.kill()
+            writer.kill_now()
         promised_tick = promised(data_dir)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -399,7 +399,7 @@ def test_every_row_once_beside_writers_and_failures(data_dir: Path, seed: int, s
                         query.committed += 1
                 if fails:
                     query.start()
-            writer.kill()
+            writer.kill_now()
     rows += flat(query.run())
 
     def key(row: Row) -> tuple[tuple[str, int, int], str]:

@@ -115,12 +115,12 @@ def test_plan_is_for_the_incarnations_that_were_checked(data_dir: Path, monkeypa
         reader: Any = query.reader
         waiting = reader._waiting
 
-        def meanwhile(logs: FrameLogs, begin: StreamOffset) -> object:
-            found = waiting(logs, begin)
+        def meanwhile(logs: FrameLogs, begin: StreamOffset, target: None) -> object:
+            limits = waiting(logs, begin, target)
             log.drop_vchannel("a")
             log.create_vchannel("a")
             known(data_dir, "a", life=2)
-            return found
+            return limits
 
         monkeypatch.setattr(reader, "_waiting", meanwhile)
         end = query.plan()

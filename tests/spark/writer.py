@@ -8,12 +8,12 @@ A payload is `run pchannel number at count outcome`: the `at`th of `count` bodie
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from tests.processes import Child
 from wal import Message, WALAccesser, bridge, open_wal
 
 
@@ -38,46 +38,17 @@ class Payload(NamedTuple):
         return " ".join(map(str, self)).encode()
 
 
-class Writer:
-    """The parent's handle of the process, which has appended to every pchannel when this returns."""
+class Writer(Child):
+    """The process, which has appended to every pchannel when this returns."""
 
     def __init__(self, data: Path, *, pchannels: int = 2, pause_s: float = 0.005, run: str = "0") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.writer", str(data), str(pchannels), str(pause_s), run],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().strip()
-        assert said == "writing", f"the writer said {said!r}"
+        super().__init__("-m", "tests.spark.writer", data, pchannels, pause_s, run)
+        assert self.line_now() == "writing"
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Has the process close the log and end."""
-        self._end()
-        assert self.process.returncode == 0
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.returncode is None:
-            self.kill()
-
-    def _end(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-        self.process.wait()
-        self.process.stdout.close()
+        self.close_input()
+        self.end_now()
 
 
 def names_of(pchannel: int) -> list[str]:

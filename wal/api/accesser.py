@@ -32,7 +32,8 @@ from wal.api.consuming import check_only
 from wal.api.lifecycle import Lifecycle
 from wal.api.txn import Txn, TxnOpening, body_list, check_keepalive, txn_vchannels
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_names
-from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, check_vchannels
+from wal.channels.owners import OwnerDescription
+from wal.channels.vchannels import VChannelInfo, check_vchannel, check_vchannels
 from wal.engine import LogStatistics
 from wal.errors import ConflictError, InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, ImmutableMessage, Message, MessageID, ScheduledResult
@@ -56,7 +57,7 @@ from wal.requests.vchannels import (
     DropVChannel,
     ListVChannels,
 )
-from wal.timestamp.checks import number_text
+from wal.timestamp.checks import check_seconds, number_text
 from wal.write.idempotency.keys import ProducerInfo, ProducerKey
 
 if TYPE_CHECKING:
@@ -725,9 +726,22 @@ class WALAccesser:
         registry = self._lifecycle.consumers
         return [] if registry is None else registry.infos()
 
-    async def redrive(self, dead_letter: str) -> int:
+    async def shared_consumers(self) -> list[ConsumerInfo]:
+        """Returns the shared cursors of the log that have consumers in any process, by cursor, each with its members.
+
+        The numbers are those of all members, counted at the home of the cursor since the first one joined. `state` is "running", or
+        "tripped" with the `error` for which all members pause. Raises NotLocalError with `read_only=True` beside a log's writer.
+        """
+        from wal.consumers.consumer import shared_infos
+        from wal.requests.work import ListMembers
+
+        cursors = await self._submit(ListMembers())
+        return shared_infos(cursors)
+
+    async def redrive(self, dead_letter: str, *, limit_s: float | None = None) -> int:
         """Appends each dead letter of a vchannel once to its original vchannel, and returns their number.
 
+        With `limit_s` the call returns after about so many seconds, but not before it has appended one: 0 means that none is left.
         Dead letters that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The
         message has its original content and the property `redrive_cursor`: the consumer of that cursor handles it, and other consumers
         finish it unseen. Raises ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that was not a
@@ -735,7 +749,7 @@ class WALAccesser:
         """
         from wal.api.consuming import redrive
 
-        return await redrive(self._lifecycle, dead_letter)
+        return await redrive(self._lifecycle, dead_letter, None if limit_s is None else check_seconds("limit_s", limit_s))
 
     # -- transactions
 
@@ -874,7 +888,7 @@ class WALAccesser:
     async def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
         """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
 
-        What a `create_channels` or `destroy_channels` of any process has changed before this call began is in the answer, also with
+        The answer has every change that a `create_channels` or `destroy_channels` of any process made before this call began, also with
         `read_only=True`. Raises ChannelNotExistError if one of the names is not that of a channel.
         """
         request = DescribeChannels(None if names is None else check_channel_names(names))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from wal.api.scheduled import Schedule
     from wal.api.txn import Txn, TxnOpening
     from wal.channels.channels import ChannelDescription
-    from wal.channels.vchannels import OwnerDescription, VChannelInfo
+    from wal.channels.owners import OwnerDescription
+    from wal.channels.vchannels import VChannelInfo
     from wal.consumers.consumer import Consumer, ConsumerInfo
     from wal.consumers.delivery import Delivery
     from wal.consumers.options import ConsumeOptions
@@ -539,15 +540,24 @@ class BlockingWAL(TwinOfLog):
         """
         return self._run(lambda: self._async.consumers())
 
-    def redrive(self, dead_letter: str) -> int:
+    def shared_consumers(self) -> list[ConsumerInfo]:
+        """Returns the shared cursors of the log that have consumers in any process, by cursor, each with its members.
+
+        The numbers are those of all members, counted at the home of the cursor since the first one joined. `state` is "running", or
+        "tripped" with the `error` for which all members pause. Raises NotLocalError with `read_only=True` beside a log's writer.
+        """
+        return self._call(lambda: self._async.shared_consumers())
+
+    def redrive(self, dead_letter: str, *, limit_s: float | None = None) -> int:
         """Appends each dead letter of a vchannel once to its original vchannel, and returns their number.
 
-        Dead letters that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The
-        message has its original content and the property `redrive_cursor`: the consumer of that cursor handles it, and other consumers
-        finish it unseen. Raises ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that was not a
-        dead letter, ResourceAcquiredError while another call redrives this vchannel.
+        With `limit_s` the call returns after about so many seconds, but not before it has appended one: 0 means that none is left. Dead
+        letters that were redriven before are left out: the cursor "redrive" of the vchannel remembers them, also after a crash. The message
+        has its original content and the property `redrive_cursor`: the consumer of that cursor handles it, and other consumers finish it
+        unseen. Raises ChannelNotExistError for a vchannel that does not exist, InvalidArgumentError at a message that was not a dead
+        letter, ResourceAcquiredError while another call redrives this vchannel.
         """
-        return self._call(lambda: self._async.redrive(dead_letter))
+        return self._call(lambda: self._async.redrive(dead_letter, limit_s=limit_s))
 
     @overload
     def append_txn(
@@ -678,7 +688,7 @@ class BlockingWAL(TwinOfLog):
     def describe_channels(self, names: Iterable[str] | None = None) -> list[ChannelDescription]:
         """Returns these channels and their owners, in the order of the names; None means all, in the order of their creation.
 
-        What a `create_channels` or `destroy_channels` of any process has changed before this call began is in the answer, also with
+        The answer has every change that a `create_channels` or `destroy_channels` of any process made before this call began, also with
         `read_only=True`. Raises ChannelNotExistError if one of the names is not that of a channel.
 
         An iterable is iterated in the caller's thread.
@@ -725,15 +735,15 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
         self._call(lambda: self._async.append_many(listed_messages, barrier_time_tick=barrier_time_tick))
 
     def save(
-        self, read: BlockingScanner | ReadPosition, cursor: str | None = None, *, vchannels: str | Sequence[str] | None = None
+        self, read: BlockingScanner | ReadPosition, cursor: str | None = None, *, vchannels: str | Sequence[str] | Matching | None = None
     ) -> None:
         """Has the commit save a cursor: it moves if and only if the transaction is written, in the same frame.
 
         `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: the name of its own cursor). Or it is a
-        position, with the name of the cursor and the vchannels that were read. A transaction saves one cursor; the last call counts. The
-        cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be on that pchannel
-        (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no reader sees it;
-        its result has the id of no message of its own.
+        position, with the name of the cursor and the vchannels, or the pattern, that were read. A transaction saves one cursor; the last
+        call counts. The cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be
+        on that pchannel (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no
+        reader sees it; its result has the id of no message of its own.
 
         With an idempotency key that was seen before, the messages are not written again; the cursor is saved all the same, unless it is at
         this position or later already. Raises InvalidArgumentError for a scanner that has not begun to read, or has no cursor and gets no
@@ -741,7 +751,8 @@ class BlockingTxn(TwinOfTxn, Generic[R_co]):
 
         Several transactions that save positions of a scanner may be committed concurrently, in the order of the positions. If one of them
         fails, all later ones fail with InvalidRequestSeqError and write nothing, until its position is saved: so no save covers an
-        unwritten one. A new reader of the cursor begins at the last written save.
+        unwritten one. A new reader of the cursor begins at the last written save. Commits that save positions of a family's scanner are
+        sent one after the other.
         """
         settled_read = settled(read)
         self._run(lambda: self._async.save(settled_read, cursor, vchannels=vchannels))

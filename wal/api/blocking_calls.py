@@ -1,4 +1,4 @@
-"""What the generated blocking classes are made of: calls on the loop of the log, and the blocks that `with` opens.
+"""The parts of the generated blocking classes: calls on the loop of the log, and the blocks that `with` opens.
 
 `make twins` writes `blocking.py` from the async classes: each call there hands its arguments to the async object on the loop of the log,
 which a `LoopThread` runs, and waits for the result. A method that is defined here is not generated. Any number of threads may call at once;

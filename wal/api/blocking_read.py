@@ -23,10 +23,11 @@ from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, 
 from wal.location import parse_location
 from wal.message import ImmutableMessage
 from wal.message.matching import Matching
+from wal.read.beginning import AttachRequest, CursorRequest, begin
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.status import resumable
 from wal.read.options import READ_TAKES, Reached, ReadOptions, ReadPosition, named
-from wal.read.progress import AttachRequest, BodyTurns, CursorRequest, Need, Progress, begin
+from wal.read.progress import BodyTurns, Need, Progress
 from wal.read.read_only_core import ReadOnlyCore, ReadOnlySource
 from wal.read.sources import pauses
 from wal.read.truncated import first_event, overtaken, shrinkage, went_back

@@ -6,6 +6,7 @@ They are imported at the first call of one of them, since most programs that app
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -39,8 +40,17 @@ def consume(lifecycle: Lifecycle, options: ConsumerOptions, *, follow: bool = Tr
     return Consumer(options, lifecycle.ready, registry, follow=follow)
 
 
-async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
+async def redrive(lifecycle: Lifecycle, dead_letter: str, limit_s: float | None) -> int:
     """Appends dead letters to where they came from; see `WALAccesser.redrive`."""
+    while True:
+        count, is_complete = await _redrive(lifecycle, dead_letter, limit_s)
+        if count or is_complete or limit_s is None:
+            return count
+        limit_s *= 2  # it was too short for one message
+
+
+async def _redrive(lifecycle: Lifecycle, dead_letter: str, limit_s: float | None) -> tuple[int, bool]:
+    """Returns the number of the dead letters that were appended within the limit, and whether they were all."""
 
     async def again(delivery: Delivery) -> None:
         message = redriven(delivery.message)
@@ -60,13 +70,17 @@ async def redrive(lifecycle: Lifecycle, dead_letter: str) -> int:
             f"vchannel {name!r} does not exist, so it has no dead letters: redrive takes the vchannel that a consumer names as "
             "its dead_letter, which exists from its first dead letter on"
         )
+    is_complete = True
     try:
-        await consumer.run()
+        async with asyncio.timeout(limit_s):
+            await consumer.run()
+    except TimeoutError:
+        is_complete = False
     except HandlerFailedError as error:
         raise error.__cause__ or error from None
     finally:
         await consumer.close()
-    return consumer.statistics().handled
+    return consumer.statistics().handled, is_complete
 
 
 async def seek(

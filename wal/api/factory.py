@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal.errors import InvalidArgumentError
-from wal.location import Location, absolute_path, parse_kv
+from wal.location import Location, absolute_path, check_archive, parse_kv
 from wal.runtime.async_only import import_late
 from wal.settings import Settings
 
@@ -80,7 +80,9 @@ def _check_settings(location: Location, settings: Settings) -> None:
             f"setting as_of={settings.as_of!r}: only an archive is read as of a tick, and {location} is none: open "
             "archive:URL, or begin at the tick by a deliver policy"
         )
-    if settings.archive is not None and location.servers is not None:
+    if location.servers is None:
+        check_archive(location, settings.archive)
+    elif settings.archive is not None:
         raise InvalidArgumentError(
             f"setting archive={settings.archive!r}: a log archives itself in the process that writes it: set it at the server of {location}"
         )

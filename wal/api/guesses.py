@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from wal.errors import BULK_CALL
 from wal.requests.appends import WriteOptions
 
-_APPEND: Final = "append(vchannel, payload), append_nowait, append_bulk or append_txn"
+_APPEND: Final = f"append(vchannel, payload), append_nowait, {BULK_CALL} or append_txn"
 _READ: Final = "read(vchannel), with `async for`, and cursor=… for a position that the log saves"
 _GUESSES: Final = {
     **dict.fromkeys(("produce", "publish", "push", "put", "send", "write", "add", "log", "emit"), _APPEND),

@@ -1,8 +1,8 @@
 """RowPages: pages of frames that are taken as rows, without a view of each frame and without a Python object for each record.
 
 Owns: when a read may take its next frames so, and the checks that need a sum over all records (see `wal.frame.rows_head`): Arrow's kernels
-make them for a whole page. What they find to be wrong is not reported here: the page is read again as frames, and then raises what is
-wrong with them. After such a page, or a frame that does not fit, the next pages are taken as frames, so that a log of such frames is not
+make them for a whole page. A failed check raises nothing here: the page is read again as frames, and that read raises the error.
+ After such a page, or a frame that does not fit, the next pages are taken as frames, so that a log of such frames is not
 read twice.
 """
 

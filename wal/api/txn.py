@@ -18,8 +18,10 @@ from wal.api.lifecycle import Lifecycle
 from wal.channels.vchannels import check_vchannel, check_vchannels
 from wal.errors import ConflictError, InvalidArgumentError, InvalidTransactionStateError, WouldBlockError
 from wal.message import AppendResult, LogPosition, Message, MessageID
-from wal.read.cursors.cursor import Cursor, CursorKey, SaveChain, check_cursor
+from wal.message.matching import Matching
+from wal.read.cursors.cursor import Cursor, CursorKey, Mark, after_unsaved, check_cursor
 from wal.read.loop import cursor_of
+from wal.read.merged import tick_cursor
 from wal.read.options import ReadPosition, named
 from wal.read.scanner import Scanner
 from wal.requests.appends import NOT_EXPECTED
@@ -72,8 +74,8 @@ class Txn(Generic[R_co]):
         self._ending = ""
         self._saved: tuple[CursorKey, ReadPosition] | None = None
         self._before_save: Callable[[], Awaitable[None]] | None = None
-        self._chained: tuple[Cursor, SaveChain] | None = None
-        """The position of a scanner to save, and the scanner's other saves."""
+        self._chained: tuple[Cursor, Scanner] | None = None
+        """The position of a scanner to save, and the scanner."""
         self._result: R_co | None = None
         self.context: TxnContext = served.context
         """Its id and keepalive."""
@@ -115,15 +117,19 @@ class Txn(Generic[R_co]):
             await asyncio.sleep(0)
 
     def save(
-        self, read: Scanner | TypedScanner[Any] | ReadPosition, cursor: str | None = None, *, vchannels: str | Sequence[str] | None = None
+        self,
+        read: Scanner | TypedScanner[Any] | ReadPosition,
+        cursor: str | None = None,
+        *,
+        vchannels: str | Sequence[str] | Matching | None = None,
     ) -> None:
         """Has the commit save a cursor: it moves if and only if the transaction is written, in the same frame.
 
         `read` is a scanner, whose position is taken at this call, and `cursor` a name for it (None: the name of its own cursor). Or it is a
-        position, with the name of the cursor and the vchannels that were read. A transaction saves one cursor; the last call counts. The
-        cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be on that pchannel
-        (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no reader sees it;
-        its result has the id of no message of its own.
+        position, with the name of the cursor and the vchannels, or the pattern, that were read. A transaction saves one cursor; the last
+        call counts. The cursor is kept in the log of the transaction's pchannel from then on, and every transaction that saves it has to be
+        on that pchannel (the commit raises InvalidArgumentError otherwise). A transaction without messages writes the cursor alone, and no
+        reader sees it; its result has the id of no message of its own.
 
         With an idempotency key that was seen before, the messages are not written again; the cursor is saved all the same, unless it is at
         this position or later already. Raises InvalidArgumentError for a scanner that has not begun to read, or has no cursor and gets no
@@ -131,7 +137,8 @@ class Txn(Generic[R_co]):
 
         Several transactions that save positions of a scanner may be committed concurrently, in the order of the positions. If one of them
         fails, all later ones fail with InvalidRequestSeqError and write nothing, until its position is saved: so no save covers an
-        unwritten one. A new reader of the cursor begins at the last written save.
+        unwritten one. A new reader of the cursor begins at the last written save. Commits that save positions of a family's scanner are
+        sent one after the other.
         """
         self._check_open()
         scanner = getattr(read, "scanner", read)  # that of a TypedScanner
@@ -140,7 +147,7 @@ class Txn(Generic[R_co]):
                 raise InvalidArgumentError("save(scanner, vchannels=…): the vchannels are those of the scanner; leave them out")
             saved, before = scanner._cursor(None if cursor is None else check_cursor(cursor))
             self._served.save(saved)
-            self._saved, self._before_save, self._chained = None, before, (saved, scanner._chain(saved.key))
+            self._saved, self._before_save, self._chained = None, before, (saved, scanner)
             return
         if not isinstance(read, ReadPosition):
             raise TypeError(f"save takes a Scanner or a ReadPosition, not {type(read).__name__}: pass the scanner, or scanner.position")
@@ -148,7 +155,8 @@ class Txn(Generic[R_co]):
             raise InvalidArgumentError(
                 "save(position): name the cursor and the vchannels that were read, save(position, cursor=…, vchannels=…)"
             )
-        names = check_vchannels(vchannels, "save(vchannels=…) takes the name of a vchannel, or several")
+        takes = "save(vchannels=…) takes the name of a vchannel, or several, or a pattern"
+        names = vchannels if isinstance(vchannels, Matching) else check_vchannels(vchannels, takes)
         if not names:
             raise InvalidArgumentError("save(vchannels=[]) names no vchannel: name the vchannels of the read")
         self._saved, self._before_save, self._chained = (CursorKey.of(check_cursor(cursor), names), read), None, None
@@ -163,14 +171,39 @@ class Txn(Generic[R_co]):
         Ending it a second time raises InvalidTransactionStateError.
         """
         self._end("committed")
-        if self._chained is None or (event := self._chained[0].event) is None:
+        if self._chained is None or (mark := self._chained[0].mark) is None:
             return await self._commit()
-        cursor, chain = self._chained
-        after = chain.before(event)
-        chain.sent(event)
+        cursor, scanner = self._chained
+        if cursor.key.pattern:
+            return await self._commit_in_turn(cursor, mark, scanner)
+        chain = scanner._chain(cursor.key)
+        after = chain.before(mark)
+        chain.sent(mark)
         result = await self._commit(cursor, after)
-        chain.written(event)
+        chain.written(mark)
         return result
+
+    async def _commit_in_turn(self, cursor: Cursor, mark: Mark, scanner: Scanner) -> R_co:
+        """Commits a position on all pchannels once the reader's commits before it are settled. An unwritten one refuses it here, since the
+        home of a cursor compares saves by an event of one pchannel.
+        """
+        chain, is_sent = scanner._chain(cursor.key), False
+        try:
+            async with scanner._turn:
+                if (before := chain.before(mark)) is not None:
+                    cursors = (await self._lifecycle.ready()).cursors
+                    saved = await cursors.load(cursor.key, pchannel=cursor.pchannel)
+                    if saved is None or saved.order < before:
+                        raise after_unsaved(cursor.key)
+                is_sent = True
+                chain.sent(mark)
+                result = await self._commit()
+                chain.written(mark)
+                return result
+        except BaseException:
+            if not is_sent:
+                self._served.abandon()
+            raise
 
     async def _commit(self, cursor: Cursor | None = None, after: LogPosition | None = None) -> R_co:
         """Commits; unless the saved `cursor` has passed the event `after` by then, it is refused."""
@@ -198,6 +231,10 @@ class Txn(Generic[R_co]):
             await before()
         if (saved := self._saved) is not None:
             key, position = saved
+            if key.pattern:
+                attached, _ = await engine.attach_matching(Matching(key.pattern))
+                self._served.save(tick_cursor(key, position, [pchannel.channel for pchannel, _ in attached]))
+                return
             pchannel, selection, _ = await engine.attach(key.vchannels)
             incarnations = {name: selection.incarnation(name) for name in key.vchannels}
             self._served.save(cursor_of(key, pchannel.origin(), incarnations, pchannel.reached_at(position)))

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelInfo, check_vchannel
+from wal.channels.owners import OWNERS_MAX, OwnerDescription
+from wal.channels.vchannels import VChannelInfo, check_vchannel
 from wal.errors import ChannelNotExistError, InvalidArgumentError
 
 CHANNELS_MAX: Final = OWNERS_MAX
@@ -28,7 +29,7 @@ class ChannelDescription(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admitting(Protocol):
-    """What admitting channels needs of a `VChannelDirectory`."""
+    """The part of a `VChannelDirectory` that the admission of channels uses."""
 
     next_incarnation: int
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import google_crc32c
 import msgspec
 
+from wal.channels.pchannels import load_pchannels
 from wal.errors import corruption
 from wal.message import Natural
 from wal.storage.kv import KVBase
@@ -35,7 +36,9 @@ MOVING_CURSORS: Final = 2
 """The format from which on cursors move with transactions: a node of an earlier one refuses a log that has such a cursor."""
 CHECKED_RECORDS: Final = 3
 """The format from which on the records in etcd have checksums: the leader adds them when no earlier node lives."""
-FORMAT: Final = CHECKED_RECORDS
+PATTERN_CURSORS: Final = 4
+"""The format from which on the nodes keep what cursors of patterns need: a node of an earlier one truncates past them."""
+FORMAT: Final = PATTERN_CURSORS
 """The format that this version writes, and the newest that it reads. A format is used once no live node is older."""
 
 
@@ -71,6 +74,16 @@ async def load_cluster(kv: KVBase) -> ClusterRecord | None:
         if (record.crc32c or record.format >= CHECKED_RECORDS) and encode(record) != text:
             raise ValueError(f"it does not match its CRC32C {record.crc32c!r}")
     return record
+
+
+async def load_created_cluster(kv: KVBase) -> ClusterRecord | None:
+    """Returns the record of the cluster once its first leader has created all pchannels, one after another; None before that.
+
+    What a node knows of the pchannels when it starts has to be whole: among them it finds the place of a vchannel that does not exist yet.
+    """
+    record = await load_cluster(kv)
+    count = 0 if record is None else len(await load_pchannels(kv))
+    return record if record is not None and count >= (record.settings.get("pchannels") or 1) else None
 
 
 async def create_cluster(kv: KVBase, record: ClusterRecord) -> bool:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from actors import Actor
+from wal.channels.owners import OWNERS_MAX, OwnerDescription
 from wal.channels.vchannel_map import VChannelMap, VChannelView
-from wal.channels.vchannels import OWNERS_MAX, OwnerDescription, VChannelBegin, VChannelInfo, check_vchannel
+from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel
 from wal.errors import StorageError, WALError, caused, corruption
 
 if TYPE_CHECKING:

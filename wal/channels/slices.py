@@ -1,7 +1,7 @@
 """Slices: long work of a request, done in slices, so that other tasks run in between.
 
 A request names up to 65,536 vchannels and has up to 65,536 messages, at 2 to 40 us each. A slice of 256 keeps the loop for at most about
-10 ms. What is in a slice has to be whole by itself: other calls may change the log between two slices.
+10 ms. A slice must be complete in itself: other calls may change the log between two slices.
 """
 
 from __future__ import annotations

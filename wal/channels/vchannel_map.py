@@ -26,7 +26,9 @@ from typing import Final
 import google_crc32c
 import msgspec
 
-from wal.channels.vchannels import SHOWN_MAX, OwnerDescription, VChannelBegin, VChannelInfo
+from wal.channels.owners import OwnerDescription
+from wal.channels.unknown_vchannels import SHOWN_MAX
+from wal.channels.vchannels import VChannelBegin, VChannelInfo
 from wal.errors import CorruptionError, FormatError, StorageError
 from wal.runtime.system import sync_data, sync_path
 from wal.storage.files import MAP_NAME, FileAccess

@@ -17,13 +17,13 @@ import msgspec
 
 from wal.channels.vchannel_map import VChannelMap, VChannelView
 from wal.channels.vchannels import VChannelInfo, place
-from wal.client.calls import Pauses
 from wal.client.log import RemoteLog
+from wal.client.pauses import Pauses
 from wal.client.remote_log import MOVED
 from wal.errors import ClosedError, FormatError, UnavailableError, UnknownOutcomeError, closed_log
 from wal.location import ServerLocation
 from wal.message import FORM_JOURNAL, Lineage, LogPosition
-from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.cursor import Cursor, CursorKey, pattern_home
 from wal.read.cursors.store import SavedCursors
 from wal.read.read_only_core import ReadOnlySource
 from wal.requests.cursors import ListCursors, LoadCursor, SaveCursor
@@ -318,22 +318,26 @@ class BlockingCursors(SavedCursors):
     def load(self, key: CursorKey) -> Cursor | None:
         """Returns the cursor to resume from, or None if nothing is saved. Raises TruncatedError for a stale one.
 
-        Only the pchannel of its vchannels is asked: another one has it at its own beginning, as a cursor that was saved before they were.
+        Only the home of patterns or the pchannel of its vchannels is asked: another one has it at its own beginning, as a cursor that was
+        saved before they were.
         """
         log = self._remote.log
+        if key.pattern:
+            return self._remote.submit(LoadCursor(key, pattern_home(log.pchannels)))
         infos = map(log.vchannels.records.get, key.vchannels)
         known = next((info.pchannel for info in infos if info is not None), None)
         pchannel = known or place(key.vchannels[0], list(log.pchannels))
         return self._remote.submit(LoadCursor(key, pchannel))
 
     def saved_keys(self) -> list[CursorKey]:
-        return [CursorKey(info.name, info.vchannels) for info in self._remote.submit(ListCursors())]
+        return [CursorKey(info.name, info.vchannels, info.pattern) for info in self._remote.submit(ListCursors())]
 
     def save(self, cursor: Cursor, *, forward_only: bool = False) -> bool:
         """Stores a cursor; see `SavedCursors.save`."""
         # The smallest position of a later frame may be above the end of the log, where blocks are aligned; nothing lies between the two.
         cursor = msgspec.structs.replace(cursor, start=min(cursor.start, (self._ends()[cursor.pchannel], 0)))
-        return self._remote.submit(SaveCursor(cursor, forward_only))
+        home = pattern_home(self._remote.log.pchannels) if cursor.key.pattern else ""
+        return self._remote.submit(SaveCursor(cursor, forward_only, home))
 
 
 class BlockingSource(ReadOnlySource):

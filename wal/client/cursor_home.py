@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from msgspec import structs
 
 from wal.client.appends import RemoteAppends
-from wal.client.calls import Supervision
+from wal.client.supervision import Supervision
 from wal.errors import InvalidArgumentError, ResourceAcquiredError, SessionLostError, WALError
 from wal.message import Message
 from wal.read.cursors.cursor import STATE_BYTES_MAX, Cursor, CursorKey
@@ -56,7 +56,7 @@ class RemoteCursorHome:
         self._fence = 0
         self._commits = 0
         self._holder = secrets.token_bytes(16)
-        """What the server knows this consumer by: a lease that it could not release in an outage keeps itself from nothing."""
+        """The identity of this consumer at the server. A lease left over from an outage does not exclude the consumer itself."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def claim(self, *, exclusive: Literal["wait", "error"] = "wait") -> CursorClaim:

@@ -14,9 +14,12 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
-from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelInfo
-from wal.client.calls import Pauses, SharedCalls, Supervision
+from wal.channels.unknown_vchannels import UNKNOWN_S, UnknownVChannels
+from wal.channels.vchannels import VChannelInfo
+from wal.client.pauses import Pauses
 from wal.client.remote_pchannel import RemotePChannel
+from wal.client.shared_calls import SharedCalls
+from wal.client.supervision import Supervision
 from wal.errors import ChannelNotExistError, ClosedError, UnavailableError, UnknownError, WALError
 from wal.message import MessageType
 from wal.message.matching import Matching

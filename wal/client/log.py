@@ -1,7 +1,7 @@
 """RemoteLog: the engine of a log that servers on the network serve.
 
-Owns the connection and the parts: producers, pchannels for readers, vchannels, cursors, broadcasts. What concerns the log, such as its
-limits, belongs to the server: this side takes the settings of the log and refuses others.
+Owns the connection and the parts: producers, pchannels for readers, vchannels, cursors, broadcasts. The limits of the log and its
+other settings belong to the server: this side takes them over and refuses others.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import msgspec
 
 from actors import Actor, ActorRef, ActorSystem
 from wal.client.appends import RemoteAppends
-from wal.client.calls import SeenTick, Supervision
 from wal.client.directory import RemoteDirectory, ShownVChannels
+from wal.client.figures import SeenTick
 from wal.client.nodes import Nodes
 from wal.client.producer import Producer
 from wal.client.remote_log import RemoteReadableLog
 from wal.client.remote_pchannel import RemotePChannel
 from wal.client.submit import RemoteRequests
+from wal.client.supervision import Supervision
 from wal.engine import CursorHome, LogStatistics
 from wal.errors import ClosedError, InvalidArgumentError, LogWentBackError, WALError, closed_log
 from wal.location import ServerLocation
 from wal.message import LogPosition
 from wal.message.matching import Matching
 from wal.network import TlsFiles
-from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, pattern_home
 from wal.read.figures import PChannelStatistics
 from wal.read.options import Selection, TickPosition
 from wal.read.pchannel import ReadablePChannel
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 """The deadline of a call, and how long the opening waits for a server at least."""
 UNREACHED_S: Final = 1.0
-"""How long the close waits before it asks whether the server is there, and for the answer. What still waits then ends without it."""
+"""How long the close waits before it asks whether the server is there, and for the answer. Calls that still wait then end without it."""
 OWN_SETTINGS: Final = frozenset(("in_flight_bytes_max",))
 """The settings of a log that each client may choose for itself."""
 
@@ -85,7 +86,7 @@ class RemoteLog:
         self._read_only = read_only
         self._wait_s = wait_s
         self._log_id = 0
-        """What the server calls its log; 0 if it has not said so."""
+        """The id of the log that the server has sent; 0 before that."""
         self._coordinators: Coordinators | None = None
         self._connection: Connection
         self._nodes: Nodes
@@ -323,7 +324,7 @@ class RemoteLog:
         await import_late("wal.client.cursor_home")
         from wal.client.cursor_home import RemoteCursorHome  # consumers alone need it
 
-        asked = pchannel or (min(self.pchannels) if key.pattern else await self._directory.pchannel_of(key.vchannels[0]))
+        asked = pattern_home(self.pchannels) if key.pattern else pchannel or await self._directory.pchannel_of(key.vchannels[0])
         home = await self.submit(NameCursorHome(key, asked))
         return RemoteCursorHome(key, home, self.submit, self.appends, self.supervision, save_of)
 
@@ -364,12 +365,13 @@ class RemoteCursors:
 
     async def load(self, key: CursorKey, *, pchannel: str) -> Cursor | None:
         """Returns the cursor to resume from on this pchannel, None when nothing is saved."""
-        cursor: Cursor | None = await self._submit(LoadCursor(key, pchannel))
+        cursor: Cursor | None = await self._submit(LoadCursor(key, pattern_home(self._pchannels) if key.pattern else pchannel))
         return cursor
 
     async def save(self, cursor: Cursor) -> None:
         """Stores a reader's position durably. Without an answer it is sent again: saving the same position twice does no harm."""
-        await self._submit(SaveCursor(self._below_end(cursor)))
+        home = pattern_home(self._pchannels) if cursor.key.pattern else ""
+        await self._submit(SaveCursor(self._below_end(cursor), pchannel=home))
 
     async def infos(self) -> list[CursorInfo]:
         """Returns all cursors, by name and vchannels."""

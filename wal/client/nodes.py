@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from wal.client.calls import Pauses, Supervision
+from wal.client.pauses import Pauses
+from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -96,7 +97,8 @@ class Nodes:
         and after the call: a node that was started again at its address has none of them, as long as the coordinator does not know of it.
         A pchannel that is on no server for `MOVING_S` is an outage, whatever its last server said: UnavailableError.
         """
-        loop, pauses = asyncio.get_running_loop(), Pauses()
+        pauses: Pauses | None = None
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + MOVING_S
         before: tuple[Connection, int] | None = None
         while True:
@@ -115,6 +117,7 @@ class Nodes:
                 report(error)
                 if loop.time() >= deadline:
                     raise self._nowhere(pchannel, error) from error
+                pauses = pauses or Pauses()
                 await asyncio.sleep(pauses.next())
 
     @staticmethod

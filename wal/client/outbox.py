@@ -209,9 +209,9 @@ class Withdrawable(asyncio.Future[Any]):
 class Withdrawals:
     """The requests of one producer whose callers wait no longer, until the server has been asked to withdraw them.
 
-    What was sent takes room in flight until the server has answered it, and an append that waits at the server for its barrier would be
-    answered only then. The request that withdraws has its turn among the others: what is added after a cancellation may share the result of
-    the append that was cancelled, as in an open log of this process.
+    A sent request takes room in flight until the server has answered it, and an append that waits at the server for its barrier would be
+    answered only then. The request that withdraws has its turn among the others: a request that is added after a cancellation may share the
+    result of the cancelled append, as in an open log of this process.
 
     The withdrawals of the requests in `outbox`. `release` gives the room of a request back that is not sent any more.
 

@@ -33,9 +33,11 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from msgspec import structs
 
-from wal.client.calls import OpenTxns, Pauses, SeenTick, Supervision, Written
+from wal.client.figures import OpenTxns, SeenTick, Written
 from wal.client.outbox import Hold, Outbox, Sending, Withdrawals
+from wal.client.pauses import Pauses
 from wal.client.remote_pchannel import RemotePChannel
+from wal.client.supervision import Supervision
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -421,7 +423,8 @@ class Producer:
             self._in_flight.release(released)
         if outbox.refusing is None:
             self._outcomes += 1
-            self._pauses.reset()
+            if self._pauses.waited_s:
+                self._pauses.reset()
         if outbox.waiting or not outbox.sent:
             self._changed.set()
 
@@ -453,7 +456,7 @@ class Producer:
             self._give_up(cause)
 
     def _give_up(self, error: WALError) -> None:
-        """Fails everything that waits: no server takes it. What is added afterwards is tried again."""
+        """Fails the waiting requests, which no server takes. Requests that are added afterwards are tried again."""
         self._pauses.reset()
         self._unknown.tell()
         waiting = self.outbox.clear()

@@ -18,8 +18,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from wal.client.calls import Pauses, SharedCalls
 from wal.client.nodes import Nodes
+from wal.client.pauses import Pauses
+from wal.client.shared_calls import SharedCalls
 from wal.errors import (
     ChannelFencedError,
     ChannelNotExistError,
@@ -98,7 +99,7 @@ class PagesAhead:
 MOVED: Final = (ChannelFencedError, ClosedError, SessionLostError, UnavailableError, UnmatchedChannelTermError)
 """With these errors a server says that it does not serve a pchannel now: it, or another one, will."""
 NOT_HERE: Final = (*MOVED, ChannelNotExistError)
-"""The same, for calls that need no vchannel: what does not exist is the pchannel, on that server."""
+"""MOVED, and ChannelNotExistError, which for a call without a vchannel means that the server does not have the pchannel."""
 LATER: Final = (*NOT_HERE, WouldBlockError)
 """The same, and with a server that has reached one of its bounds: a reader asks again, with pauses."""
 PAGE_BYTES: Final = 1 << 20
@@ -128,7 +129,7 @@ class RemoteReadableLog(ShownLog):
         self.shown: LogSnapshot = shown
         """The log as its readers see it."""
         self.seen: ReadPosition | None = None
-        """The newest event that this client has read or written, with its tick: what the log must still have after every reconnect."""
+        """The newest event that this client has read or written, with its tick. The log must still have it after every reconnect."""
         self.losses: int = 0
         """How often a stream or a call was lost: after each an older copy of the log may be there …"""
         self.checked: int = 0
@@ -213,7 +214,7 @@ class RemoteReadableLog(ShownLog):
         following = (start, names, min(bytes_max, PAGE_BYTES), end)
         if self.earliest[0] <= start < self._end(end) and bytes_max > 1:  # a reader of a single frame does not move forward
             return await self._reads.join(following, lambda: self._forward(following))
-        # What was truncated meanwhile is refused, as without pages ahead.
+        # A page that was truncated meanwhile is refused, as without pages ahead.
         if (ahead := self._ahead.pop(following, None)) is not None:
             ahead.task.cancel()
         return await self._read(*following)
@@ -300,7 +301,7 @@ class RemoteReadableLog(ShownLog):
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Returns what a server answers; asks again, after pauses, while no server can be reached. ClosedError once the log is closed."""
-        pauses = Pauses()
+        pauses: Pauses | None = None  # made at the first failure: this is the way of every page
         while True:
             if self._closed:
                 raise closed_log(f"of pchannel {self.pchannel!r}")
@@ -312,6 +313,7 @@ class RemoteReadableLog(ShownLog):
                     raise
                 self.losses += 1
                 report(error)
+                pauses = pauses or Pauses()
                 if pauses.to_tell():
                     _log.warning("reading pchannel %s has to wait: %s", self.pchannel, error)
             await asyncio.sleep(pauses.next())

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
-from wal.client.calls import Pauses, Supervision
+from wal.client.pauses import Pauses
 from wal.client.remote_log import LATER, PAGE_BYTES, RemoteReadableLog
+from wal.client.supervision import Supervision
 from wal.errors import LogWentBackError, StorageError, UnknownError, WALError
 from wal.message import LogPosition
 from wal.read.options import ReadPosition, Selection, ServedSelection

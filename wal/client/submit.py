@@ -16,9 +16,10 @@ import msgspec
 
 from wal.channels.vchannels import VChannelInfo
 from wal.client.appends import RemoteAppends
-from wal.client.calls import Pauses, SeenTick
 from wal.client.directory import RemoteDirectory
+from wal.client.figures import SeenTick
 from wal.client.nodes import Nodes
+from wal.client.pauses import Pauses
 from wal.client.remote_pchannel import RemotePChannel
 from wal.errors import ChannelNotExistError, NotLocalError, UnavailableError
 from wal.requests.request import Answer, Request, Where
@@ -93,7 +94,7 @@ class RemoteRequests:
         return await self._at(request.target, request)
 
     async def _at_coordinator(self, request: Request[Answer]) -> Answer:
-        """Asks the coordinator. What this client has appended to vchannels that end with the request is taken before it."""
+        """Asks the coordinator. Appends of this client to vchannels that end with the request are executed before it."""
         answers: list[Answer] = []
 
         async def ask() -> None:
@@ -110,7 +111,8 @@ class RemoteRequests:
 
     async def _insist(self, request: Request[Answer]) -> Answer:
         """Sends a request again that is refused as unavailable, with which nothing was done, as long as its attributes say."""
-        loop, pauses = asyncio.get_running_loop(), Pauses()
+        pauses: Pauses | None = None
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + request.insists_s
         while True:
             try:
@@ -118,20 +120,31 @@ class RemoteRequests:
             except UnavailableError:
                 if loop.time() >= deadline:
                     raise
+            pauses = pauses or Pauses()
             await asyncio.sleep(pauses.next())
 
     async def _at_vchannel(self, request: Request[Answer]) -> Answer:
-        """Asks the node of a vchannel. If the vchannel is not there, asks once more where it is."""
-        info = self._directory.known.records.get(request.target)
-        if info is not None:
+        """Asks the node of a vchannel. While that node refuses and the coordinator names another one, asks there.
+
+        The place of a vchannel that is known may be old, and another client may create an unknown vchannel elsewhere meanwhile.
+        """
+        record = self._directory.known.records.get(request.target)
+        place = await self._place(request) if record is None else record.pchannel
+        while True:
             try:
-                return await self._at(info.pchannel, request)
+                return await self._at(place, request)
             except ChannelNotExistError:
-                pass  # it was dropped, and is elsewhere perhaps
+                refused, place = place, await self._place(request)
+                if record is None and place == refused:
+                    raise
+            record = None
+
+    async def _place(self, request: Request[Answer]) -> str:
+        """Returns the pchannel of the vchannel of a request, by the coordinator, which creates the vchannel if the request does."""
         if not request.creates:
-            return await self._at(await self._directory.pchannel_of(request.target), request)
+            return await self._directory.pchannel_of(request.target)
         (info,) = await self._directory.located_to_write((request.target,))
-        return await self._at(info.pchannel, request)
+        return info.pchannel
 
     async def _at(self, pchannel: str, request: Request[Answer]) -> Answer:
         """Asks the node of a pchannel. Readers of this client see what the request has changed."""

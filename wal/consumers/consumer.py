@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import msgspec
 
 from wal.consumers.delivery import DRAIN_S
-from wal.consumers.handlers import TIME_BOUNDS_S
+from wal.consumers.handler_counts import TIME_BOUNDS_S
 from wal.consumers.lifecycle import ConsumerCounts
 from wal.consumers.member import MemberSession
 from wal.consumers.options import ConsumerOptions, check_drain
@@ -45,8 +45,9 @@ from wal.message.matching import Matching
 from wal.read.cursors.cursor import REDRIVE
 from wal.read.figures import Histogram, counter, gauge, histogram
 from wal.requests.pchannels import LatestTick
-from wal.requests.work import CursorMember
+from wal.requests.work import CursorMember, SharedCursor
 from wal.runtime.async_only import AsyncOnly
+from wal.runtime.tasks import unless
 from wal.runtime.user_code import described, shielded, text_of
 
 if TYPE_CHECKING:
@@ -106,6 +107,35 @@ class ConsumerInfo(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
 
 
+def shared_infos(cursors: Iterable[SharedCursor]) -> list[ConsumerInfo]:
+    """Returns each shared cursor as one consumer that has all its members."""
+    infos = [
+        ConsumerInfo(
+            state="tripped" if one.work.tripped else "running",
+            cursor=one.key.name,
+            vchannels=one.key.vchannels,
+            pattern=one.key.pattern,
+            fence=one.fence,
+            handled=one.handled,
+            failed=one.failed,
+            retried=one.retried,
+            dead_lettered=one.dead_lettered,
+            in_hand=sum(member.in_hand for member in one.work.members),
+            pending=one.work.pending,
+            lag_messages=one.work.lag_messages,
+            lag_bytes=one.work.lag_bytes,
+            lag_s=one.work.lag_s,
+            idle_s=one.idle_s,
+            held_by=one.work.held_by,
+            members=one.work.members,
+            error=one.work.tripped,
+            stopped_at=one.tripped_at,
+        )
+        for one in cursors
+    ]
+    return sorted(infos, key=_order)
+
+
 class ConsumerRegistry:
     """The consumers of an open log."""
 
@@ -116,8 +146,7 @@ class ConsumerRegistry:
 
     def infos(self) -> list[ConsumerInfo]:
         """Returns all consumers, by cursor."""
-        counts = [consumer.statistics() for consumer in self.running.union(self.ended.values())]
-        return sorted(counts, key=lambda one: (one.cursor, one.vchannels, one.pattern))
+        return sorted([consumer.statistics() for consumer in self.running.union(self.ended.values())], key=_order)
 
     def check(self, key: CursorKey) -> None:
         """Raises InvalidArgumentError if a consumer of this name has other vchannels."""
@@ -287,7 +316,7 @@ class Consumer(AsyncOnly):
     async def _run(self) -> None:
         """Claims the cursor and runs a session, repeatedly until the consumer is closed."""
         options = self._options
-        engine = await self._unless_closed(self._open_engine())
+        engine = await unless(self._closing, self._open_engine())
         if engine is None:
             return
         self._engine = engine
@@ -297,12 +326,15 @@ class Consumer(AsyncOnly):
             session: ConsumerSession | MemberSession | None = None
             commits = self._counts.commits
             try:
-                if home is None and (home := await self._unless_closed(engine.cursor_home(options.cursor))) is None:
+                if home is None and (home := await unless(self._closing, engine.cursor_home(options.cursor))) is None:
                     return
                 if options.lease_s is not None:
-                    session = MemberSession(options, engine, home.pchannel, self._counts, tripped=self._tripped, resumed=self._resumed)
+                    trip = "" if self._trip is None else str(self._trip)
+                    session = MemberSession(
+                        options, engine, home.pchannel, self._counts, tripped=self._tripped, resumed=self._resumed, trip=trip
+                    )
                 else:
-                    claim = await self._unless_closed(home.claim(exclusive=options.exclusive))
+                    claim = await unless(self._closing, home.claim(exclusive=options.exclusive))
                     if claim is None:
                         return
                     session = ConsumerSession(
@@ -325,24 +357,10 @@ class Consumer(AsyncOnly):
                 self._changed.set()
             # a thread still has a message: no other handler gets the message before that thread has returned
             if self._lingering is not None:
-                await self._unless_closed(asyncio.wait((self._lingering,)))
+                await unless(self._closing, asyncio.wait((self._lingering,)))
             pause_s = PAUSES_S[0] if self._counts.commits > commits else min(2 * pause_s or PAUSES_S[0], PAUSES_S[1])
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), pause_s)
-
-    async def _unless_closed(self, awaitable: Awaitable[Any]) -> Any:
-        """Returns the result of the awaitable; None if the consumer is closed before."""
-        work = asyncio.ensure_future(awaitable)
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            await asyncio.wait((work, closing), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            closing.cancel()
-            if not work.done():
-                work.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await work
-        return None if work.cancelled() else work.result()
 
     # -- for the caller
 
@@ -447,6 +465,10 @@ class Consumer(AsyncOnly):
         if session is None or not session.has_begun:
             return statistics
         return msgspec.structs.replace(statistics, **session.figures())
+
+
+def _order(info: ConsumerInfo) -> tuple[str, tuple[str, ...], str]:
+    return info.cursor, info.vchannels, info.pattern
 
 
 async def _latest_tick(engine: WritableEngine, vchannels: tuple[str, ...] | Matching) -> int:

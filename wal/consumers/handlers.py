@@ -26,16 +26,14 @@ import concurrent.futures
 import contextvars
 import inspect
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from wal.consumers.delivery import Delivery, DeliveryState, Outputs, Reject, Retry
 from wal.consumers.handed_work import HandedWork
+from wal.consumers.handler_counts import FAST_S, HandlerCounts
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.outputs import OutputRouter
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome, Rejected, Released
@@ -48,41 +46,9 @@ CHUNK: Final = 64
 """The number of bodies that a task handles before it checks the time since its last yield."""
 TURN_S: Final = 0.0005
 """The time that a task whose handlers never suspend runs before it yields to other tasks."""
-TIME_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The bounds of the histogram of handler times, in seconds."""
-FAST_S: Final = TIME_BOUNDS_S[0]
 CANCEL_S: Final = 1.0
 """The minimum time that the end of the consumer waits for a cancelled handler."""
 _ENDED: Final = int(DeliveryState.ENDED)
-
-
-class HandlerCounts(msgspec.Struct):
-    """Counts of attempts: `failed` raised or timed out; `retried` were not the first at their message.
-
-    `exhausted` messages in a row are out of attempts or undecodable. `times` counts calls of the handler by TIME_BOUNDS_S, `handler_s` is
-    the sum of their seconds.
-    """
-
-    handled: int = 0
-    failed: int = 0
-    retried: int = 0
-    exhausted: int = 0
-    times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(TIME_BOUNDS_S) + 1))
-    handler_s: float = 0.0
-
-    def add_time(self, seconds: float) -> None:
-        """Counts a call of the handler that took this time."""
-        self.times[bisect_left(TIME_BOUNDS_S, seconds)] += 1
-        self.handler_s += seconds
-
-    def add_times(self, seconds: float, calls: int) -> None:
-        """Counts calls of the handler that took this time together: as one call of it and fast ones, unless all of them were fast."""
-        if seconds <= FAST_S:
-            self.times[0] += calls
-            self.handler_s += seconds
-        else:
-            self.times[0] += calls - 1
-            self.add_time(seconds)
 
 
 class _Ended:

@@ -12,18 +12,23 @@ import abc
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wal.consumers.delivery import Delivery, Handling
+from wal.consumers.delivery import Delivery, Handling, Outputs
 from wal.consumers.handed_work import HandedWork
-from wal.consumers.handlers import HandlerCounts, HandlerPool
+from wal.consumers.handler_counts import HandlerCounts
+from wal.consumers.handlers import HandlerPool
 from wal.consumers.options import ConsumerOptions
-from wal.consumers.outputs import OutputRouter
+from wal.consumers.outputs import OutputRoom, OutputRouter
 from wal.consumers.plan import Dead
 from wal.consumers.table import Deliveries
-from wal.errors import HandlerFailedError, UnknownError
+from wal.errors import HandlerFailedError, InvalidArgumentError, UnknownError
+from wal.message import ImmutableMessage
 from wal.runtime.tasks import end_tasks
+from wal.runtime.user_code import described, shown
+from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:
     from wal.engine import WritableEngine
@@ -125,6 +130,9 @@ class SessionLifecycle(abc.ABC):
             raise
         if not has_begun:
             self._set_over()
+            await asyncio.shield(asyncio.ensure_future(self._leave()))
+            if self._error is not None:
+                raise self._error
             return
         name = self.options.cursor.name
         tasks = [self._loop.create_task(work(), name=f"{what} of consumer {name}") for what, work in self._tasks()]
@@ -167,7 +175,7 @@ class SessionLifecycle(abc.ABC):
 
     @abc.abstractmethod
     async def _begin(self) -> bool:
-        """Makes the session ready, and ends with `_set_begun`; returns False if the consumer is closed before."""
+        """Makes the session ready, and ends with `_set_begun`; returns False if it is stopped before."""
 
     @abc.abstractmethod
     def _tasks(self) -> Sequence[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
@@ -211,6 +219,37 @@ class SessionLifecycle(abc.ABC):
 
     def _trip(self, error: HandlerFailedError) -> None:
         self._tripped(error)
+
+    def _next_letters(self, room: OutputRoom) -> Iterator[tuple[Delivery, Outputs]]:
+        """Takes the next dead letters while a commit has room for them, each after the delivery that it is for."""
+        dead, now = self.pool.dead, datetime.now(UTC)
+        while dead and room.take(1, dead[0].delivery.message.estimate_size() + LETTER_BYTES):
+            delivery = dead[0].delivery
+            key = b"" if self.options.key is None else self._key_of(delivery.message)
+            letter = self._router.dead_letter(dead[0], key, now)
+            dead.popleft()
+            yield delivery, Outputs([letter])
+
+    def _key_of(self, message: ImmutableMessage) -> str | bytes:
+        key_function = self.options.key
+        assert key_function is not None
+        try:
+            key = key_function(message)
+        except BaseException as error:
+            raise InvalidArgumentError(
+                f"the key function of consumer {self.options.cursor.name!r} failed at message {message.message_id} of "
+                f"{message.vchannel!r}: {described(error)}; nothing was skipped: return a key for every message"
+            ) from error
+        if key.__class__ is str or key.__class__ is bytes:
+            return key
+        if isinstance(key, str):  # a plain str, since a subclass may override hashing, comparison or repr
+            return str.__str__(key)
+        if isinstance(key, bytes):
+            return bytes.__getitem__(key, slice(None))
+        raise InvalidArgumentError(
+            f"the key function of consumer {self.options.cursor.name!r} returned {shown(key)} for message {message.message_id} of "
+            f"{message.vchannel!r}: return a str or bytes for every message"
+        )
 
     def _look(self) -> None:
         self._due.set()

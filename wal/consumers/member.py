@@ -8,8 +8,8 @@ before, by a key (`outputs.py`), and a dead letter is an output of its message.
 Room: a member asks for as many bodies as it handles in `AHEAD_S`, beside the bodies of its handlers. So fast handlers do not wait for the
 network, and a slow member has little that others could handle.
 
-Failures: the home has removed the member, or has ended (SessionLostError: the consumer joins again); what it had is handed out again, and
-what it still settles is refused. A message is out of attempts without a dead letter: that ends this consumer, and releases the message.
+Failures: the home has removed the member, or has ended (SessionLostError: the consumer joins again); its messages are handed out again, and
+its later settlements are refused. A message is out of attempts without a dead letter: that ends this consumer, and releases the message.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from wal.consumers.delivery import Delivery, Outputs
 from wal.consumers.handed_work import HandedWork
 from wal.consumers.lifecycle import GATHER_S, ConsumerCounts, SessionLifecycle
 from wal.consumers.options import ConsumerOptions, PropertyKey
 from wal.consumers.outputs import EarlyOutput
-from wal.consumers.plan import Dead
+from wal.consumers.plan import DIED, Dead
 from wal.errors import HandlerFailedError, ResourceAcquiredError, SessionLostError, UnavailableError
 from wal.message import ImmutableMessage, Message
 from wal.requests.broadcasts import AckBroadcast
 from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, SettleWork, SharedWork, TakeWork, WorkTerms, WorkUnit
-from wal.write.checks import LETTER_BYTES
 
 if TYPE_CHECKING:
     from wal.engine import WritableEngine
@@ -63,8 +64,11 @@ class MemberSession(SessionLifecycle):
         *,
         tripped: Callable[[HandlerFailedError], None],
         resumed: Callable[[], None],
+        trip: str,
     ) -> None:
-        """`home` and `tripped` have the meaning of `SessionLifecycle`. `resumed` is called when another member has ended a trip."""
+        """`home` and `tripped` have the meaning of `SessionLifecycle`. `resumed` is called when another member has ended a trip. `trip` is
+        the error of the trip that the consumer has from its last membership.
+        """
         assert options.lease_s is not None
         super().__init__(options, engine, home, counts, 0, tripped=tripped)
         merges = options.batch is not None or options.plan.concurrency == 1
@@ -82,6 +86,8 @@ class MemberSession(SessionLifecycle):
         self._trip_number = 0
         """The number of the last trip of all members that has arrived."""
         self._is_tripped = False
+        self._trip_before = trip
+        """The error of the trip that the next home of the cursor gets from this member, until it is resumed."""
         self._row: HandlerFailedError | None = None
         """The error with which the handlers here alone have reached `trip_after` since the last settlement."""
         self._resumed = resumed
@@ -98,10 +104,11 @@ class MemberSession(SessionLifecycle):
         self._broken = self._broken or isinstance(self._error, SessionLostError)
 
     def pause(self, *, paused: bool) -> None:
-        """Stops starting handlers and taking work, or resumes both. What no handler has is released."""
+        """Stops starting handlers and taking work, or resumes both. Messages that no handler has are released."""
         if paused and self.has_begun and not self._stop.is_set():
             self._work.recall()
         super().pause(paused=paused)
+        self._trip_before = self._trip_before if paused else ""
         if self._is_tripped and not paused:
             self._is_tripped = False
             self._resuming.set()
@@ -153,10 +160,10 @@ class MemberSession(SessionLifecycle):
         """Joins; returns False if the consumer is closed before."""
         plan = self.options.plan
         lease_ms = round(self._lease_s * 1000)
-        request = JoinCursor(self.options.cursor, self._home, self._member, self._terms, plan.concurrency, plan.batch, lease_ms)
+        request = JoinCursor(self.options.cursor, self._home, self._member, self._terms, plan.concurrency, plan.batch, lease_ms, _process())
         while not self._stop.is_set():
             try:
-                self.fence = await self._engine.submit(request)
+                self.fence = await self._engine.submit(msgspec.structs.replace(request, tripped=self._trip_before))
                 break
             except ResourceAcquiredError:
                 if self.options.exclusive == "error":
@@ -255,7 +262,7 @@ class MemberSession(SessionLifecycle):
             if attempt <= self.options.plan.attempts:
                 work.append(delivery)
                 continue
-            dead = Dead(delivery, attempt - 1, "the process ended while this message alone was handled, and it has no attempt left")
+            dead = Dead(delivery, attempt - 1, DIED)
             if self.options.dead_letter is not None:
                 self.pool.dead.append(dead)
             else:
@@ -347,31 +354,20 @@ class MemberSession(SessionLifecycle):
 
     def _next_settlement(self) -> tuple[list[Delivery], list[Outputs | None], int]:
         """Takes the handled bodies and dead letters of the next settlement, within the limits of a transaction, with their outputs."""
-        router, pool, ended = self._router, self.pool, self._work.ended
+        ended, room = self._work.ended, self._router.room()
         handled: list[Delivery] = []
         outputs: list[Outputs | None] = []
-        size = count = dead = 0
         while ended:
             own = ended[0]._outputs
-            if own is not None:
-                size += own.size
-                count += len(own.messages)
-                if handled and (size > router.bytes_max or count > router.bodies_max):
-                    return handled, outputs, dead
+            if own is not None and not room.take(len(own.messages), own.size):
+                return handled, outputs, 0
             outputs.append(own)
             handled.append(ended.popleft())
-        now = datetime.now(UTC)
-        while pool.dead:
-            one = pool.dead[0]
-            size += one.delivery.message.estimate_size() + LETTER_BYTES
-            count += 1
-            if handled and (size > router.bytes_max or count > router.bodies_max):
-                break
-            key = b"" if self.options.key is None else self.options.key(one.delivery.message)
-            outputs.append(Outputs([router.dead_letter(one, key, now)]))
-            handled.append(pool.dead.popleft().delivery)
-            dead += 1
-        return handled, outputs, dead
+        count = len(handled)
+        for delivery, letter in self._next_letters(room):
+            handled.append(delivery)
+            outputs.append(letter)
+        return handled, outputs, len(handled) - count
 
     # -- ending
 
@@ -382,3 +378,8 @@ class MemberSession(SessionLifecycle):
     async def _release(self) -> None:
         if self.fence:
             await self._engine.submit(LeaveCursor(self.options.cursor, self._home, self._member))
+
+
+def _process() -> str:
+    """Returns the name of this process for people: its host and pid."""
+    return f"{os.uname().nodename[:64]}:{os.getpid()}"

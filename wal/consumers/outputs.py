@@ -47,6 +47,25 @@ class EarlyOutput(msgspec.Struct, frozen=True, gc=False):
     due_ms: int | None = None
 
 
+class OutputRoom:
+    """The room of one commit for outputs, within the limits of a transaction. The outputs of the first message always have room."""
+
+    __slots__ = ("_bodies", "_bytes", "_is_empty")
+
+    def __init__(self, bodies: int, size: int) -> None:
+        self._bodies = bodies
+        self._bytes = size
+        self._is_empty = True
+
+    def take(self, count: int, size: int) -> bool:
+        """Takes room for the outputs of one more message; returns False if there is not enough left."""
+        self._bodies -= count
+        self._bytes -= size
+        has_room = self._is_empty or (self._bodies >= 0 and self._bytes >= 0)
+        self._is_empty = False
+        return has_room
+
+
 class OutputRouter:
     """The outputs of one consumer. `home` is the pchannel of the cursor's home."""
 
@@ -132,6 +151,10 @@ class OutputRouter:
                     await asyncio.sleep(0.02)
 
     # -- committing
+
+    def room(self) -> OutputRoom:
+        """Returns the room of a commit that has no outputs yet."""
+        return OutputRoom(self.bodies_max, self.bytes_max)
 
     def split(self, delivery: Delivery, outputs: Outputs) -> tuple[list[Message], list[EarlyOutput]]:
         """Returns the outputs of this input that its commit writes, and the outputs that are appended before it."""

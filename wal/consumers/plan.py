@@ -18,6 +18,8 @@ PAGE: Final = 2048
 PAGE_MAX: Final = 8192
 LANES_IN_PAGE: Final = 4
 """A page holds LANES_IN_PAGE lanes per handler, so slow lanes cannot fill it."""
+DIED: Final = "the process ended while this message alone was handled, and it has no attempt left"
+"""The reason of a dead letter for a message whose last attempt died with its process."""
 
 
 class ConsumerPlan(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 Owns the scanner, the table, the handlers, and the one commit in flight. The reader takes messages into the table while there is room. The
 committer writes a frame whenever attempts have ended or bodies may be handed out:
 
-    finish what ended --> hand out --> save the table --> home.commit(outputs, position, state) --> recorded: what was handed out may run
+    finish ended bodies --> hand out --> save the table --> home.commit(outputs, position, state) --> recorded: handed-out bodies may run
 
 So a hand-out is in the log before its handler runs, and an output on the cursor's home pchannel is in the log if and only if its input is
 finished. An output on another pchannel is appended before, by a key (`outputs.py`). While a commit is in flight, handlers continue, and the
@@ -20,19 +20,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from wal.consumers.delivery import Delivery, DeliveryState, Outputs, log_position, merged_position
+from wal.consumers.delivery import Delivery, DeliveryState, log_position, merged_position
 from wal.consumers.lifecycle import GATHER_S, ConsumerCounts, HandlesBodies, SessionLifecycle
 from wal.consumers.options import ConsumerOptions, only_vchannel
 from wal.consumers.outputs import EarlyOutput, is_for
 from wal.consumers.state import NO_STATE, SavedState, decode_state, encode_state
 from wal.consumers.table import Deliveries
-from wal.errors import HandlerFailedError, InvalidArgumentError, SessionLostError
+from wal.errors import HandlerFailedError, SessionLostError
 from wal.message import ImmutableMessage, Message
 from wal.read.assembly import PlainMessages
 from wal.read.cursors.cursor import Cursor
@@ -40,9 +39,8 @@ from wal.read.cursors.service import Cursors, CursorUse
 from wal.read.options import ReadOptions
 from wal.read.scanner import Scanner
 from wal.requests.broadcasts import AckBroadcast
-from wal.runtime.tasks import end_tasks, retrieve
-from wal.runtime.user_code import described, shown
-from wal.write.checks import LETTER_BYTES
+from wal.runtime.tasks import end_tasks, retrieve, unless
+from wal.runtime.user_code import shown
 
 if TYPE_CHECKING:
     from wal.engine import CursorHome, WritableEngine
@@ -197,6 +195,7 @@ class ConsumerSession(SessionLifecycle):
         waiter: asyncio.Future[bool] = self._loop.create_future()
         entry = (self.table.taken, waiter)
         self._waiters.append(entry)
+        self._due.set()
         try:
             return await waiter
         finally:
@@ -206,9 +205,19 @@ class ConsumerSession(SessionLifecycle):
     # -- beginning
 
     async def _begin(self) -> bool:
-        options = self.options
         attach = self._engine.attach if self._read.pattern is None else self._engine.attach_matching
         self.scanner = Scanner(self._read, attach=attach, cursor=self._cursor)
+        try:
+            has_begun = await unless(self._stop, self._begin_read()) is not None  # a pchannel may be away
+        except asyncio.CancelledError:
+            await self.scanner.close()  # the beginning goes on without its caller
+            raise
+        if not has_begun:
+            await self.scanner.close()
+        return has_begun
+
+    async def _begin_read(self) -> Literal[True]:
+        options = self.options
         await self.scanner.__aenter__()
         read = self.scanner._loop
         state = decode_state(self._claim.state)
@@ -285,7 +294,7 @@ class ConsumerSession(SessionLifecycle):
                     await asyncio.sleep(0)
 
     async def _pass_known(self, tick: int) -> None:
-        """Ends the use of the saved state once the read has passed this tick: what it covers last may have been dropped with its vchannel.
+        """Ends the use of the saved state once the read has passed this tick: its last bodies may have been dropped with their vchannel.
 
         A dropped vchannel ends a consumer of names, which therefore gets every body that its state covers.
         """
@@ -349,27 +358,6 @@ class ConsumerSession(SessionLifecycle):
             else:
                 table.take(list(group))
 
-    def _key_of(self, message: ImmutableMessage) -> str | bytes:
-        key_function = self.options.key
-        assert key_function is not None
-        try:
-            key = key_function(message)
-        except BaseException as error:
-            raise InvalidArgumentError(
-                f"the key function of consumer {self.options.cursor.name!r} failed at message {message.message_id} of "
-                f"{message.vchannel!r}: {described(error)}; nothing was skipped: return a key for every message"
-            ) from error
-        if key.__class__ is str or key.__class__ is bytes:
-            return key
-        if isinstance(key, str):  # a plain str, since a subclass may override hashing, comparison or repr
-            return str.__str__(key)
-        if isinstance(key, bytes):
-            return bytes.__getitem__(key, slice(None))
-        raise InvalidArgumentError(
-            f"the key function of consumer {self.options.cursor.name!r} returned {shown(key)} for message {message.message_id} of "
-            f"{message.vchannel!r}: return a str or bytes for every message"
-        )
-
     def _condemn(self) -> None:
         """Makes dead letters of the bodies that the table has condemned for the deaths of processes."""
         condemned, self.table.condemned = self.table.condemned, []
@@ -425,7 +413,11 @@ class ConsumerSession(SessionLifecycle):
             table.hand_out()
         reached, places, handed = self._reached(), self.scanner._loop.places, table.handed
         self._set_timer()
-        if not next_commit.count and not pool.unsaved and handed == self._handed and not self._is_far(reached, is_final=final):
+        # Bodies also finish without an attempt: those that were redriven for another cursor, and those that were handled before, once an
+        # unfinished body before them has left with its vchannel.
+        awaited = bool(self._waiters) and table.finished > self.committed
+        is_due = awaited or pool.unsaved or handed != self._handed or self._is_far(reached, is_final=final)
+        if not next_commit.count and not is_due:
             return False
         pool.unsaved = False
         began = self._loop.time()
@@ -459,38 +451,25 @@ class ConsumerSession(SessionLifecycle):
 
     def _next_commit(self) -> _Commit:
         """Takes the contents of the next commit from the pool, within the limits of a transaction."""
-        commit, router, pool, table = _Commit(), self._router, self.pool, self.table
-        size = count = 0
-        ended: Sequence[Delivery] = table.ended if pool.has_outputs or self._copies else ()
+        commit, router, table, room = _Commit(), self._router, self.table, self._router.room()
+        ended: Sequence[Delivery] = table.ended if self.pool.has_outputs or self._copies else ()
         commit.ended = table.ended_count
         for number, delivery in enumerate(ended):
             if (outputs := delivery._outputs) is not None:
-                size += outputs.size
-                count += len(outputs.messages)
-                if (size > router.bytes_max or count > router.bodies_max) and number:
+                if not room.take(len(outputs.messages), outputs.size):
                     commit.ended = number
-                    break
+                    return commit
                 if router.is_split:
                     commit.add(*router.split(delivery, outputs))
                 else:
                     commit.bodies += outputs.messages
             if self._copies and delivery.message.broadcast is not None:
                 commit.copies.append(delivery.message)
-        if commit.ended < table.ended_count:
-            return commit
-        now = datetime.now(UTC)
-        while pool.dead:
-            dead = pool.dead[0]
-            message = dead.delivery.message
-            size += message.estimate_size() + LETTER_BYTES
-            count += 1
-            if commit.count and (size > router.bytes_max or count > router.bodies_max):
-                break
-            key = b"" if self.options.key is None else self._key_of(message)
-            commit.add(*router.split(dead.delivery, Outputs([router.dead_letter(dead, key, now)])))
-            if message.broadcast is not None:
-                commit.copies.append(message)
-            commit.dead.append(pool.dead.popleft().delivery)
+        for delivery, letter in self._next_letters(room):
+            commit.add(*router.split(delivery, letter))
+            if delivery.message.broadcast is not None:
+                commit.copies.append(delivery.message)
+            commit.dead.append(delivery)
         return commit
 
     def _note(self, commit: _Commit) -> None:

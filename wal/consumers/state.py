@@ -64,6 +64,20 @@ class SavedState(msgspec.Struct, frozen=True):
     saved_ms: int = 0
     """The wall time of the save in ms; 0 if it is not known, as in version 1, or if no body has failed before."""
 
+    @property
+    def positions(self) -> list[BodyPosition]:
+        """The positions of bodies in this state; some occur several times."""
+        runs = [at for run in self.runs for at in (run.first, run.last)]
+        return [*(() if self.covered is None else (self.covered,)), *runs, *[entry.at for entry in self.tried]]
+
+    def moved(self, to: Mapping[BodyPosition, BodyPosition], incarnation: int) -> SavedState:
+        """Returns the state with other `positions`, and the incarnation of their log."""
+        if self.covered is None:
+            return self
+        runs = [msgspec.structs.replace(run, first=to[run.first], last=to[run.last]) for run in self.runs]
+        tried = [msgspec.structs.replace(entry, at=to[entry.at]) for entry in self.tried]
+        return msgspec.structs.replace(self, incarnation=incarnation, covered=to[self.covered], runs=tuple(runs), tried=tuple(tried))
+
     def as_of(self, wall_s: float) -> SavedState:
         """Returns the state for a clock with this time.
 
@@ -179,8 +193,7 @@ class _Positions:
 
 def _names_of(state: SavedState) -> list[str]:
     """Returns the pchannels in a state of a consumer with a pattern, each once."""
-    positions = [state.covered, *[run.first for run in state.runs], *[run.last for run in state.runs], *[entry.at for entry in state.tried]]
-    return sorted({at[0][1] for at in positions if at is not None})
+    return sorted({at[0][1] for at in state.positions})
 
 
 def _runs(stored: Sequence[Any], positions: _Positions) -> Iterator[UnfinishedRun]:

@@ -36,7 +36,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 from wal.consumers.delivery import BodyPosition, Delivery, DeliveryState, Handling, PositionOf, log_position
-from wal.consumers.plan import RELEASED, ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
+from wal.consumers.plan import DIED, RELEASED, ConsumerPlan, Dead, Failed, Outcome, Rejected, Released
 from wal.consumers.sequence import BodySequence
 from wal.consumers.state import ALONE, NO_STATE, SavedState, Tried, UnfinishedRun
 from wal.consumers.stretch import Stretch
@@ -407,8 +407,7 @@ class Deliveries:
             delivery.attempt = self.plan.attempts
             self._handed += 1
             self._suspects.pop(delivery, None)
-            reason = "the process ended while this message alone was handled, and it has no attempt left"
-            self.condemned.append(Dead(delivery, tried.failures, reason))
+            self.condemned.append(Dead(delivery, tried.failures, DIED))
             return False
         delivery.attempt = tried.failures + 1
         self._rest(delivery, tried.due_ms / 1000 + self._to_now)

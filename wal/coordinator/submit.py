@@ -18,9 +18,9 @@ from wal.channels.channels import ChannelDescription, check_channel_names
 from wal.channels.metadata import IDS_KEY
 from wal.channels.pchannels import PChannelMeta
 from wal.channels.slices import SLICE, checked_names, sliced
-from wal.channels.vchannels import NAMES_MAX, VChannelInfo, common_place, place
+from wal.channels.vchannels import NAMES_MAX, VChannelInfo, common_place, not_created, place
 from wal.coordinator.coordinator import Coordinator
-from wal.errors import ChannelNotExistError, InvalidArgumentError
+from wal.errors import InvalidArgumentError
 from wal.message.properties import PROPERTIES_MAX
 from wal.requests.broadcasts import AbortBroadcast, AckBroadcast, AppendBroadcast, AwaitResourceKey, BroadcastCounts, ListBroadcasts
 from wal.requests.log import VERSION, DescribeLog, LogDescription, LogSettings, PChannelIdentity
@@ -158,9 +158,7 @@ class CoordinatorRequests:
         if info is not None:
             return VChannelState(info, Existence.EXISTS)
         if not self._settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
-            )
+            raise not_created(name)
         return VChannelState(VChannelInfo(name, place(name, pchannels), vchannels.next_incarnation), Existence.UNKNOWN)
 
     async def _create(self, request: CreateVChannel) -> VChannelInfo:

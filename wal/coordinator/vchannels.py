@@ -21,8 +21,9 @@ from actors import ActorError, ActorRef, ActorStoppedError
 from wal.channels.channels import ChannelDescription, admit_channels, channels_named, describe_channels
 from wal.channels.directory import RecordChange, VChannelDirectory, unsaved_records
 from wal.channels.map_keeper import VChannelMapKeeper
+from wal.channels.owners import OwnerDescription
 from wal.channels.pchannels import check_choice
-from wal.channels.vchannels import OwnerDescription, VChannelInfo, check_vchannel, place
+from wal.channels.vchannels import VChannelInfo, check_vchannel, not_created, place
 from wal.errors import ChannelExistError, ChannelNotExistError, ClosedError, InvalidArgumentError, UnknownOutcomeError, WALError
 from wal.runtime.tasks import retrieve
 from wal.settings import Settings
@@ -174,9 +175,7 @@ class VChannels:
 
     def _check_allowed(self, name: str) -> None:
         if not self._settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {name!r} does not exist and create_vchannels is off: make it with create_vchannel({name!r})"
-            )
+            raise not_created(name)
 
     def _start(self, infos: tuple[VChannelInfo, ...], saved: asyncio.Future[None]) -> None:
         """Starts vchannels that were just admitted, and saves their records, all or none; settles `saved`."""

@@ -5,7 +5,7 @@ Records are gathered in a `FrameDraft`; `encode_frame` turns a draft into the by
 """
 
 from wal.frame.codec import Compressor
-from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, StoredColumns, TermStart
+from wal.frame.decode import BodySource, Columns, FrameView, RecordColumns, StoredColumns, TermStart, check_frame
 from wal.frame.draft import CopyNames, FrameDraft, Payloads, Record, RunName
 from wal.frame.encode import EncodedFrame, Tables, compressed, encode_frame, frame_tables
 from wal.frame.ext import KEY_TAGS, ExtTag, decode_ext, decode_key, decode_txn, encode_ext, encode_key, encode_txn
@@ -64,6 +64,7 @@ __all__ = [
     "SystemRecord",
     "Tables",
     "TermStart",
+    "check_frame",
     "compressed",
     "decode_ext",
     "decode_key",

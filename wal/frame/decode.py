@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from io import BytesIO
+from itertools import chain
+from struct import unpack_from
 from typing import Any
 
 import google_crc32c
@@ -19,9 +21,9 @@ from wal.errors import CorruptionError
 from wal.frame.codec import decompress
 from wal.frame.draft import TERM_START, RunName
 from wal.frame.layout import CRC, HEADER_BYTES, FrameHeader, RunKind, SystemRecord
-from wal.frame.tables import LazyRunTable, RecordColumns, Rows, RunRow, RunTable
+from wal.frame.tables import LazyRunTable, RecordColumns, Rows, RunRow, RunTable, block_bytes
 
-__all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "StoredColumns", "TermStart"]
+__all__ = ["BodySource", "Columns", "FrameView", "RecordColumns", "StoredColumns", "TermStart", "check_frame"]
 
 BodySource = Callable[[int, int], bytes]
 """Returns the bytes [start, end) of the stored body; only whole blocks are requested. Too few bytes are treated as damage."""
@@ -37,6 +39,17 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
     properties: list[bytes] | None
     exts: list[bytes] | None
 
+    @classmethod
+    def joined(cls, pieces: Sequence[Columns]) -> Columns:
+        """Returns the records of these pieces of one frame, one after the other."""
+        if len(pieces) == 1:
+            return pieces[0]
+        columns: list[Any] = [
+            None if column[0] is None else list(chain.from_iterable(column))
+            for column in zip(*map(msgspec.structs.astuple, pieces), strict=True)
+        ]
+        return cls(*columns)
+
     def part(self, start: int, stop: int) -> Columns:
         """Returns the records [start, stop)."""
         return Columns(
@@ -50,7 +63,10 @@ class Columns(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredColumns(msgspec.Struct, frozen=True, gc=False):
-    """The stored form of the records of one run: their tables, and the checked bytes that contain them from `start` on."""
+    """The stored form of the records of one run: their tables, and the checked bytes that contain them from `start` on.
+
+    Of several runs if they are adjacent and have only payloads.
+    """
 
     rows: Rows
     body: bytes
@@ -163,7 +179,22 @@ class FrameView:
     def stored_columns(self, run: RunRow) -> StoredColumns:
         """Returns the records of this run without an object for each, checked against the CRCs of their blocks."""
         data, base = self._fetch(run.body_start, run.body_end)
-        return StoredColumns(self.runs.rows(run), data, run.body_start - base)
+        return StoredColumns(self.runs.rows(run.first, run.end), data, run.body_start - base)
+
+    def stored_together(self, runs: Sequence[RunRow]) -> Iterator[StoredColumns]:
+        """Yields the records of these runs, as many runs at a time as one `StoredColumns` can have."""
+        if len(runs) > 1 and self.needs_all(runs):
+            self._fetch(0, self.runs.body_bytes)
+        at, count = 0, len(runs)
+        while at < count:
+            first = runs[at]
+            data, base = self._fetch(first.body_start, first.body_end)
+            end, limit = first.end, base + len(data) if self.runs.has_payloads_only else 0
+            at += 1
+            while at < count and (run := runs[at]).first == end and run.body_end <= limit:
+                end = run.end
+                at += 1
+            yield StoredColumns(self.runs.rows(first.first, end), data, first.body_start - base)
 
     def body(self, run: RunRow) -> memoryview:
         """Returns the payloads of this run, then its properties, then its exts, checked against the CRCs of their blocks."""
@@ -194,7 +225,7 @@ class FrameView:
             if run.kind == RunKind.COPY:
                 index = run.index
             elif run.kind == RunKind.VCHANNEL and run.end > run.first:
-                index = self.runs.rows(run).indices[-1]
+                index = self.runs.rows(run.first, run.end).indices[-1]
             else:
                 continue
             name = (run.name, run.incarnation)
@@ -326,3 +357,27 @@ class CompressedView(FrameView):
             blocks.append(decompress(data[at:stop], ends[block] - start))
             start, at = ends[block], stop
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+def check_frame(data: bytes, at: int) -> FrameHeader:
+    """Returns the header of the frame at `at`, each CRC of which matches its bytes. Tables are not parsed.
+
+    Raises CorruptionError, or FormatError for a newer format.
+    """
+    header = FrameHeader.unpack(data, at)
+    tables_at, body_at, end = at + HEADER_BYTES, at + header.head_bytes, at + header.frame_bytes
+    crc = google_crc32c.extend(google_crc32c.value(data[at : tables_at - CRC.size]), data[tables_at:body_at])
+    if len(data) < end or CRC.unpack_from(data, tables_at - CRC.size) != (crc,):
+        raise CorruptionError(f"header and tables of a frame have CRC32C {crc:#010x}", expected="the stored one")
+    header.check_known(data, at)
+    blocks, width = header.blocks, block_bytes(header.incompatible)
+    columns = unpack_from(f"<{blocks * width // 4}I", data, body_at - header.names_len - blocks * width)
+    stored_ends = columns[2 * blocks :] or columns[:blocks]
+    for stored_end, expected in zip(stored_ends, columns[blocks : 2 * blocks], strict=True):
+        stop = at + header.head_bytes + stored_end
+        if (crc := google_crc32c.value(data[body_at:stop])) != expected:
+            raise CorruptionError(f"a block of a frame has CRC32C {crc:#010x}", expected=f"{expected:#010x}")
+        body_at = stop
+    if body_at != end:
+        raise CorruptionError(f"the blocks of a frame have {body_at - at - header.head_bytes} bytes", expected=f"{header.body_len}")
+    return header

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, compress, islice, pairwise
+from itertools import accumulate, compress, islice, pairwise, repeat
 from operator import add, ge
 from struct import unpack_from
 from typing import Any, Final, TypeGuard, overload
@@ -121,7 +121,7 @@ class RunTable(Sequence[RunRow]):
             self.ext_lens = unpack_from(f"<{records}I", head, at)
             at += records * 4
         self._read_blocks(header, head, at)
-        at += blocks * _block_bytes(mask)
+        at += blocks * block_bytes(mask)
         names = head[at : at + header.names_len]
         runs_at, runs = self._columns_at - header.runs * _RUN_BYTES, header.runs
         self._by_name: dict[str, int] | None = None
@@ -134,7 +134,7 @@ class RunTable(Sequence[RunRow]):
     def _read_runs(self, header: FrameHeader, head: bytes, at: int) -> tuple[int, ...]:
         """Reads the columns of the runs; returns the lengths of their names."""
         runs, records, blocks, mask = header.runs, header.records, header.blocks, header.incompatible
-        width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * _block_bytes(mask) + header.names_len
+        width = runs * _RUN_BYTES + records * _record_bytes(mask) + blocks * block_bytes(mask) + header.names_len
         if width != header.tables_len:
             raise inconsistent(f"tables are {header.tables_len} bytes long", f"{width} from the counts in the header")
         if header.first_tick + header.indices > 1 << 64:
@@ -192,9 +192,8 @@ class RunTable(Sequence[RunRow]):
                 columns.append(None)
         return RecordColumns(*columns)
 
-    def rows(self, run: RunRow) -> Rows:
-        """Returns the columns of this run's records."""
-        first, end = run.first, run.end
+    def rows(self, first: int, end: int) -> Rows:
+        """Returns the columns of the records of a run, or of several adjacent runs."""
         return Rows(
             range(first, end) if self.indices is None else self.indices[first:end],
             self.payload_lens[first:end],
@@ -204,16 +203,31 @@ class RunTable(Sequence[RunRow]):
             None if self.ext_lens is None else self.ext_lens[first:end],
         )
 
-    def find(self, names: Container[str]) -> list[RunRow]:
-        """Returns the runs of these vchannels (of any incarnation), and the runs for every reader (PCHANNEL)."""
+    @property
+    def has_payloads_only(self) -> bool:
+        """Whether no record has properties or an ext, so that the payloads of adjacent runs follow each other in the body."""
+        return not self._mask & (COLUMN_PROPERTIES | COLUMN_EXT)
+
+    def has_flags(self, run: RunRow) -> bool:
+        """Returns whether a record of this run is of a transaction, or the payload of a broadcast."""
+        return self.flags is not None and any(self.flags[run.first : run.end])
+
+    def find(self, names: Container[str] | None) -> list[RunRow]:
+        """Returns the runs of these vchannels (None: all; of any incarnation), and the runs for every reader (PCHANNEL)."""
         kinds = self._kinds
-        if len(kinds) >= _SEARCHED_RUNS_MIN and is_few(names) and (places := self._ordinals()) is not None:
+        if names is not None and len(kinds) >= _SEARCHED_RUNS_MIN and is_few(names) and (places := self._ordinals()) is not None:
             return [self[ordinal] for ordinal in sorted([places[name] for name in names if name in places])]
         if kinds.strip(_VCHANNEL):
             return [
-                self[ordinal] for ordinal, name in enumerate(self._names) if (name in names if name else kinds[ordinal] == RunKind.PCHANNEL)
+                self[ordinal]
+                for ordinal, name in enumerate(self._names)
+                if ((names is None or name in names) if name else kinds[ordinal] == RunKind.PCHANNEL)
             ]
         indices, starts, offsets = self.indices, self._starts, self._offsets
+        if names is None:
+            firsts = [-1 if first == end else first if indices is None else indices[first] for first, end in pairwise(starts)]
+            columns = (self._names, self._incarnations, starts, starts[1:], offsets, offsets[1:], repeat(-1), firsts)
+            return list(map(RunRow, kinds, *columns))
         return [
             RunRow(0, name, incarnation, first, end, start, stop, -1, first if indices is None else indices[first])
             if end > first
@@ -355,7 +369,7 @@ def _record_bytes(mask: int) -> int:
     return sum(width for column, _, width in RECORD_COLUMNS if not column or mask & column)
 
 
-def _block_bytes(mask: int) -> int:
+def block_bytes(mask: int) -> int:
     """Returns the width in bytes of a block over its columns."""
     return 12 if mask & CODEC_ZSTD else 8
 
@@ -411,7 +425,7 @@ class LazyRunTable(RunTable):
         if not self._mask & COLUMN_INDEX and header.records != header.indices:
             raise inconsistent(f"{header.records} records have {header.indices} indices", "one each")
         end = at + header.tables_len
-        self._read_blocks(header, head, end - header.names_len - header.blocks * _block_bytes(self._mask))
+        self._read_blocks(header, head, end - header.names_len - header.blocks * block_bytes(self._mask))
         self._check_blocks(header.body_len)
         self._names_text = head[end - header.names_len : end]
         self._name_ends = list(accumulate(name_lens))
@@ -435,22 +449,26 @@ class LazyRunTable(RunTable):
             raise IndexError(f"run {ordinal} of {count}")
         return self._run(ordinal % count)
 
-    def find(self, names: Container[str]) -> list[RunRow]:
-        """Returns the runs of these vchannels, of any incarnation."""
+    def find(self, names: Container[str] | None) -> list[RunRow]:
+        """Returns the runs of these vchannels (None: all), of any incarnation."""
         ordinals: Iterable[int]
-        if is_few(names):
+        if names is not None and is_few(names):
             ordinals = sorted(ordinal for name in names for ordinal in self._search(name.encode(errors="surrogatepass")))
         else:
-            ordinals = [ordinal for ordinal in range(len(self)) if self._name(ordinal) in names]
+            ordinals = [ordinal for ordinal in range(len(self)) if names is None or self._name(ordinal) in names]
         runs = [self._run(ordinal) for ordinal in ordinals]
         if len(runs) > 1 and len({(run.name, run.incarnation) for run in runs}) != len(runs):
             raise inconsistent("a vchannel has two runs", "one run for each vchannel")
         return runs
 
-    def rows(self, run: RunRow) -> Rows:
-        """Returns the columns of this run's records."""
-        rows = self._rows.get(run.first)
-        return self._read_rows(run.first, run.end) if rows is None else rows
+    def rows(self, first: int, end: int) -> Rows:
+        """Returns the columns of the records of a run, or of several adjacent runs."""
+        rows = self._rows.get(first)
+        return self._read_rows(first, end) if rows is None or len(rows.indices) < end - first else rows
+
+    def has_flags(self, run: RunRow) -> bool:
+        """Returns whether a record of this run has flags."""
+        return any(self.rows(run.first, run.end).flags or ())
 
     def _search(self, name: bytes) -> list[int]:
         """Returns the ordinals of the runs of this name."""

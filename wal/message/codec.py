@@ -1,4 +1,4 @@
-"""Codec: messages as they travel on a wire, and back.
+"""Codec: messages as they travel on a wire: those to append, back from it too.
 
 Owns the wire form, which is that of Milvus: the payload and the user's properties unchanged, and the system's fields in properties with the
 reserved keys of `Reserved`:
@@ -7,17 +7,16 @@ reserved keys of `Reserved`:
     _t   base 10              type
     _vc  text                 vchannel; absent for a message of the whole pchannel
     _tt  base 36              time tick                          (delivered messages only, as are those below)
-    _lcs ""                   last confirmed is the message's own id; `_lc` may have the same meaning with the text of the id
+    _lcs ""                   last confirmed is the message's own id
     _tx  base64 of TxnContext     _bh  base64 of BroadcastHeader     _h  base64 of CommitTxnHeader, on a commit
 
-A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). An unknown field is refused,
-never dropped: any key, number or encoding that this module would not have written raises an InvalidArgumentError that names the key. Ids
-travel next to the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import it.
+A committed transaction travels as its begin, its bodies and its commit, one after the other (`txn_to_wire`). An unknown field of a message
+to append is refused, never dropped: any key or number that this module would not have written raises an InvalidArgumentError that names the
+key. Ids travel next to the messages. Only this module needs protobuf (the extra `wire`), so `wal.message` does not import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from wal.errors import InvalidArgumentError
@@ -25,22 +24,11 @@ from wal.runtime.installation import Needed
 
 with Needed("the wire form of messages needs", "wire"):
     from wal.message import wire_pb2
-from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message, Origin, TimeTickMessage
+from wal.message.message import ImmutableMessage, ImmutableTxnMessage, Message
 from wal.message.message_id import MessageID
-from wal.message.properties import RESERVED_PREFIX, Reserved, encode_properties
+from wal.message.properties import RESERVED_PREFIX, Reserved
 from wal.message.types import MessageType
-from wal.message.wire_fields import (
-    base36,
-    broadcast_from_proto,
-    broadcast_to_proto,
-    from_base64,
-    integer,
-    refused,
-    to_base64,
-    txn_from_proto,
-    txn_to_proto,
-    type_number,
-)
+from wal.message.wire_fields import base36, broadcast_to_proto, refused, to_base64, txn_to_proto, type_number
 
 WirePart = tuple[MessageID, wire_pb2.Message]
 """One message of a transaction on the wire, with its id."""
@@ -65,7 +53,7 @@ def to_wire(message: Message | ImmutableMessage) -> wire_pb2.Message:
 
 def message_from_wire(wire: wire_pb2.Message) -> Message:
     """Returns the message to append; the inverse of `to_wire`."""
-    fields, properties = _split(wire, _APPEND_KEYS)
+    fields, properties = _split(wire)
     number = type_number(fields)
     if number not in _TYPES:
         raise refused(Reserved.TYPE, str(number), "a type of this version")
@@ -73,11 +61,6 @@ def message_from_wire(wire: wire_pb2.Message) -> Message:
     if not vchannel:
         raise refused(Reserved.VCHANNEL, vchannel, "the vchannel that the message is for")
     return Message(vchannel, wire.payload, message_type=MessageType(number), properties=properties)
-
-
-def immutable_from_wire(message_id: MessageID | None, wire: wire_pb2.Message) -> ImmutableMessage:
-    """Returns the delivered message; the inverse of `to_wire`. Only a TimeTick may have no id (before any event)."""
-    return _immutable(message_id, wire, _DELIVER_KEYS)
 
 
 def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
@@ -97,46 +80,9 @@ def txn_to_wire(txn: ImmutableTxnMessage) -> list[WirePart]:
     return [(begin.message_id, to_wire(begin)), *((body.message_id, to_wire(body)) for body in txn.messages), (txn.message_id, commit)]
 
 
-def txn_from_wire(parts: Sequence[WirePart]) -> ImmutableTxnMessage:
-    """Returns the transaction; the inverse of `txn_to_wire`. Raises InvalidArgumentError unless the parts are one whole transaction."""
-    if len(parts) < 2:
-        raise InvalidArgumentError(f"a transaction has {len(parts)} parts: a begin and a commit, and bodies between, are needed")
-    (begin_id, begin_wire), *bodies, (commit_id, commit_wire) = parts
-    begin = immutable_from_wire(begin_id, begin_wire)
-    commit = _immutable(commit_id, commit_wire, _COMMIT_KEYS)
-    for part, expected in ((begin, MessageType.BEGIN_TXN), (commit, MessageType.COMMIT_TXN)):
-        if part._type != expected or part.txn_context is None:
-            raise refused(Reserved.TYPE, str(part._type), f"{expected:d} ({expected.name}), with a {Reserved.TXN_CONTEXT}")
-    header = from_base64(commit_wire.properties.get(Reserved.HEADER), Reserved.HEADER, wire_pb2.CommitTxnHeader)
-    of_begin = (begin._origin, begin.time_tick, begin.vchannel, begin.txn_context)
-    if of_begin != (commit._origin, commit.time_tick, commit.vchannel, commit.txn_context):
-        raise InvalidArgumentError(f"the begin {begin_id} and the commit {commit_id} do not belong to one transaction")
-    txn = ImmutableTxnMessage(
-        commit._origin,
-        commit._index,
-        commit.time_tick,
-        commit.vchannel,
-        commit.payload,
-        MessageType.TXN,
-        commit._properties,
-        commit.txn_context,
-        commit.broadcast,
-        messages=tuple(immutable_from_wire(body_id, body) for body_id, body in bodies),
-        vchannels=tuple(header.vchannels),
-        _first_index=begin._index,
-    )
-    _check_txn(txn)
-    return txn
-
-
 def id_to_wire(message_id: MessageID) -> wire_pb2.MessageID:
     """Returns the wire form of an id."""
     return wire_pb2.MessageID(id=bytes(message_id))
-
-
-def id_from_wire(wire: wire_pb2.MessageID) -> MessageID:
-    """Returns the id; the inverse of `id_to_wire`. Raises InvalidArgumentError for any other bytes."""
-    return MessageID.from_bytes(wire.id)
 
 
 def _wire(payload: bytes, properties: dict[str, str], number: int, vchannel: str, system: dict[str, str]) -> wire_pb2.Message:
@@ -158,48 +104,17 @@ def _immutable_wire(message: ImmutableMessage, number: int) -> wire_pb2.Message:
     return _wire(message.payload, message.properties, number, message.vchannel, system)
 
 
-def _immutable(message_id: MessageID | None, wire: wire_pb2.Message, keys: frozenset[str]) -> ImmutableMessage:
-    fields, properties = _split(wire, keys)
-    number = type_number(fields)
-    if number == MessageType.TXN:
-        raise refused(Reserved.TYPE, str(number), "a type that is sent: a transaction travels as begin, bodies and commit")
-    if message_id is None and number != MessageType.TIME_TICK:
-        raise InvalidArgumentError(f"a delivered message of type {number} has no id: only a TimeTick may come without one")
-    same, other = fields.get(Reserved.LAST_CONFIRMED_SAME), fields.get(Reserved.LAST_CONFIRMED)
-    if (same is None) == (other is None) or same:
-        raise refused(Reserved.LAST_CONFIRMED_SAME, same or "", f"it, empty, or {Reserved.LAST_CONFIRMED}, one of both")
-    if other is not None and other != str(message_id):
-        raise refused(Reserved.LAST_CONFIRMED, other, f"the message's own id {message_id}")
-    context = broadcast = None
-    if (stored := fields.get(Reserved.TXN_CONTEXT)) is not None:
-        context = txn_from_proto(from_base64(stored, Reserved.TXN_CONTEXT, wire_pb2.TxnContext))
-    if (stored := fields.get(Reserved.BROADCAST_HEADER)) is not None:
-        broadcast = broadcast_from_proto(from_base64(stored, Reserved.BROADCAST_HEADER, wire_pb2.BroadcastHeader))
-    tick = integer(fields, Reserved.TIME_TICK)
-    vchannel = fields.get(Reserved.VCHANNEL, "")
-    stored_properties = encode_properties(properties) if properties else b""
-    origin, index = _NOWHERE, 0
-    if message_id is not None:
-        origin = Origin(message_id.pchannel, message_id.incarnation, message_id.position, message_id.form)
-        index = message_id.index
-    if number == MessageType.TIME_TICK:
-        return TimeTickMessage(
-            origin, index, tick, vchannel, wire.payload, number, stored_properties, context, broadcast, message_id is not None
-        )
-    return ImmutableMessage(origin, index, tick, vchannel, wire.payload, number, stored_properties, context, broadcast)
-
-
-def _split(wire: wire_pb2.Message, keys: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Splits the properties into the system's, which must be among `keys`, and the user's."""
+def _split(wire: wire_pb2.Message) -> tuple[dict[str, str], dict[str, str]]:
+    """Splits the properties into the system's, which must be those of a message to append, and the user's."""
     fields: dict[str, str] = {}
     properties: dict[str, str] = {}
     for key, value in wire.properties.items():
         if key[:1] != RESERVED_PREFIX:
             properties[key] = value
-        elif key in keys:
+        elif key in _APPEND_KEYS:
             fields[key] = value
         else:
-            raise refused(key, value, f"one of {', '.join(sorted(keys))}: upgrade to read it, or rename a key of your own")
+            raise refused(key, value, f"one of {', '.join(sorted(_APPEND_KEYS))}: upgrade to read it, or rename a key of your own")
     if (version := fields.get(Reserved.VERSION)) != _VERSION:
         raise refused(Reserved.VERSION, version or "", f"{_VERSION!r}, the version that this code reads and writes")
     return fields, properties
@@ -236,13 +151,4 @@ _TYPES: Final = frozenset(int(message_type) for message_type in MessageType)
 _NO_BODIES: Final = frozenset(
     (MessageType.TIME_TICK, MessageType.BEGIN_TXN, MessageType.COMMIT_TXN, MessageType.ROLLBACK_TXN, MessageType.TXN)
 )
-_NOWHERE: Final = Origin("", 0, 0)
 _APPEND_KEYS: Final = frozenset((Reserved.VERSION, Reserved.TYPE, Reserved.VCHANNEL))
-_DELIVER_KEYS: Final = _APPEND_KEYS | {
-    Reserved.TIME_TICK,
-    Reserved.LAST_CONFIRMED,
-    Reserved.LAST_CONFIRMED_SAME,
-    Reserved.TXN_CONTEXT,
-    Reserved.BROADCAST_HEADER,
-}
-_COMMIT_KEYS: Final = _DELIVER_KEYS | {Reserved.HEADER}

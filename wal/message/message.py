@@ -1,4 +1,4 @@
-"""Messages: what a user appends, and what a reader receives.
+"""Messages, as a user appends them and as a reader receives them.
 
 Owns: `Message` (before the append), `ImmutableMessage` and `ImmutableTxnMessage` (after it). Local readers at the tail with the same
 selection get the same messages. A delivered message never changes, so a consumer may pass it to other tasks and threads. Its id,

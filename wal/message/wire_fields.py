@@ -1,4 +1,4 @@
-"""Wire fields: writes each system field of a message into a property of its wire form, and reads it back.
+"""Wire fields: writes each system field of a message into a property of its wire form, and reads those that clients send.
 
 Numbers are base 36 (types base 10), structures base64 of protobuf. A value that this module would not have written is refused with an
 InvalidArgumentError that names the key of the property. Pure functions; `codec` builds messages from them.
@@ -16,7 +16,7 @@ from google.protobuf.message import Message as Proto
 from wal.errors import InvalidArgumentError
 from wal.message import wire_pb2
 from wal.message.append_result import TxnContext
-from wal.message.broadcast_header import BroadcastHeader, ResourceKey
+from wal.message.broadcast_header import BroadcastHeader
 from wal.message.properties import Reserved
 
 
@@ -37,20 +37,6 @@ def base36(value: int) -> str:
         value, digit = divmod(value, 36)
         digits = _DIGITS[digit] + digits
     return digits or "0"
-
-
-def integer(fields: dict[str, str], key: str) -> int:
-    """Returns the number under this key."""
-    text = fields.get(key, "")
-    value = -1
-    if len(text) <= _BASE36_CHARS_MAX:
-        try:
-            value = int(text, 36)
-        except ValueError:
-            pass
-    if not 0 <= value < 1 << 64 or base36(value) != text:
-        raise refused(key, text, "an unsigned 64-bit number in base 36, of digits and lower-case letters")
-    return value
 
 
 _P = TypeVar("_P", bound=Proto)
@@ -102,19 +88,6 @@ def broadcast_to_proto(header: BroadcastHeader) -> wire_pb2.BroadcastHeader:
     )
 
 
-def broadcast_from_proto(proto: wire_pb2.BroadcastHeader) -> BroadcastHeader:
-    """Returns the header; a resource key without domain or key is refused."""
-    for key in proto.resource_keys:
-        if not key.domain or not key.key:
-            raise refused(Reserved.BROADCAST_HEADER, f"{key.domain!r}, {key.key!r}", "resource keys with domain and key")
-    return BroadcastHeader(
-        proto.broadcast_id,
-        tuple(proto.vchannels),
-        tuple(ResourceKey(key.domain, key.key, shared=key.shared) for key in proto.resource_keys),
-        proto.ack_sync_up,
-    )
-
-
 def refused(key: str, value: str, expected: str) -> InvalidArgumentError:
     """Returns the error for a property that is not as expected."""
     text = value if len(value) <= 100 else value[:100] + "…"
@@ -123,5 +96,4 @@ def refused(key: str, value: str, expected: str) -> InvalidArgumentError:
 
 _TYPE_MAX: Final = 0xFFFF
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_BASE36_CHARS_MAX: Final = 13  # of 2**64 - 1
 _NEVER_EXPIRES: Final = -1

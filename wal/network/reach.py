@@ -49,7 +49,7 @@ class Reach:
     async def connected(self, deadline: float) -> tuple[int, grpc.aio.Channel] | str | None:
         """Returns the number and channel of a connected member.
 
-        Without one at the deadline (infinite: no limit), or if TLS is the reason, it returns a text: what was tried and what to do. It
+        Without one at the deadline (infinite: no limit), or if TLS is the reason, it returns a text with the attempts and the remedy. It
         returns None if the endpoints were stopped.
         """
         endpoints, loop = self._endpoints, asyncio.get_running_loop()

@@ -38,7 +38,7 @@ from wal.write.checks import (
     spans_pchannels,
 )
 from wal.write.cursor_table import CursorChange
-from wal.write.idempotency.keys import Key, ProducerKey, key_ext
+from wal.write.idempotency.keys import ProducerKey, key_ext
 from wal.write.in_flight import InFlight
 from wal.write.operations import (
     Atomic,
@@ -46,6 +46,7 @@ from wal.write.operations import (
     Bulk,
     ConditionalAppend,
     ConditionalKeyedAppend,
+    Expected,
     KeyedAppend,
     OrderedAppend,
     PlainAppend,
@@ -67,13 +68,13 @@ BULK_BYTES: Final = 1024 * 1024
 class LocalAppends:
     """The writing calls of a local log; see `wal.engine.Appends`."""
 
-    def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings) -> None:
+    def __init__(self, routes: Routes, pchannels: Mapping[str, PChannel], in_flight: InFlight, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         # Bound once: `get_running_loop` costs a system call in Python 3.11.
         self._create_future = loop.create_future
         self._loop = loop
-        self._vchannels = vchannels
-        self._routes = vchannels.actors
+        self._vchannels = routes
+        self._actors = routes.actors
         self._pchannels = pchannels
         self._in_flight = in_flight
         self._settings = settings
@@ -88,8 +89,6 @@ class LocalAppends:
 
         The hot path of the whole product: no coroutine, no container, one future and one operation per message.
         """
-        if options is not PLAIN:
-            return self._append_special(message, options, taken)
         if message.__class__ is not Message and not isinstance(message, Message):
             raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
         payload = message.payload
@@ -98,18 +97,28 @@ class LocalAppends:
         if size > self.message_bytes_max:
             check_size(message, bytes_max=self.message_bytes_max)
         size += BODY_OVERHEAD
+        kind, ext = _INSERT, b""
+        if options is not PLAIN:
+            if options.key is not None:
+                ext = self._key_ext(options)
+                size += len(ext)
+            if options.expected_last is not NOT_EXPECTED:
+                self.check_expected(options)
         in_flight = self._in_flight
         if not taken:
             total = in_flight.size
             if in_flight.queued or (total + size > in_flight.bytes_max and total):
                 return None
+        if message.message_type is not _INSERT_TYPE:
+            check_client_type(message.message_type)
+            kind = int(message.message_type)
         future = self._create_future()
-        if message.message_type is _INSERT_TYPE:
-            append = PlainAppend(payload, _INSERT, 0, properties, b"", future, size)
-        else:
-            append = _typed(message, properties, future, size)
         # Last, since it may create the vchannel: a message that is refused changes nothing.
-        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        vchannel = self._actors.get(message.vchannel) or self._vchannels.route(message.vchannel)
+        if options is PLAIN and kind == _INSERT:
+            append = PlainAppend(payload, kind, 0, properties, ext, future, size)
+        else:
+            append = _operation(payload, kind, properties, ext, future, size, options, vchannel)
         try:
             vchannel.tell(vchannel, append)
         except ActorError as error:
@@ -118,38 +127,10 @@ class LocalAppends:
             in_flight.size += size
         return future
 
-    def _append_special(self, message: Message, options: WriteOptions, taken: bool, /) -> asyncio.Future[Any] | None:
-        """Tells the message's vchannel to append it with any options; returns None as `append` does."""
-        if message.__class__ is not Message and not isinstance(message, Message):
-            raise TypeError(f"an append takes a Message, not {type(message).__name__}: Message(vchannel, payload)")
-        payload = message.payload
-        properties = encode_properties(message.properties) if message.properties else b""
-        if (size := len(payload) + len(properties)) > self.message_bytes_max:
-            check_size(message, bytes_max=self.message_bytes_max)
-        kind, exclusive, key = _INSERT, False, options.key
-        if message.message_type is not _INSERT_TYPE:
-            check_client_type(message.message_type)
-            kind = int(message.message_type)
-            exclusive = type_properties(kind).exclusive
-        ext = b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
-        size += len(ext) + BODY_OVERHEAD
-        if options.expected_last is not NOT_EXPECTED:
-            self._vchannels.expect(options)
-        in_flight = self._in_flight
-        if not taken:
-            total = in_flight.size
-            if in_flight.queued or (total + size > in_flight.bytes_max and total):
-                return None
-        future: asyncio.Future[AppendResult | ForgottenResult] = self._create_future()
-        vchannel = self._routes.get(message.vchannel) or self._vchannels.route(message.vchannel)
-        append = _operation(payload, kind, properties, ext, future, size, exclusive, options, vchannel)
-        try:
-            vchannel.tell(vchannel, append)
-        except ActorError as error:
-            raise refusal(vchannel, error) from error
-        if not taken:
-            in_flight.size += size
-        return future
+    def _key_ext(self, options: WriteOptions) -> bytes:
+        """Returns the key of an append as its record carries it. Raises InvalidArgumentError if the settings would forget it at once."""
+        key = options.key
+        return b"" if key is None else key_ext(key) if self._keeps_keys else kept_key_ext(key, self._settings)
 
     def no_room(self, message: Message) -> BaseException:
         """Returns why a message has no room in flight."""
@@ -209,24 +190,23 @@ class LocalAppends:
         payloads, types, properties = rows.payloads[row:end], rows.types[row:end], rows.properties[row:end]
         size = sum(map(len, payloads)) + sum(map(len, properties))
         name, options, in_flight = rows.vchannel(row), rows.options_of(row), self._in_flight
-        ext = b"" if options.key is None else kept_key_ext(options.key, self._settings)
+        ext = self._key_ext(options)
         if options.expected_last is not NOT_EXPECTED:
-            self._vchannels.expect(options)
+            self.check_expected(options)
         size += len(ext) + BODY_OVERHEAD * (end - row)
         if in_flight.has_room(size):
             in_flight.size += size
         else:
             await in_flight.take(size)
         try:
-            vchannel = actors.get(name) or self._routes.get(name) or self._vchannels.route(name)
+            vchannel = actors.get(name) or self._actors.get(name) or self._vchannels.route(name)
             actors[name] = vchannel
             if end > row + 1 or not (rows.numbers or rows.has_special):
                 records = list(map(Record, payloads, types or repeat(_INSERT), repeat(0), properties or repeat(b"")))
                 tell(vchannel, Bulk(records, size, future))
             else:
-                kind = types[0] if types else _INSERT
-                stored, exclusive = properties[0] if properties else b"", type_properties(kind).exclusive
-                tell(vchannel, _operation(payloads[0], kind, stored, ext, future, size, exclusive, options, vchannel))
+                kind, stored = types[0] if types else _INSERT, properties[0] if properties else b""
+                tell(vchannel, _operation(payloads[0], kind, stored, ext, future, size, options, vchannel))
         except BaseException:
             in_flight.release(size)
             raise
@@ -275,7 +255,7 @@ class LocalAppends:
 
         Returns the future of its result.
         """
-        await self._create_in_slices(request.vchannels, self._key_bytes(request.options.key))
+        await self._create_in_slices(request.vchannels, len(self._key_ext(request.options)))
         bytes_max = self.message_bytes_max + (0 if change is None else LETTER_BYTES)
         vchannel, operation, future = self._transaction(request, bytes_max=bytes_max)
         operation.change = change
@@ -285,13 +265,18 @@ class LocalAppends:
     async def begin_txn(self, request: BeginTxn, *, owner: TxnOwner | None = None) -> LocalTxn:
         """Opens a transaction. `owner` is the client that begins it, if that is over the network."""
         names, options = request.vchannels, request.options
-        self._vchannels.expect(options)
-        key_bytes = self._key_bytes(options.key)
+        self.check_expected(options)
+        key_bytes = len(self._key_ext(options))
         await self._create_in_slices(names, key_bytes)
         future: asyncio.Future[TxnContext] = self._create_future()
         tell(self._on_one_pchannel(names)[0], Begin(names, request.keepalive_s, future, key_bytes, owner))
         context = await future
-        return LocalTxn(self._vchannels, self._loop, context, names, options, self.cursors, bytes_max=self.message_bytes_max)
+        return self.opened(context, names, options)
+
+    def opened(self, context: TxnContext, names: tuple[str, ...], options: WriteOptions = PLAIN) -> LocalTxn:
+        """Returns a transaction that is open."""
+        bytes_max, cursors = self.message_bytes_max, self.cursors
+        return LocalTxn(self._vchannels, self._loop, context, names, options, cursors, bytes_max=bytes_max, expected=self.expected)
 
     def commit_with(
         self, bodies: Sequence[Message], change: CursorChange, home: PChannel
@@ -314,6 +299,26 @@ class LocalAppends:
         self._in_flight.force(operation.size)
         return future
 
+    def check_expected(self, options: WriteOptions) -> None:
+        """Raises InvalidArgumentError if an expected id cannot be the last one of its vchannel, because it is of another log.
+
+        Raises LogWentBackError if it is of an event that a restore has lost.
+        """
+        for name, event in options.expected_last.items():
+            if event is not None:
+                pchannel = self._vchannels.here(self._vchannels.known.pchannel_of(name), name)
+                event, log_id = pchannel.current(event), pchannel.log_id
+                if not event.same_log(log_id):
+                    raise InvalidArgumentError(
+                        f"expected_last={event} is an id of another pchannel, or of another log: vchannel {name!r} is on pchannel "
+                        f"{log_id.pchannel} of the log with incarnation {log_id.incarnation:x}; use an id that was read or appended "
+                        f"there, or log.last({name!r})"
+                    )
+
+    def expected(self, options: WriteOptions) -> Expected:
+        """Returns the expected last events by the actors of their vchannels. Raises ChannelNotExistError for one that was dropped."""
+        return tuple([(self._vchannels.existing(name), event) for name, event in options.expected_last.items()])
+
     async def _tell_with_room(self, vchannel: VChannel, operation: PlainAppend | Atomic | Bulk) -> None:
         """Waits for room in flight, takes it, and sends the operation to the vchannel."""
         await self._in_flight.take(operation.size)
@@ -329,7 +334,7 @@ class LocalAppends:
         """Returns the operation of a whole transaction, the vchannel to tell it, and the future of its result."""
         names, messages, options = request.vchannels, request.bodies, request.options
         bytes_max = bytes_max or self.message_bytes_max
-        size = names_size(names, key_bytes=self._key_bytes(options.key))
+        size = names_size(names, key_bytes=len(self._key_ext(options)))
         bodies: Payloads | list[Record] | None = plain_bodies(messages, names, bytes_max=bytes_max)
         owners = None
         if isinstance(bodies, Payloads):
@@ -340,9 +345,9 @@ class LocalAppends:
             bodies, counted, owners = checked_bodies.records, checked_bodies.counted, checked_bodies.vchannels
             size += checked_bodies.stored
         check_txn_size(len(bodies), counted, size, self._txn_limits())
-        self._vchannels.expect(options)
+        self.check_expected(options)
         vchannels = self._on_one_pchannel(names)
-        expected = self._vchannels.expected(options)
+        expected = self.expected(options)
         run_names = None
         if len(names) > 1:
             by_name = {vchannel.channel: vchannel.run_name for vchannel in vchannels}
@@ -356,9 +361,6 @@ class LocalAppends:
         await self._tell_with_room(vchannel, operation)
         return await future
 
-    def _key_bytes(self, key: Key | None) -> int:
-        return 0 if key is None else len(kept_key_ext(key, self._settings))
-
     def _txn_limits(self) -> TxnLimits:
         limits = self._limits
         if limits is None:
@@ -371,8 +373,8 @@ class LocalAppends:
         Raises InvalidArgumentError if they are on several pchannels, or if they may not be created, and creates none of them then.
         """
         if len(names) == 1:
-            return (self._routes.get(names[0]) or self._vchannels.route(names[0]),)
-        known = [route for name in names if (route := self._routes.get(name)) is not None]
+            return (self._actors.get(names[0]) or self._vchannels.route(names[0]),)
+        known = [route for name in names if (route := self._actors.get(name)) is not None]
         if len(known) < len(names) or len({route.pchannel for route in known}) > 1:
             self._check_names(names)
         return tuple([self._vchannels.route(name) for name in names])
@@ -382,8 +384,8 @@ class LocalAppends:
         limits = self._txn_limits()
         check_txn_names(len(names), limits.txn_bodies_max)
         check_txn_size(0, 0, names_size(names, key_bytes=key_bytes), limits)
-        routes, pchannel_of = self._routes, self._vchannels.known.pchannel_of
-        places = {name: pchannel_of(name) if (route := routes.get(name)) is None else route.pchannel.channel for name in names}
+        actors, pchannel_of = self._actors, self._vchannels.known.pchannel_of
+        places = {name: pchannel_of(name) if (route := actors.get(name)) is None else route.pchannel.channel for name in names}
         if len(set(places.values())) > 1:
             raise spans_pchannels(places)
         self._vchannels.known.check_new(names)
@@ -402,15 +404,6 @@ class LocalAppends:
                 await asyncio.sleep(0)
 
 
-def _typed(message: Message, properties: bytes, future: asyncio.Future[AppendResult], size: int) -> PlainAppend:
-    """Returns the operation for an append of another type than INSERT, without options."""
-    check_client_type(message.message_type)
-    kind = int(message.message_type)
-    if not (exclusive := type_properties(kind).exclusive):
-        return PlainAppend(message.payload, kind, 0, properties, b"", future, size)
-    return OrderedAppend(message.payload, kind, 0, properties, b"", future, size, 0, exclusive)
-
-
 def _operation(
     payload: bytes,
     kind: int,
@@ -418,11 +411,11 @@ def _operation(
     ext: bytes,
     future: asyncio.Future[Any],
     size: int,
-    exclusive: bool,
     options: WriteOptions,
     vchannel: VChannel,
 ) -> PlainAppend:
     """Returns the operation for an append with any options."""
+    exclusive = kind != _INSERT and type_properties(kind).exclusive
     barrier, key, expected_last = options.barrier_time_tick, options.key, options.expected_last
     if expected_last is not NOT_EXPECTED and expected_last:
         expected = ((vchannel, expected_last[vchannel.channel]),)

@@ -1,7 +1,7 @@
 """CopiesOperator: the open log as its broadcaster sees it (`broadcaster.AppendOperator`).
 
 Owns the translation between the two: names of vchannels become actors, copies become operations, and the log's recovered state becomes
-what the broadcaster asks for. It decides nothing about a broadcast, and has no state of its own but the routes.
+the broadcaster's records. It decides nothing about a broadcast, and has no state of its own but the routes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import msgspec
 from actors import ActorError
 from broadcaster.message import Content, CopiesInLog
 from broadcaster.operator import CopiesAnswer
-from wal.channels.vchannels import check_vchannel
 from wal.errors import ChannelNotExistError, CorruptionError, InvalidArgumentError, UnavailableError, WALError, WouldBlockError
 from wal.frame import CopyNames, Record
 from wal.message import BroadcastHeader, CopyOutcomes, MessageType, MixedCopies
 from wal.node.node import StreamingNode
 from wal.node.routes import Routes
 from wal.read.assembly import shared_copies
-from wal.settings import Settings
 from wal.write.copies import names_of
 from wal.write.copy_writes import AppendCopies, CopyTargets
 from wal.write.pchannel import PChannel
@@ -53,10 +51,9 @@ class CopyRoutes:
     vchannel is created, and created vchannels are durable before their pchannels are returned.
     """
 
-    def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel], settings: Settings) -> None:
+    def __init__(self, vchannels: Routes, pchannels: Mapping[str, PChannel]) -> None:
         self._vchannels = vchannels
         self._pchannels = pchannels
-        self._settings = settings
         self._routes: dict[tuple[str, ...], _Route] = {}
         self._last = _Route(())
         self._names = 0
@@ -155,17 +152,8 @@ class CopyRoutes:
 
     def _check(self, names: tuple[str, ...]) -> None:
         """Raises unless every vchannel exists or can be created."""
-        routes, records, settings = self._vchannels.actors, self._vchannels.known.records, self._settings
-        new = [check_vchannel(name) for name in names if name not in routes and name not in records]
-        if new and not settings.create_vchannels:
-            raise ChannelNotExistError(
-                f"vchannel {new[0]!r} does not exist and create_vchannels is off: create it with create_vchannel({new[0]!r})"
-            )
-        if new and len(records) + len(new) > settings.vchannels_max:
-            raise InvalidArgumentError(
-                f"{len(new)} of the vchannels do not exist and would be more than vchannels_max={settings.vchannels_max} with the "
-                f"{len(records)} that there are: drop some, or raise the setting"
-            )
+        actors = self._vchannels.actors
+        self._vchannels.known.check_new([name for name in names if name not in actors])
 
 
 def _gone(name: str, pchannel: str, vchannel: VChannel | None) -> ChannelNotExistError:
@@ -184,7 +172,7 @@ class CopiesOperator:
         self._node = node
         self._create_future: Callable[[], asyncio.Future[CopyOutcomes]]
         self._create_future = asyncio.get_running_loop().create_future  # bound once: a system call in Python 3.11
-        self._routes = CopyRoutes(node.routes, node.pchannels, node.settings)
+        self._routes = CopyRoutes(node.routes, node.pchannels)
 
     def allocate_id(self) -> int:
         """Returns a fresh time tick. Raises WouldBlockError if none is available without waiting."""

@@ -123,8 +123,7 @@ class CursorClaims:
             await self._cursors.named(key, home)
             pchannel = self._cursors.here(key, home)
             await self._cursors.look()
-            record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key))
-            assert record is not None
+            record = await self._cursors.claim(pchannel, key)
             await self._cursors.end_pins(key)
         except BaseException:
             self._free(key, holder)
@@ -181,8 +180,7 @@ class CursorClaims:
         self._ending.pop(client, None)
         try:
             await self._cursors.look()
-            record = await self._cursors.changed(pchannel, key, make=lambda table: table.claim(key, holder=holder, lease_ms=lease_ms))
-            assert record is not None
+            record = await self._cursors.claim(pchannel, key, holder=holder, lease_ms=lease_ms)
             await self._cursors.end_pins(key)
         except BaseException:
             self._free(key, claimed)

@@ -6,6 +6,8 @@ end of this log, would hold nothing back, and its reader would miss messages. Th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,9 +19,12 @@ from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
 from wal.requests.cursors import ClaimCursor, CursorClaim, DeleteCursors, KeepCursor, ListCursors, LoadCursor, NameCursorHome, SaveCursor
 from wal.requests.request import Request
 from wal.requests.rights import Right, calling_client, check_right
-from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, SettleWork, TakeWork
+from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, ListMembers, SettleWork, SharedCursor, TakeWork
 from wal.write.cursor_table import ConsumerLostError
 from wal.write.pchannel import PChannel
+
+PROMISE_S: Final = 0.5
+"""How long the save of a position waits for the promise of its tick."""
 
 
 async def _load(node: StreamingNode, request: LoadCursor, pchannel: PChannel) -> Cursor | None:
@@ -29,7 +34,7 @@ async def _load(node: StreamingNode, request: LoadCursor, pchannel: PChannel) ->
 async def _save(node: StreamingNode, request: SaveCursor, pchannel: PChannel) -> bool:
     key = request.cursor.key
     await catch_up(node, request.cursor)
-    check_position(node, request.cursor, pchannel)
+    await check_position(node, request.cursor, pchannel)
     return await node.cursors.save(
         msgspec.structs.replace(request.cursor, stale="", moved_at=0.0, moving=False),
         forward_only=request.forward_only,
@@ -38,7 +43,8 @@ async def _save(node: StreamingNode, request: SaveCursor, pchannel: PChannel) ->
 
 
 async def _list(node: StreamingNode, request: ListCursors, pchannels: Sequence[PChannel]) -> tuple[CursorInfo, ...]:
-    return request.join([await node.cursors.infos(pchannel=pchannel.channel) for pchannel in pchannels])
+    listed = [await node.cursors.infos(pchannel=pchannel.channel) for pchannel in pchannels]
+    return tuple(listed[0]) if len(listed) == 1 else request.join(listed)
 
 
 async def _delete(node: StreamingNode, request: DeleteCursors, _pchannels: Sequence[PChannel]) -> None:
@@ -63,6 +69,10 @@ async def _keep(node: StreamingNode, request: KeepCursor, pchannel: PChannel) ->
         raise held_by_another(error, request.key) from error
 
 
+async def _members(node: StreamingNode, _request: ListMembers, pchannels: Sequence[PChannel]) -> tuple[SharedCursor, ...]:
+    return node.shared.listed([pchannel.channel for pchannel in pchannels])
+
+
 HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any], Awaitable[Any]]]] = {
     LoadCursor: _load,
     SaveCursor: _save,
@@ -75,6 +85,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Callable[[StreamingNode, Any, Any], 
     TakeWork: lambda node, request, _: node.shared.take(request),
     SettleWork: lambda node, request, _: node.shared.settle(request),
     KeepMember: lambda node, request, _: node.shared.keep(request),
+    ListMembers: _members,
     LeaveCursor: lambda node, request, _: node.shared.leave(request),
 }
 """See `wal.node.submit`."""
@@ -95,11 +106,15 @@ async def catch_up(node: StreamingNode, cursor: Cursor) -> None:
         await known.catch_up()
 
 
-def check_position(node: StreamingNode, cursor: Cursor, pchannel: PChannel) -> None:
+async def check_position(node: StreamingNode, cursor: Cursor, pchannel: PChannel) -> None:
     """Raises InvalidArgumentError unless the cursor is of this log, and at or below its durable end."""
     if cursor.key.pattern:
-        promised_tick = max(each.tail.promised_tick for each in node.pchannels.values())
-        if cursor.time_tick > promised_tick:
+        if cursor.time_tick > pchannel.tail.promised_tick:
+            # A merge passes a tick once each pchannel has promised it; where a read begins, the promise here may lag for a moment.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROMISE_S):
+                    await pchannel.wait_promised(cursor.time_tick)
+        if cursor.time_tick > (promised_tick := pchannel.tail.promised_tick):
             raise InvalidArgumentError(
                 f"{cursor.key} is at tick {cursor.time_tick}, above {promised_tick}, the newest tick of the log: save a tick that was read"
             )

@@ -25,12 +25,14 @@ import msgspec
 from actors import ActorError, Clock
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, UnavailableError, WALError, closed_log
 from wal.message import Lineage, LogPosition
-from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, other_key
+from wal.node.pattern_pins import COPIES_LAG_S, PatternPins, UncoveredError
+from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey, other_key, pattern_home
 from wal.read.cursors.pins import AsyncPins, Pin, newest_pin, order_of, prefix_of, stem_of
 from wal.read.cursors.records import CursorRecord
 from wal.read.cursors.service import infos_of
 from wal.read.cursors.status import CursorStatus, LogView, cursor_status, resumable
 from wal.read.cursors.store import DamagedCursor, adopted, check_replaced
+from wal.runtime.tasks import keep_task, retrieve
 from wal.runtime.threads import in_thread
 from wal.storage.search import distance, event_below, position_after, run_async
 from wal.write.cursor_table import CursorChange, CursorTable
@@ -45,7 +47,8 @@ class NodeCursors:
 
     `pins` are None where no other process reads the log. `view` returns, on the loop, the logs with which cursors are compared; `catch_up`
     updates the view of vchannels, and `pchannel_of` returns the pchannel of a vchannel. `raise_format` is called before the first record:
-    earlier versions must not write the log from then on. `shared`: other nodes have other pchannels of the log.
+    earlier versions must not write the log from then on. `pchannels` are those of the log, here or elsewhere. `patterns` is what the
+    cursors of patterns hold back on other nodes, None if all pchannels of the log are here.
     """
 
     def __init__(
@@ -55,16 +58,18 @@ class NodeCursors:
         view: Callable[[], LogView],
         catch_up: Callable[[], Awaitable[None]],
         pchannel_of: Callable[[str], str],
+        pchannels: Iterable[str],
         raise_format: Callable[[], Awaitable[None]],
         clock: Clock,
-        shared: bool,
+        patterns: PatternPins | None,
     ) -> None:
         self._pins = pins
         self._view = view
         self._catch_up = catch_up
         self._pchannel_of = pchannel_of
         self._raise_format = raise_format
-        self._shared = shared
+        self._pattern_home = pattern_home(pchannels)
+        self._patterns = patterns
         self.wall: Callable[[], float] = clock.wall
         self.judge: Callable[[], Awaitable[None]] | None = None
         """Called before cursors are read: marks those over a bound."""
@@ -82,7 +87,7 @@ class NodeCursors:
         self._damaged: dict[str, DamagedCursor] = {}
         """The damaged pins as of the last look, by name."""
         self._pending: dict[CursorKey, Cursor | None] = {}
-        """What pins say of cursors whose records could not be written yet, on a full disk say; None: it was deleted."""
+        """The cursors of pins whose records could not be written yet, for example on a full disk; None: the cursor was deleted."""
         self._looking = asyncio.Lock()
         self._adopting: set[CursorKey] = set()
         """The cursors whose pins the look that is under way makes records of."""
@@ -92,7 +97,7 @@ class NodeCursors:
         self._positions: dict[tuple[str, int], LogPosition] = {}
         """The log position after all events of a pchannel up to a tick, for the cursors of patterns that there are."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changes: set[asyncio.Future[CursorRecord | None]] = set()
+        self._changes: set[asyncio.Future[Any]] = set()
         """The changes that were sent and are not settled."""
         self._closed = False
 
@@ -115,6 +120,10 @@ class NodeCursors:
         """Serves the cursors of a pchannel that is being closed here no more, and returns them: its next owner does."""
         self._served.pop(pchannel.channel, None)
         pchannel.cursors.on_settled = None
+        if self._patterns is not None:
+            self._patterns.forget_floor(pchannel.channel)
+            if pchannel.channel == self._pattern_home:
+                self._patterns.leave()
         keys = [key for key, home in self._homes.items() if home == pchannel.channel]
         for key in keys:
             del self._homes[key]
@@ -126,6 +135,8 @@ class NodeCursors:
         while self._tasks or self._changes:
             under_way: list[asyncio.Future[Any]] = [*self._tasks, *self._changes]
             await asyncio.wait(under_way)
+        if self._patterns is not None:
+            await self._patterns.close()
 
     async def _serve(self, pchannel: PChannel) -> None:
         name, table = pchannel.channel, pchannel.cursors.table
@@ -145,6 +156,10 @@ class NodeCursors:
                 await self.changed(older, record.key, make=partial(CursorTable.delete, key=record.key))
             else:
                 self._homes[record.key] = name
+        if self._patterns is not None:
+            await self._patterns.open_floor(name, pchannel.log.term, pchannel.log.earliest)
+            if name == self._pattern_home:
+                await self._patterns.take_over(pchannel.log.term, [record for record in table.all() if record.key.pattern])
 
     async def _adopt_restored(self) -> None:
         """Moves the cursors of logs that were restored since to the incarnations that these have now.
@@ -182,7 +197,7 @@ class NodeCursors:
                 raise home.fault
             record = home.cursors.table.get(key)
             cursor = None if record is None else record.cursor
-        return resumable(cursor, await self.view_for((cursor,)), pchannel=pchannel)
+        return resumable(cursor, await self.view_for((cursor,)), pchannel=self._pattern_home if key.pattern else pchannel)
 
     async def infos(self, *, pchannel: str | None = None) -> list[CursorInfo]:
         """Returns all cursors that are here, or those on one pchannel, by name and vchannels, without those of dropped vchannels.
@@ -192,9 +207,19 @@ class NodeCursors:
         await self.look()
         if self.judge is not None:
             await self.judge()
-        cursors = [each for each in self.saved() if isinstance(each, DamagedCursor) or pchannel in (None, each.pchannel)]
-        view = await self.view_for(cursors)
-        return await in_thread(infos_of, cursors, view, now_s=self.wall())
+        chosen = [each for each in self.saved() if pchannel is None or self._is_on(each, pchannel)]
+        if pchannel is not None and self._patterns is not None and pchannel != self._pattern_home:
+            chosen += await self._patterns.copies()
+        view = await self.view_for(chosen)
+        if pchannel is not None and self._patterns is not None:
+            view = msgspec.structs.replace(view, logs={name: log for name, log in view.logs.items() if name == pchannel})
+        return await in_thread(infos_of, chosen, view, now_s=self.wall())
+
+    def _is_on(self, cursor: Cursor | DamagedCursor, pchannel: str) -> bool:
+        """Returns whether a cursor is listed with this pchannel; a damaged one is with each."""
+        if isinstance(cursor, DamagedCursor):
+            return True
+        return pchannel == (self._homes.get(cursor.key, self._pattern_home) if cursor.key.pattern else cursor.pchannel)
 
     async def save(self, cursor: Cursor, *, forward_only: bool = False, check_moving: Callable[[], None] | None = None) -> bool:
         """Stores a reader's position; durable on return. Returns whether it was stored; see `SavedCursors.save` for `forward_only`.
@@ -206,7 +231,7 @@ class NodeCursors:
             await asyncio.shield(moving)
         if key not in self._homes or self._in_line:
             self._check_name(key)
-            await self._name(key, cursor.pchannel)
+            await self._name(key, self._pattern_home if key.pattern else cursor.pchannel)
         home = self.home_of(key)
         before = home.cursors.table.newest(key)
         if before.is_moving:
@@ -215,14 +240,57 @@ class NodeCursors:
         elif before.cursor is not None:
             check_replaced(before.cursor, cursor, forward_only=False)
         cursor = msgspec.structs.replace(cursor, saved_at=self.wall())
-        saved = await self.changed(home, key, change=CursorChange(key, cursor, forward_only=forward_only))
+        change = CursorChange(key, cursor, forward_only=forward_only)
+        if key.pattern and self._patterns is not None:
+            saving = keep_task(self._changes, asyncio.ensure_future(self._save_covered(self._patterns, change, home)))
+            saving.add_done_callback(retrieve)
+            saved: bool = await asyncio.shield(saving)
+        else:
+            saved = await self.changed(home, key, change=change) is not None
         await self.end_pins(key)
-        return saved is not None
+        return saved
+
+    async def _save_covered(self, patterns: PatternPins, change: CursorChange, home: PChannel) -> bool:
+        """Saves the cursor of a pattern in a cluster, once its copy covers the position."""
+        key, table = change.key, home.cursors.table
+        try:
+            while True:
+                try:
+                    async with patterns.lowered(key, change):
+                        return await self.changed(home, key, change=change) is not None
+                except UncoveredError:  # it was deleted meanwhile
+                    continue
+        except WALError:
+            if home.fault is None:
+                self._note_pattern(patterns, table, key)
+            raise
+
+    async def claim(self, pchannel: PChannel, key: CursorKey, *, holder: bytes = b"", lease_ms: int = 0) -> CursorRecord:
+        """Gives a cursor to a new consumer; see `CursorTable.claim`. Returns its durable record."""
+
+        def make(table: CursorTable) -> CursorRecord:
+            if patterns is not None and not table.newest(key).is_stale:
+                patterns.check(key, newest=table.newest(key).cursor)
+            return table.claim(key, holder=holder, lease_ms=lease_ms)
+
+        patterns = self._patterns if key.pattern else None
+        while True:
+            newest = pchannel.cursors.table.newest(key)
+            if patterns is not None and not newest.is_stale:
+                await patterns.cover(key, newest=newest.cursor)
+            try:
+                record = await self.changed(pchannel, key, make=make)
+            except UncoveredError:  # it was deleted meanwhile
+                continue
+            assert record is not None
+            return record
 
     async def delete(self, name: str, vchannels: tuple[str, ...] | None) -> None:
         """Deletes cursors; see `Cursors.delete`."""
         stem = prefix_of(name) if vchannels is None else stem_of(CursorKey(name, vchannels))
         await self._delete(lambda key, _: key.name == name and vchannels in (None, key.vchannels), stem)
+        if vchannels is None and self._patterns is not None and self._pattern_home in self._served:
+            await self._patterns.remove_left(name)
 
     async def drop(self, vchannel: str, incarnation: int) -> None:
         """Deletes the cursors of this incarnation of a vchannel, including those of sets that contain it."""
@@ -248,6 +316,35 @@ class NodeCursors:
             if stem is not None:
                 names += [name for name in self._damaged if name.startswith(stem)]
             await self._remove(names)
+
+    async def holders(self, cursors: list[Cursor | DamagedCursor] | None = None) -> list[Cursor | DamagedCursor]:
+        """Returns these cursors (None: all, after a look) with what they hold back of the pchannels here: in a cluster the cursors of
+        patterns are their copies."""
+        if cursors is None:
+            await self.look()
+            cursors = self.saved()
+        if self._patterns is None:
+            return cursors
+        copies = {copy.key: copy for copy in await self._patterns.copies()}
+        pins = [pin for own in self._sound.values() for pin in own if pin.cursor.key.pattern and not (pin.deleted or self._is_refused(pin))]
+        for pin in pins:  # the home makes records of them
+            copy = copies.get(pin.cursor.key)
+            copies[pin.cursor.key] = pin.cursor if copy is None or pin.cursor.order < copy.order else copy
+        return [*(each for each in cursors if isinstance(each, DamagedCursor) or not each.key.pattern), *copies.values()]
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether other nodes have other pchannels of the log."""
+        return self._patterns is not None
+
+    @property
+    def copies_lag_s(self) -> float:
+        """How long `holders` may have an earlier position of a cursor; 0 where they are the cursors themselves."""
+        return 0.0 if self._patterns is None else COPIES_LAG_S
+
+    async def is_held(self, pchannel: PChannel) -> bool:
+        """Returns whether nothing may be truncated yet, since the needs of the cursors of patterns are not known."""
+        return self._patterns is not None and not await self._patterns.is_seen(pchannel.channel)
 
     def saved(self) -> list[Cursor | DamagedCursor]:
         """Returns the durable cursors that are here as of the last look, by name and vchannels, damaged ones last."""
@@ -280,12 +377,7 @@ class NodeCursors:
         return positions
 
     def _check_name(self, key: CursorKey) -> None:
-        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern, or for a pattern in a cluster."""
-        if key.pattern and self._shared:
-            raise InvalidArgumentError(
-                f"{key} is a position on all pchannels, which a cluster cannot save yet: store `scanner.position` as text, and "
-                "continue with resume=ReadPosition.parse(text); a consumer names its vchannels"
-            )
+        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern."""
         if key not in self._homes:
             for other in self._homes:
                 if other.excludes(key) and not self.home_of(other).cursors.table.newest(other).deleted:
@@ -312,11 +404,15 @@ class NodeCursors:
         before are settled."""
         if up_to is None:
             self._intents.pop(pchannel.channel, None)
+            if self._patterns is not None:
+                await self._patterns.settle(pchannel.channel, is_truncated=False)
             await pchannel.log.intend(None)
             return
         lost = await _tick_below(pchannel, up_to)
         self._lost_ticks[pchannel.channel] = max(lost, self._lost_ticks.get(pchannel.channel, 0))
         self._intents[pchannel.channel] = up_to
+        if self._patterns is not None:
+            await self._patterns.intend(pchannel.channel, lost, up_to)
         await pchannel.log.intend(up_to)
         for home in list(self._served.values()):
             if home.cursors.table.has_pending:
@@ -324,22 +420,40 @@ class NodeCursors:
                 home.frames.when_settled(home.frames.newest, partial(settled.set_result, None))
                 await settled
 
-    def truncated(self, pchannel: PChannel) -> None:
+    async def truncated(self, pchannel: PChannel) -> None:
         """Ends the intent of a truncation that was carried out."""
         self._intents.pop(pchannel.channel, None)
+        if self._patterns is not None:
+            await self._patterns.settle(pchannel.channel, is_truncated=True)
 
-    def _first_for(self, cursor: Cursor) -> LogPosition:
+    def _first_for(self, change: CursorChange) -> LogPosition:
+        cursor = change.cursor
+        assert cursor is not None
         if (at := cursor.tick_position) is not None:
-            for name, tick in self._lost_ticks.items():
-                if tick > at.covered(name) and (pchannel := self._served.get(name)) is not None:
-                    first = max(pchannel.log.earliest, self._intents.get(name, (0, 0)))
-                    if first > at.first_of(name):
-                        return first
+            for name, lost_tick, first in self._lost(change):
+                if lost_tick > at.covered(name) and first > at.first_of(name):
+                    return first
             return 0, 0
         pchannel = self._served.get(cursor.pchannel)
         if pchannel is None or pchannel.log.incarnation != cursor.incarnation:
             return 0, 0
         return max(pchannel.log.earliest, self._intents.get(cursor.pchannel, (0, 0)))
+
+    def _lost(self, change: CursorChange) -> Iterable[tuple[str, int, LogPosition]]:
+        """Returns the pchannels that were truncated, each with the tick of its last lost event, and the first that is left, for the save of
+        the cursor of a pattern. Raises an error if the save must not be written."""
+        if self._patterns is None:
+            return [
+                (name, tick, max(pchannel.log.earliest, self._intents.get(name, (0, 0))))
+                for name, tick in self._lost_ticks.items()
+                if (pchannel := self._served.get(name)) is not None
+            ]
+        newest = self.home_of(change.key).cursors.table.newest(change.key)
+        if change.fence is not None and (change.fence, change.number) != (newest.fence, newest.number + 1):
+            return []  # it is refused, or was written before
+        if not newest.is_stale:
+            self._patterns.check(change.key, change, newest=newest.cursor)
+        return [(name, floor.tick, floor.first) for name, floor in self._patterns.floors(change.key).items()]
 
     # -- homes, for transactions and consumers
 
@@ -356,14 +470,19 @@ class NodeCursors:
         move it, and another one is its home."""
         if self._homes.get(key) != pchannel or key in self._moves or self._in_line:
             await self._settle_home(key, pchannel)
+        if key.pattern and self._patterns is not None:
+            newest = self.home_of(key).cursors.table.newest(key)
+            if not newest.is_stale:
+                await self._patterns.cover(key, newest=newest.cursor)
         await self.end_pins(key, moves=True)
 
     async def _settle_home(self, key: CursorKey, pchannel: str) -> None:
         self._check_name(key)
-        if self._shared and not key.pattern and (own := self._pchannel_of(key.vchannels[0])) != pchannel:
+        if self.is_spread and (own := self._own_pchannel(key)) != pchannel:
+            reads, where = ("all pchannels", "the first one") if key.pattern else (f"pchannel {own}", "the pchannel that it reads")
             raise InvalidArgumentError(
-                f"{key} reads pchannel {own}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with "
-                f"transactions on the pchannel that it reads; create the vchannels of the output on {own}"
+                f"{key} reads {reads}, and would be kept in the log of pchannel {pchannel}: in a cluster a cursor moves with transactions "
+                f"on {where}; create the vchannels of the output on {own}"
             )
         while (moving := self._moves.get(key)) is not None:
             await asyncio.shield(moving)
@@ -377,8 +496,8 @@ class NodeCursors:
             )
 
     def _own_pchannel(self, key: CursorKey) -> str:
-        """Returns the pchannel of the vchannels of a cursor; for a pattern, which reads all, the first one."""
-        return min(self._served) if key.pattern else self._pchannel_of(key.vchannels[0])
+        """Returns the pchannel of the vchannels of a cursor; for a pattern, which reads all, the home of patterns."""
+        return self._pattern_home if key.pattern else self._pchannel_of(key.vchannels[0])
 
     def home_of(self, key: CursorKey) -> PChannel:
         """Returns the home of a cursor that has one. Raises UnavailableError if it is not here."""
@@ -477,12 +596,23 @@ class NodeCursors:
     def _settled(self, pchannel: PChannel, key: CursorKey) -> None:
         """Takes note of a record that is durable or failed."""
         table = pchannel.cursors.table
+        if key.pattern and self._patterns is not None:
+            self._note_pattern(self._patterns, table, key)
         if table.get(key) is not None or table.is_pending(key):
             self._homes.setdefault(key, pchannel.channel)
         elif self._homes.get(key) == pchannel.channel:
             del self._homes[key]
         if key not in self._adopting and not self._closed and self._passed(key):
             self._run(self.end_pins(key))
+
+    @staticmethod
+    def _note_pattern(patterns: PatternPins, table: CursorTable, key: CursorKey) -> None:
+        """Has the copy of a cursor follow its durable record."""
+        record = table.get(key)
+        if (record is None and not table.is_pending(key)) or (record is not None and record.is_stale):
+            patterns.drop(key)
+        elif record is not None and record.cursor is not None:
+            patterns.moved(key, record.cursor, table.newest(key).cursor)
 
     # -- pins
 
@@ -535,14 +665,18 @@ class NodeCursors:
         replaced = [each.name for each in self._sound[key] if order_of(each) < order_of(pin)]
         home = self._homes.get(key)
         cursor = adopted(pin.cursor, self._lineages()) or pin.cursor
-        target = home or (cursor.pchannel if cursor.pchannel in self._served or self._shared else self._own_pchannel(key))
+        is_read = not key.pattern and (cursor.pchannel in self._served or self.is_spread)
+        target = home or (cursor.pchannel if is_read else self._own_pchannel(key))
         if (pchannel := self._served.get(target)) is None:
             return []  # another node has it
         try:
             if not pin.deleted:
                 await self._name(key, target)
                 change = CursorChange(key, cursor, seen=pin.revision)
-                await self.changed(pchannel, key, make=partial(CursorTable.save, change=change))
+                if key.pattern and self._patterns is not None:
+                    await self._save_covered(self._patterns, change, pchannel)
+                else:
+                    await self.changed(pchannel, key, make=partial(CursorTable.save, change=change))
             elif home is not None:
                 await self.changed(pchannel, key, make=partial(CursorTable.delete, key=key))
         except (TruncatedError, ChannelNotExistError) as error:
@@ -557,7 +691,7 @@ class NodeCursors:
 
     def _is_refused(self, pin: Pin) -> bool:
         """Returns whether the log was truncated past a pin, so that its process refuses the save."""
-        return (pchannel := self._served.get(pin.cursor.pchannel)) is not None and pin.is_below(pchannel.log)
+        return pin.is_below({name: pchannel.log for name, pchannel in self._served.items()})
 
     def _passed(self, key: CursorKey, *, moves: bool = False) -> list[str]:
         """Returns the names of the pins of a cursor that are not its newest state any more, in the order in which they were stored."""
@@ -570,7 +704,8 @@ class NodeCursors:
             return True
         key = pin.cursor.key
         home = self._served.get(self._homes.get(key, ""))
-        if home is None and (key in self._homes or (self._shared and pin.cursor.pchannel not in self._served)):
+        read = self._pattern_home if key.pattern else pin.cursor.pchannel
+        if home is None and (key in self._homes or (self.is_spread and read not in self._served)):
             return False  # it is being closed, or another node has it
         record = None if home is None else home.cursors.table.get(key)
         if record is None or record.cursor is None:
@@ -614,10 +749,14 @@ class NodeCursors:
 
 
 async def _position_after(pchannel: PChannel, tick: int) -> LogPosition:
-    """Returns the log position after all events with ticks up to this one."""
+    """Returns the log position after all events with ticks up to this one: before the first later one, or after the last of them."""
     earliest, end = pchannel.log.earliest, pchannel.tail.durable_end
     try:
         position: LogPosition = await run_async(position_after(tick, earliest[0], end, distance), pchannel.answer)
+        # A log that is truncated up to the end of an extent has its newest tick for that of the last truncated event.
+        if any(extent.sealed and extent.end <= position[0] and extent.newest_tick > tick for extent in pchannel.log.extents()):
+            event = await run_async(event_below((0, 0), position, earliest, distance), pchannel.answer)
+            position = earliest if event is None else (event[0], event[1] + 1)
     except TruncatedError:
         return pchannel.log.earliest
     return position

@@ -7,7 +7,7 @@ call. A record is only replaced by one of a later incarnation, in whatever order
 Who calls: the routes and the services of a node, as `KnownVChannels`. `on_changed` reports new and ended vchannels to the owner, so that
 actors of an ended incarnation end too.
 
-What it never does: it gives no name an incarnation, and writes nothing. `ask_to_create` asks the coordinator to do so.
+A view gives no name an incarnation, and writes nothing. `ask_to_create` requests that from the coordinator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DirectoryView:
     """The vchannels in `kv` whose pchannels are `pchannels`. `start` it before use, and `close` it."""
 
     saving: Mapping[str, asyncio.Future[None]] = {}
-    """Empty: what is known here is saved."""
+    """Empty: every vchannel of the view is saved."""
     begins: Mapping[str, VChannelBegin] = {}
     """Empty: the coordinator does not know where a log ends."""
 
@@ -125,7 +125,7 @@ class DirectoryView:
         await self._list()
 
     async def _list(self) -> None:
-        before, known_next = self.records.copy(), self.next_incarnation  # what comes while this reads is newer
+        before, known_next = self.records.copy(), self.next_incarnation  # changes that come during the read are newer
         saved = SavedVChannels.of(*await self._kv.load_with_prefix(BOTH))
         infos, following = saved.records, saved.counter.next_incarnation
         if following < known_next:  # an older copy of etcd was restored, and what had ended is there again

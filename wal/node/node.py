@@ -21,15 +21,17 @@ from wal.node.archiving.archiver import Archiver
 from wal.node.cursor_claims import CursorClaims, LocalCursorHome
 from wal.node.cursors import NodeCursors
 from wal.node.hosting import Hosting
+from wal.node.pattern_pins import PatternPins
 from wal.node.retention.keeper import RetentionKeeper
 from wal.node.retention.policy import RetentionBounds
 from wal.node.retention.wall_time import WallTime
 from wal.node.routes import KnownVChannels, Routes
 from wal.node.shared_cursors import HomeEngine, SharedCursors
-from wal.read.cursors.cursor import REDRIVE, CursorKey, other_key
+from wal.read.cursors.cursor import REDRIVE, CursorKey, other_key, pattern_home
 from wal.read.cursors.pins import AsyncPins
 from wal.read.cursors.status import LogRange, LogView
 from wal.read.lease import OWN, Lease
+from wal.read.merged import AttachMatching
 from wal.read.options import named
 from wal.settings import Settings
 from wal.storage.base import LogBackend
@@ -125,10 +127,16 @@ class StreamingNode:
         return replayed
 
     async def open_cursors(
-        self, pins: AsyncPins | None, kv: KVBase, *, raise_format: Callable[[], Awaitable[None]], shared: bool = False
+        self,
+        pins: AsyncPins | None,
+        kv: KVBase,
+        *,
+        raise_format: Callable[[], Awaitable[None]],
+        patterns: PatternPins | None = None,
+        attach_matching: AttachMatching | None = None,
     ) -> None:
-        """Serves cursors; `pins` are those of processes beside this one. `raise_format` is the backend's; `shared`: the log has other
-        nodes.
+        """Serves cursors; `pins` are those of processes beside this one. `raise_format` is the backend's. If other nodes have pchannels of
+        the log, `patterns` is what the cursors of patterns hold back there, and `attach_matching` reads all pchannels.
         """
 
         async def raise_both() -> None:
@@ -140,13 +148,22 @@ class StreamingNode:
             view=self._cursor_view,
             catch_up=self.routes.known.catch_up,
             pchannel_of=self.routes.known.pchannel_of,
+            pchannels=self.routes.known.pchannels,
             raise_format=raise_both,
             clock=self.system.clock,
-            shared=shared,
+            patterns=patterns,
         )
         await self.cursors.open(self.pchannels.values())
         self.claims = CursorClaims(self.cursors, self.appends, clock=self.system.clock)
-        engine = HomeEngine(self.routes, self.cursors, self.claims, self.appends, self.settings, self.frame_bytes_max)
+        engine = HomeEngine(
+            self.routes,
+            self.cursors,
+            self.claims,
+            self.appends,
+            self.settings,
+            self.frame_bytes_max,
+            attach_matching=attach_matching or self.routes.attach_matching,
+        )
         self.shared = SharedCursors(engine, self.system.clock)
 
     async def start_retention(self) -> None:
@@ -186,6 +203,8 @@ class StreamingNode:
 
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, named if it has none; see `WritableEngine.cursor_home`."""
+        if key.pattern:
+            pchannel = pattern_home(self.routes.known.pchannels)
         infos = [info for info in await self.cursors.infos() if info.name == key.name]
         for info in infos:
             if key.excludes(other := CursorKey(info.name, info.vchannels, info.pattern)):

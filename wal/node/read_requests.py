@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 def check_extent(pchannel: PChannel, start: int, end: int) -> None:
-    """Raises InvalidArgumentError unless the extent lies within the durable log. What is truncated is found when it is read."""
+    """Raises InvalidArgumentError unless the extent lies within the durable log. The read itself finds a truncated start."""
     durable = pchannel.tail.durable_end
     if not start <= end <= durable:
         raise InvalidArgumentError(

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from actors import Actor, ActorError, ActorRef, Clock, InboxFullError, Timer
-from wal.channels.vchannels import UNKNOWN_S, UnknownVChannels, VChannelBegin, VChannelInfo, check_vchannel, common_place, first_position
+from wal.channels.unknown_vchannels import UNKNOWN_S, UnknownVChannels
+from wal.channels.vchannels import VChannelBegin, VChannelInfo, check_vchannel, common_place, first_position
 from wal.errors import (
     ChannelNotExistError,
     NoSpaceError,
@@ -28,9 +29,8 @@ from wal.errors import (
 from wal.frame import RunName
 from wal.message.matching import Matching
 from wal.read.options import MatchingSelection, Selection
-from wal.requests.appends import WriteOptions
 from wal.settings import Settings
-from wal.write.operations import Drop, Expected, check_log
+from wal.write.operations import Drop
 from wal.write.pchannel import PChannel
 from wal.write.vchannel import VChannel
 
@@ -161,20 +161,6 @@ class Routes:
                 raise ChannelNotExistError(f"vchannel {name!r} was dropped: its transactions have ended")
             vchannel = self.route(name)
         return vchannel
-
-    def expect(self, options: WriteOptions) -> None:
-        """Raises InvalidArgumentError if an expected id cannot be the last one of its vchannel, because it is of another log.
-
-        Raises LogWentBackError if it is of an event that a restore has lost.
-        """
-        for name, event in options.expected_last.items():
-            if event is not None:
-                pchannel = self.here(self.known.pchannel_of(name), name)
-                check_log(name, pchannel.current(event), pchannel.log_id)
-
-    def expected(self, options: WriteOptions) -> Expected:
-        """Returns the expected last events by the actors of their vchannels. Raises ChannelNotExistError for one that was dropped."""
-        return tuple([(self.existing(name), event) for name, event in options.expected_last.items()])
 
     def here(self, pchannel: str, vchannel: str) -> PChannel:
         """Returns the pchannel on which this vchannel is; raises ChannelNotExistError if it is not on this node."""

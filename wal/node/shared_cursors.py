@@ -5,6 +5,8 @@ reader, the table and the commits are those of any consumer. Only the handlers a
 members that ask, and settles what they report. A member's outputs are committed in the frame that finishes their messages, which
 `SettleWork` waits for.
 
+The home of a cursor of a pattern in a cluster reads all pchannels, most of which are on other nodes, as a client of the cluster.
+
 The last member that leaves ends the session. If the session fails, by a seek or a move of the pchannel for example, all members have to
 join again, and what was handed out is released.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -26,7 +28,7 @@ from wal.consumers.lifecycle import ConsumerCounts
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.session import ConsumerSession
 from wal.consumers.state import SavedState
-from wal.errors import InvalidArgumentError, closed_log
+from wal.errors import InvalidArgumentError, UnavailableError, closed_log
 from wal.message import Message
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
@@ -35,9 +37,21 @@ from wal.node.cursors import NodeCursors
 from wal.node.routes import Routes
 from wal.node.shared_members import SharedMembers, not_a_member
 from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.merged import AttachMatching
 from wal.requests.cursors import CursorClaim
 from wal.requests.rights import is_served
-from wal.requests.work import JoinCursor, KeepMember, LeaveCursor, MemberRequest, SettleWork, SharedWork, TakeWork, WorkTerms, WorkUnit
+from wal.requests.work import (
+    JoinCursor,
+    KeepMember,
+    LeaveCursor,
+    MemberRequest,
+    SettleWork,
+    SharedCursor,
+    SharedWork,
+    TakeWork,
+    WorkTerms,
+    WorkUnit,
+)
 from wal.settings import Settings
 from wal.write.checks import LETTER_BYTES, bodies_of
 from wal.write.pchannel import PChannel
@@ -63,10 +77,10 @@ class SharedCursors:
 
     async def join(self, request: JoinCursor, pchannel: PChannel) -> int:
         """Adds a member; see `JoinCursor`."""
+        key = request.key
         while True:
             if self._closed:
                 raise closed_log()
-            key = request.key
             if (cursor := self._cursors.get(key)) is None:
                 cursor = self._cursors[key] = _SharedCursor(self._engine, self._clock, request, pchannel, self._fences.pop(key, 0))
                 cursor.task.add_done_callback(lambda _, key=key, cursor=cursor: self._ended(key, cursor))  # type: ignore[misc]
@@ -108,13 +122,12 @@ class SharedCursors:
                 async with asyncio.timeout(request.wait_ms / 1000):
                     is_caught_up = await waiting
         members.of(request)
-        return SharedWork(
-            members.listed(),
-            **{name: each for name, each in session.figures().items() if name in _SHOWN},
-            is_caught_up=is_caught_up,
-            trip=members.trip,
-            tripped=members.tripped,
-        )
+        return session.work(is_caught_up=is_caught_up)
+
+    def listed(self, pchannels: Collection[str]) -> tuple[SharedCursor, ...]:
+        """Returns the shared cursors with homes on these pchannels that have members."""
+        cursors = [cursor for cursor in self._cursors.values() if cursor.home.pchannel in pchannels]
+        return tuple([cursor.session.listed() for cursor in cursors if cursor.has_begun and not cursor.is_ending])
 
     async def leave(self, request: LeaveCursor) -> None:
         """Ends a membership; see `LeaveCursor`."""
@@ -185,7 +198,15 @@ class HomeEngine:
     """The parts of a node that shared cursors use, and what a session at the home uses of an engine."""
 
     def __init__(
-        self, routes: Routes, cursors: NodeCursors, claims: CursorClaims, appends: LocalAppends, settings: Settings, frame_bytes_max: int
+        self,
+        routes: Routes,
+        cursors: NodeCursors,
+        claims: CursorClaims,
+        appends: LocalAppends,
+        settings: Settings,
+        frame_bytes_max: int,
+        *,
+        attach_matching: AttachMatching,
     ) -> None:
         self.routes = routes
         self.cursors = cursors
@@ -194,7 +215,7 @@ class HomeEngine:
         self.settings = settings
         self.frame_bytes_max = frame_bytes_max
         self.attach = routes.attach
-        self.attach_matching = routes.attach_matching
+        self.attach_matching = attach_matching
 
 
 class _SharedCursor:
@@ -218,7 +239,7 @@ class _SharedCursor:
         return self.begun.done() and self.begun.exception() is None
 
     def end(self) -> None:
-        """Ends the session: what members have is released."""
+        """Ends the session, and releases the messages of its members."""
         self.is_ending = True
         if hasattr(self, "session"):
             self.session.stop()
@@ -239,7 +260,9 @@ class _SharedCursor:
             beginning.cancel()
             if session.has_begun:
                 self.begun.set_result(None)
-            await running
+            await asyncio.wait((running,))
+            if not running.cancelled():
+                running.result()
         except Exception as error:
             self.is_ending = True
             if hasattr(self, "session"):
@@ -252,7 +275,7 @@ class _SharedCursor:
         finally:
             self.is_ending = True
             if not self.begun.done():
-                self.begun.set_exception(not_a_member(key))
+                self.begun.set_exception(UnavailableError(f"{key} is being closed here: join its home again"))
                 self.begun.exception()
             if self.has_begun:
                 self.session.pool.end()
@@ -303,10 +326,45 @@ class SharedSession(ConsumerSession):
         self._terms = terms
         self._clock = clock
         self._on_left = on_left
+        self._began_s = self._loop.time()
 
     def _handlers(self) -> SharedMembers:
         return SharedMembers(
-            self.options, self._terms, self.table, self.fence, self._clock, report=self._report, hurry=self._urgent.set, left=self._on_left
+            self.options,
+            self._terms,
+            self.table,
+            self.fence,
+            self._clock,
+            self.counts,
+            report=self._report,
+            hurry=self._urgent.set,
+            left=self._on_left,
+        )
+
+    def work(self, *, is_caught_up: bool = False) -> SharedWork:
+        """Returns what members are shown of the cursor."""
+        members, figures = self.pool, self.figures()
+        return SharedWork(
+            members.listed(),
+            **{name: each for name, each in figures.items() if name in _SHOWN},
+            is_caught_up=is_caught_up,
+            trip=members.trip,
+            tripped=members.tripped,
+        )
+
+    def listed(self) -> SharedCursor:
+        """Returns what the cursor shows to others than its members."""
+        counts, progress_s = self.counts, self.counts.progress_s
+        return SharedCursor(
+            self.options.cursor,
+            self.fence,
+            self.work(),
+            counts.handled,
+            counts.failed,
+            counts.retried,
+            counts.dead_lettered,
+            self._loop.time() - (self._began_s if progress_s is None else progress_s),
+            self.pool.tripped_at,
         )
 
     def _state(self, now: float) -> SavedState:

@@ -1,8 +1,8 @@
 """SharedMembers: the members of one shared cursor at its home, and what each of them has.
 
 Members in this process live and die with it. A member over the network is lost when its lease has ended, or when its connection has ended,
-which cancels the `KeepMember` that it always has under way, and it does not come back within `GRACE_S`. What it had is suspect then (see
-`wal/consumers/table.py`), and what it still reports is refused, since its hand-outs are not in the list any more. Members with one
+which cancels the `KeepMember` that it always has under way, and it does not come back within `GRACE_S`. Its messages are suspect then (see
+`wal/consumers/table.py`), and its later reports are refused, since its hand-outs have left the list. Members with one
 connection are one process, and those of clients without a session are another one (`UNNAMED`). Suspects are given only to a process that
 has nothing else, so that its death shows which message it was.
 """
@@ -14,12 +14,14 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from actors import Clock, Timer
 from wal.consumers.delivery import Delivery, Outputs
+from wal.consumers.lifecycle import ConsumerCounts
 from wal.consumers.options import ConsumerOptions
 from wal.consumers.plan import RELEASED, Dead, Failed, Outcome
 from wal.consumers.table import Deliveries
@@ -62,7 +64,9 @@ class _Ask(msgspec.Struct):
 class _Member:
     """A member and its messages."""
 
-    def __init__(self, request: JoinCursor, client: str) -> None:
+    def __init__(self, request: JoinCursor, client: str, joined_at: datetime) -> None:
+        self.process: str = request.process
+        self.joined_at: datetime = joined_at
         self.id: bytes = request.member
         self.client: str = client
         self.concurrency: int = request.concurrency
@@ -109,6 +113,7 @@ class SharedMembers:
         table: Deliveries,
         fence: int,
         clock: Clock,
+        counts: ConsumerCounts,
         *,
         report: Callable[[], None],
         hurry: Callable[[], None],
@@ -124,6 +129,7 @@ class SharedMembers:
         self._terms = terms
         self._table = table
         self._clock = clock
+        self._counts = counts
         self._report = report
         self._hurry = hurry
         self._left = left
@@ -146,6 +152,7 @@ class SharedMembers:
         """The number of trips, …"""
         self.tripped: str = ""
         """… and the error of the last one, until a member resumes."""
+        self.tripped_at: datetime | None = None
         self._exhausted = 0
         """The settled messages in a row, of all members, that were out of attempts or undecodable."""
         self._trip_changed = asyncio.Event()
@@ -239,8 +246,10 @@ class SharedMembers:
         client = calling_client() or (UNNAMED if is_served() else "")
         member = self._members.get(request.member)
         if member is None:
-            member = self._members[request.member] = _Member(request, client)
+            member = self._members[request.member] = _Member(request, client, self._now())
             member.marks.append((self._clock.monotonic(), 0))
+            if request.tripped and not self.tripped:
+                self._trip(request.tripped)
             self._fit()
         if client:
             self._table.apart = True
@@ -268,7 +277,16 @@ class SharedMembers:
         """Returns the members, in the order in which they joined."""
         now = self._clock.monotonic()
         return tuple(
-            CursorMember(member.id.hex()[:8], member.client, len(member.hand), member.handled, member.rate(now))
+            CursorMember(
+                member.id.hex()[:8],
+                member.client,
+                len(member.hand),
+                member.handled,
+                member.rate(now),
+                member.process,
+                member.joined_at,
+                max(0.0, member.until_s - now) if member.client else None,
+            )
             for member in self._members.values()
         )
 
@@ -429,6 +447,7 @@ class SharedMembers:
             self._number += 1
             member.hand[self._number] = delivery
         member.issued = self._number
+        self._counts.retried += sum([delivery.attempt > 1 for delivery in work])
         return WorkUnit(first, tuple([delivery.message for delivery in work]), tuple([delivery.attempt for delivery in work]))
 
     # -- settling
@@ -446,6 +465,10 @@ class SharedMembers:
         accepted = self._settle(member, request)
         self._count_exhausted(request)
         member.handled += accepted
+        dead = min(request.dead, accepted)
+        self._counts.handled += accepted - dead
+        self._counts.failed += dead
+        self._counts.dead_lettered += dead
         now = self._clock.monotonic()
         if now - member.marks[-1][0] > RATE_S / 10:
             member.marks.append((now, member.handled))
@@ -482,6 +505,7 @@ class SharedMembers:
                 work.append(delivery)
                 last = delivery.attempt >= self._terms.attempts  # its member would have written a dead letter
                 outcomes.append(RELEASED if last else Failed("", failed.delay_s))
+                self._counts.failed += 1
         for number in (*request.restarted, *request.released):
             if (delivery := hand.pop(number, None)) is not None:
                 if number in request.restarted:
@@ -515,7 +539,7 @@ class SharedMembers:
     def resume(self, trip: int) -> None:
         """Ends a trip, unless there was a later one."""
         if self.tripped and trip == self.trip:
-            self.tripped = ""
+            self.tripped, self.tripped_at = "", None
             self._exhausted = 0
             self._set_trip_changed()
             self.wake()
@@ -525,9 +549,15 @@ class SharedMembers:
         others = len(request.handled) > request.exhausted
         self._exhausted = request.exhausted if others else self._exhausted + request.exhausted
         if self._terms.trip_after and self._exhausted >= self._terms.trip_after and not self.tripped:
-            self.trip += 1
-            self.tripped = request.exhausted_text
-            self._set_trip_changed()
+            self._trip(request.exhausted_text)
+
+    def _trip(self, error: str) -> None:
+        self.trip += 1
+        self.tripped, self.tripped_at = error, self._now()
+        self._set_trip_changed()
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall(), UTC)
 
     def _set_trip_changed(self) -> None:
         self._trip_changed.set()

@@ -53,7 +53,7 @@ class NodeRequests:
         pchannel.check_lease()
         answer = await handle(self._node, request, pchannel)
         if not request.writes:
-            pchannel.check_lease()  # what was read may be old by now
+            pchannel.check_lease()  # the answer may be out of date by now
         return answer
 
     async def _of_vchannel(self, name: str, asked: PChannel | None) -> PChannel:

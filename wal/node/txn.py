@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, WALError
@@ -11,11 +11,11 @@ from wal.frame import Record
 from wal.message import AppendResult, ForgottenResult, LogPosition, Message, MessageType, TxnContext, encode_properties
 from wal.node.routes import Routes, tell
 from wal.read.cursors.cursor import Cursor, CursorKey
-from wal.requests.appends import NO_BARRIER, PLAIN, WriteOptions
+from wal.requests.appends import NO_BARRIER, WriteOptions
 from wal.timestamp.checks import check_tick
 from wal.write.checks import bodies_of, check_body_type, check_size
 from wal.write.cursor_table import CursorChange
-from wal.write.operations import Commit, KeyedCommit, Rollback
+from wal.write.operations import Commit, Expected, KeyedCommit, Rollback
 from wal.write.txn_table import BODY_OVERHEAD
 
 
@@ -32,7 +32,7 @@ class SavesCursors(Protocol):
 class LocalTxn:
     """See `wal.engine.EngineTxn`. The actor of the first of its vchannels ends the transaction."""
 
-    __slots__ = ("_bytes_max", "_change", "_cursors", "_loop", "_options", "_vchannel", "_vchannels", "context", "names")
+    __slots__ = ("_bytes_max", "_change", "_cursors", "_expected", "_loop", "_options", "_vchannel", "_vchannels", "context", "names")
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class LocalTxn:
         loop: asyncio.AbstractEventLoop,
         context: TxnContext,
         names: tuple[str, ...],
-        options: WriteOptions = PLAIN,
-        cursors: SavesCursors | None = None,
+        options: WriteOptions,
+        cursors: SavesCursors | None,
         *,
         bytes_max: int,
+        expected: Callable[[WriteOptions], Expected],
     ) -> None:
         self.context: TxnContext = context
         self._vchannels = vchannels
@@ -54,6 +55,7 @@ class LocalTxn:
         self._cursors = cursors
         self._change: CursorChange | None = None
         self._bytes_max = bytes_max
+        self._expected = expected
 
     def append(self, message: Message, barrier_time_tick: int) -> int:
         """Adds a body; returns how many bodies there are."""
@@ -117,7 +119,7 @@ class LocalTxn:
         vchannel = self._vchannels.existing(self._vchannel)
         future: asyncio.Future[AppendResult | ForgottenResult] = self._loop.create_future()
         txn_id, key = self.context.txn_id, self._options.key
-        expected = self._vchannels.expected(self._options)
+        expected = self._expected(self._options)
         if key is None:
             tell(vchannel, Commit(txn_id, future, expected, change))
         else:

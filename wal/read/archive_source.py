@@ -36,6 +36,7 @@ class ReadOnlyArchiveSource(ReadOnlySource):
 
     name: str = NAME
     form: int = FORM_JOURNAL
+    may_lag: bool = True
 
     def __init__(self, place: str, settings: Settings) -> None:
         self.location: str = f"archive:{place}"

@@ -6,9 +6,10 @@ bodies are not all present is damage, never a smaller transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, setitem
 from typing import Any, Final, overload
 
 import msgspec
@@ -114,20 +115,24 @@ class MessagePage(Sequence[ImmutableMessage]):
 
 
 class RunMessages(MessagePage):
-    """The messages of one run of a frame, no transactions or copies of broadcasts: created when the first of them is accessed."""
+    """The messages of one run of a frame, or of several in tick order, no transactions or copies of broadcasts.
 
-    __slots__ = ("_built", "_columns", "_first_tick", "_indices", "_name", "_origin")
+    They are created when the first of them is accessed. `names` are their vchannels, or the only one.
+    """
 
-    def __init__(self, name: str, columns: StoredColumns | Columns, origin: Origin, first_tick: int) -> None:
+    __slots__ = ("_built", "_columns", "_indices", "first_tick", "names", "origin")
+
+    def __init__(self, names: str | Sequence[str], columns: StoredColumns | Columns, origin: Origin, first_tick: int) -> None:
         self._built: list[list[ImmutableMessage]] = []
         """The list of messages, once there is one. Two threads may create one at the same time: the first in here counts."""
-        self._name = name
+        self.names: str | Sequence[str] = names
         self._columns = columns
         self._indices = columns.rows.indices if isinstance(columns, StoredColumns) else columns.indices
-        self._origin = origin
-        self._first_tick = first_tick
+        self.origin: Origin = origin
+        self.first_tick: int = first_tick
 
-    def _cut(self) -> Columns:
+    def columns(self) -> Columns:
+        """Returns the fields of all messages."""
         columns = self._columns
         if isinstance(columns, StoredColumns):
             columns = self._columns = columns.cut()
@@ -135,42 +140,43 @@ class RunMessages(MessagePage):
 
     @property
     def payloads(self) -> list[bytes]:
-        return self._cut().payloads.copy()
+        return self.columns().payloads.copy()
 
     @property
     def ticks(self) -> Sequence[int]:
-        first_tick, indices = self._first_tick, self._indices
+        first_tick, indices = self.first_tick, self._indices
         if indices and (first := indices[0]) + len(indices) - 1 == indices[-1]:  # they ascend, so they are consecutive
             return range(first_tick + first, first_tick + first + len(indices))
         return [first_tick + index for index in indices]
 
     @property
     def message_ids(self) -> list[MessageID | None]:
-        return list(map(self._origin.message_id, self._indices))
+        return list(map(self.origin.message_id, self._indices))
 
     def tick(self, index: int) -> int:
-        return self._first_tick + self._indices[index]
+        return self.first_tick + self._indices[index]
 
     def position(self, index: int) -> LogPosition:
-        return self._origin.position, self._indices[index]
+        return self.origin.position, self._indices[index]
 
     def part(self, start: int, stop: int) -> MessagePage:
         if self._built:
             return MessagePage(self._built[0][start:stop])
-        return RunMessages(self._name, self._cut().part(start, stop), self._origin, self._first_tick)
+        names = self.names if isinstance(self.names, str) else self.names[start:stop]
+        return RunMessages(names, self.columns().part(start, stop), self.origin, self.first_tick)
 
     def build(self) -> list[ImmutableMessage]:
         built = self._built
         if not built:
-            columns = self._cut()
+            columns = self.columns()
             built.append(
                 list(
                     map(
                         ImmutableMessage,
-                        repeat(self._origin),
+                        repeat(self.origin),
                         columns.indices,
                         self.ticks,
-                        repeat(self._name),
+                        repeat(self.names) if isinstance(self.names, str) else self.names,
                         columns.payloads,
                         columns.types or repeat(_INSERT),
                         columns.properties or repeat(b""),
@@ -198,7 +204,7 @@ class PlainMessages(RunMessages):
         """Keeps no more than the bytes of these messages, for a page that waits: a frame may have other vchannels beside a few of them."""
         columns = self._columns
         if isinstance(columns, StoredColumns) and len(columns.body) > 2 * self.payload_bytes:
-            self._cut()
+            self.columns()
 
 
 NO_MESSAGES: Final = MessagePage([])
@@ -218,13 +224,9 @@ def assemble(frame: StoredFrame, origin: Origin, selection: Selection, event_fil
 def assemble_runs(view: FrameView, runs: list[RunRow], origin: Origin, event_filter: EventFilter) -> MessagePage:
     """Does the work of `assemble` for the runs that a selection has found."""
     first_tick = view.header.first_tick
-    if len(runs) == 1 and runs[0].kind != RunKind.COPY:
-        run = runs[0]
-        columns = view.stored_columns(run)
-        flags = columns.rows.flags
-        if flags is None or not any(flags):
-            return _plain(run, columns, origin, first_tick, event_filter)
-    return MessagePage(_mixed(view, runs, origin, first_tick, event_filter))
+    if len(runs) == 1 and runs[0].kind != RunKind.COPY and not view.runs.has_flags(runs[0]):
+        return _plain(runs[0], view.stored_columns(runs[0]), origin, first_tick, event_filter)
+    return _mixed(view, runs, origin, first_tick, event_filter)
 
 
 def event_indices(view: FrameView) -> list[int]:
@@ -249,8 +251,43 @@ def _plain(run: RunRow, columns: StoredColumns, origin: Origin, first_tick: int,
         page = PlainMessages(run.name, columns, origin, first_tick)
         page.payload_bytes = run.body_end - run.body_start
         return page
-    messages = RunMessages(run.name, columns, origin, first_tick)
-    return MessagePage([message for message in messages if _passes(message, event_filter)])
+    return _passing(RunMessages(run.name, columns, origin, first_tick), event_filter)
+
+
+def _together(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int) -> RunMessages:
+    """Returns the messages of several runs without transactions, in tick order."""
+    stored = list(view.stored_together(runs))
+    columns = Columns.joined([each.cut() for each in stored])
+    names: list[str] = []
+    for run in runs:
+        names += [run.name] * (run.end - run.first)
+    if names and not isinstance(stored[0].rows.indices, range):
+        indices, in_order = _order(columns.indices)
+        names, payloads = in_order(names), in_order(columns.payloads)
+        types = None if columns.types is None else in_order(columns.types)
+        properties = None if columns.properties is None else in_order(columns.properties)
+        columns = Columns(indices, payloads, types, None, properties, None)
+    return RunMessages(names, columns, origin, first_tick)
+
+
+def _order(indices: list[int]) -> tuple[list[int], Callable[[list[Any]], list[Any]]]:
+    """Returns these indices in ascending order, and a function that sorts a column of their rows alike, without a step for each row."""
+    count = len(indices)
+    if max(indices) >= count:  # some vchannels of the frame are not read
+        ascending = sorted(indices)
+        return ascending, lambda column: list(map(dict(zip(indices, column, strict=True)).__getitem__, ascending))
+
+    def in_order(column: list[Any]) -> list[Any]:
+        places: list[Any] = [None] * count
+        deque(map(setitem, repeat(places), indices, column), maxlen=0)
+        return places
+
+    return list(range(count)), in_order
+
+
+def _passing(page: MessagePage, event_filter: EventFilter) -> MessagePage:
+    """Returns those of these messages that pass the filter."""
+    return MessagePage([message for message in page if _passes(message, event_filter)])
 
 
 class _TxnPart(msgspec.Struct, gc=False):
@@ -262,26 +299,23 @@ class _TxnPart(msgspec.Struct, gc=False):
     bodies: list[ImmutableMessage]
 
 
-def _mixed(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter) -> list[ImmutableMessage]:
-    """Builds the messages of any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
+def _mixed(view: FrameView, runs: list[RunRow], origin: Origin, first_tick: int, event_filter: EventFilter) -> MessagePage:
+    """Returns the messages of any mix of runs: plain messages, transactions over one or several runs, copies of broadcasts."""
+    plain: list[RunRow] = []
     messages: list[ImmutableMessage] = []
     txns: dict[int, _TxnPart] = {}
     for run in runs:
         if run.kind == RunKind.COPY:
             messages.append(_copy(view, run, origin, first_tick))
-            continue
-        columns = view.stored_columns(run)
-        flags = columns.rows.flags
-        if flags is None or not any(flags):
-            messages += RunMessages(run.name, columns, origin, first_tick).build()
+        elif view.runs.has_flags(run):
+            _split(run, view.columns(run), origin, first_tick, messages, txns)
         else:
-            _split(run, columns.cut(), origin, first_tick, messages, txns)
-    for index, part in txns.items():
-        messages.append(_txn(index, part, origin, first_tick, event_filter))
-    if event_filter.types is not None or first_tick < event_filter.tick_min:
-        messages = [message for message in messages if _passes(message, event_filter)]
-    messages.sort(key=_BY_TICK)
-    return messages
+            plain.append(run)
+    messages += [_txn(index, part, origin, first_tick, event_filter) for index, part in txns.items()]
+    page: MessagePage = _together(view, plain, origin, first_tick) if plain else NO_MESSAGES
+    if messages:
+        page = MessagePage(sorted([*page, *messages], key=_BY_TICK))
+    return page if event_filter.types is None and first_tick >= event_filter.tick_min else _passing(page, event_filter)
 
 
 def _split(

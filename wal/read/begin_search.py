@@ -1,7 +1,8 @@
 """The search for the beginning of a read of the last n messages (`Last`). Pure.
 
 It finds the first log position of the read and nothing else: whether the policy decides at all, and not a cursor or a position to resume
-from, is known to its caller, `begin` in `wal.read.progress`. The search for a time is that for a tick, `wal.storage.search.position_after`.
+from, is known to its caller, `begin` in `wal.read.beginning`. The search for a time is that for a tick, `position_after` in
+`wal.storage.search`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 from wal.errors import InvalidArgumentError
 from wal.frame import DEFAULT_TYPE, RecordColumns, RunKind, RunRow
 from wal.message import ImmutableMessage, MessageType, Origin, TimeTickMessage
-from wal.read.assembly import shared_by
+from wal.read.assembly import RunMessages, shared_by
 from wal.read.frame_rows import NO_TXN, FrameRows, RunRows, counting, index_column, of_types, txn_columns
 from wal.storage.base import Memory, RowsPage
 
@@ -139,6 +139,8 @@ class RowColumns:
     def add_page(self, page: RowsPage, fields: PageFields, origin: Callable[[int], Origin], types: frozenset[int] | None) -> None:
         """Adds the rows of a page of these types (None: all). `origin` returns the origin of the frame at a position."""
         slots = self.slots
+        runs: object = None
+        codes = b""
         for frame in page.frames:
             head = frame.head
             count = head.records
@@ -153,8 +155,9 @@ class RowColumns:
             if self._ids:
                 self._add_ids(origin(frame.position), head.indices or counting(count), count, below=count)
             if self._vchannels:
-                for run in head.runs:
-                    self._add_vchannel(run.name, run.records)
+                if head.runs is not runs:  # the same runs are the same object
+                    runs, codes = head.runs, b"".join([self._code(run.name) * run.records for run in head.runs])
+                self.vchannels.append(codes)
             if self._types:
                 self._add_types(head.types, count)
             self._added(count, keep)
@@ -180,6 +183,9 @@ class RowColumns:
 
     def add_messages(self, messages: Sequence[ImmutableMessage]) -> None:
         """Adds messages of any kind, each with all its bodies."""
+        if isinstance(messages, RunMessages):
+            self._add_run(messages)
+            return
         for message in messages:
             for body in message.bodies():
                 self._add(body)
@@ -277,7 +283,28 @@ class RowColumns:
             self._add_properties(stored * count, _NUMBER.pack(len(stored)) * count, count)
         self._added(count, None)
 
-    # -- a message
+    # -- messages
+
+    def _add_run(self, messages: RunMessages) -> None:
+        """Adds messages that are columns already."""
+        columns, names, count = messages.columns(), messages.names, len(messages)
+        indices = array("I", columns.indices).tobytes()
+        self._add_positions(messages.origin, indices, count, messages.first_tick, below=1 << 32)
+        self.events.append(indices)
+        if self.txn_ids:
+            self.txn_ids.append(_NO_TXN * count)
+        if self._vchannels and isinstance(names, str):
+            self._add_vchannel(names, count)
+        elif self._vchannels:
+            self.vchannels.append(b"".join(map({name: self._code(name) for name in dict.fromkeys(names)}.__getitem__, names)))
+        self._add_types(None if columns.types is None else array("H", columns.types).tobytes(), count)
+        if self._payloads:
+            self.payload_lens.append(_lens(columns.payloads))
+            self._add_payload(b"".join(columns.payloads))
+        if self._properties:
+            stored = columns.properties or []
+            self._add_properties(b"".join(stored), _lens(stored), count)
+        self._added(count, None)
 
     def _add(self, body: ImmutableMessage) -> None:
         if isinstance(body, TimeTickMessage) and not body.has_event:
@@ -345,12 +372,16 @@ class RowColumns:
 
     def _add_vchannel(self, vchannel: str, count: int) -> None:
         """Adds the name for `count` slots. Call it before they are counted."""
+        self.vchannels.append(self._code(vchannel) * count)
+
+    def _code(self, vchannel: str) -> bytes:
+        """Returns the index of this name in `names`, 4 bytes."""
         code = self._codes.get(vchannel)
         if code is None:
             number = len(self.names)
             code = self._codes[vchannel] = _NUMBER.pack(number)
             self.names.append(vchannel)
-        self.vchannels.append(code * count)
+        return code
 
     def _add_types(self, types: bytes | None, count: int) -> None:
         if not self._types:
@@ -393,6 +424,11 @@ def check_columns(columns: Collection[str]) -> None:
             raise InvalidArgumentError(f"no column {name!r}: name some of {', '.join(COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise InvalidArgumentError(f"a column is asked for twice in {', '.join(columns)}: name each once")
+
+
+def _lens(fields: list[bytes]) -> bytes:
+    """Returns the lengths of these fields, 4 bytes each."""
+    return array("I", map(len, fields)).tobytes()
 
 
 _NUMBER: Final = struct.Struct("<I")

@@ -1,8 +1,8 @@
-"""Figures: what is measured of a log, each declared once, at the field that has it.
+"""Figures: the measurements of a log, each declared once, at its field.
 
 A field of a statistics struct is annotated with a `Figure`: its kind, its name and its meaning for Prometheus, and which processes show it.
 The unit is in the names, as everywhere: `append_s` are seconds, `log_bytes` bytes. With `PAGE` the status page shows it too. Metrics, the
-status page and the command line walk these declarations; what travels is converted by the names of the fields.
+status page and the command line walk these declarations; messages on the network are converted by the names of the fields.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """What a field measures. `kind` is "counter", "gauge" or "histogram", `metric` the name of the family of metrics.
+    """The measurement in a field. `kind` is "counter", "gauge" or "histogram", `metric` the name of the family of metrics.
 
     Several fields of one family differ in a `label`, a name and a value; the field of a dict has the name alone, and its keys are the
     values. `roles` are those of the processes that show it: "writer", "client" or "reader".

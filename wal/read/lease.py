@@ -14,7 +14,7 @@ from wal.errors import SessionLostError
 
 
 class Lease(Protocol):
-    """What a pchannel asks. `alive` only reads memory and a clock: it is read for every frame."""
+    """The lease as a pchannel uses it. `alive` only reads memory and a clock: it is read for every frame."""
 
     @property
     def alive(self) -> bool:

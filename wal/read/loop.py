@@ -1,4 +1,4 @@
-"""ReadLoop: the read of one scanner on one pchannel, from catch-up to tailing in one loop. Read: what every scanner's read has.
+"""ReadLoop: the read of one scanner on one pchannel, from catch-up to tailing in one loop. Read: the base of every scanner's read.
 
 A `Read` owns how it begins and ends, and the callers that wait for a tick. `ReadLoop` owns: the pchannel that the scanner reads, where its
 read begins (cursor and policy), its pages, and its waiting at the tail. A `Progress`, which is pure, holds the state of the read and
@@ -21,13 +21,15 @@ from typing import Any
 
 from actors import Actor, ActorRef
 from wal.errors import ChannelNotExistError, InvalidArgumentError, TruncatedError, WALError
-from wal.message import ImmutableMessage, LogPosition, Origin
-from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.message import ImmutableMessage, Origin
+from wal.message.matching import Matching
+from wal.read.beginning import AttachRequest, CursorRequest, begin
+from wal.read.cursors.cursor import Cursor, CursorKey, Mark
 from wal.read.cursors.service import CursorUse
 from wal.read.options import Reached, ReadOptions, ReadPosition, Selection, named
 from wal.read.page_reads import PAGE_BYTES
 from wal.read.pchannel import ReadablePChannel
-from wal.read.progress import AttachRequest, CursorRequest, HandOver, Need, Progress, begin
+from wal.read.progress import HandOver, Need, Progress
 from wal.storage.base import FramePage
 from wal.storage.search import distance, run_async
 
@@ -70,8 +72,13 @@ class Read(abc.ABC):
         return self._options.vchannels
 
     @property
+    def selected(self) -> tuple[str, ...] | Matching:
+        """The vchannels that the read is of, or the pattern."""
+        return self._options.pattern or self.vchannels
+
+    @property
     def subject(self) -> str:
-        """What it reads, as text for errors: the names of the vchannels, or the pattern."""
+        """The subject of the read as text for errors: the names of the vchannels, or the pattern."""
         return named(self.vchannels) if self._options.pattern is None else str(self._options.pattern)
 
     @property
@@ -192,11 +199,11 @@ class Read(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def event(self) -> LogPosition | None:
-        """The newest event of its position, by which saves of transactions are ordered; None before any, and for a read with a pattern."""
+    def mark(self) -> Mark | None:
+        """What orders its position among the saves of transactions, None before any event; see `Cursor.mark`."""
 
     @abc.abstractmethod
-    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+    async def is_before(self, cursor: CursorUse, event: Mark) -> bool:
         """Returns whether the cursor as it is saved has not passed this event."""
 
     @abc.abstractmethod
@@ -533,10 +540,10 @@ class ReadLoop(Read):
             raise
 
     @property
-    def event(self) -> LogPosition | None:
+    def mark(self) -> Mark | None:
         return self.progress.reached.event
 
-    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
+    async def is_before(self, cursor: CursorUse, event: Mark) -> bool:
         saved = await self._load(cursor, self.pchannel)
         return saved is None or saved.start <= event
 

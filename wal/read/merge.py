@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -109,12 +110,15 @@ class Merge:
         if len(self.lanes) == 1:
             return next(iter(self.lanes.values())).take_all()
         limit = self.limit
-        pages = [page for lane in self.lanes.values() if not lane.is_empty and len(page := lane.take(limit))]
+        lanes = map(self.lanes.__getitem__, self._names)
+        pages = [lane.take(limit) for lane in lanes if not lane.is_empty and (lane.next_tick, lane.name) < limit]
         if not pages:
             return NO_MESSAGES
         if len(pages) == 1:
             return pages[0]
-        return MessagePage(sorted([message for page in pages for message in page.build()], key=key_of))
+        messages = [message for page in pages for message in page.build()]
+        messages.sort(key=_BY_TICK)  # it keeps the order of the names where ticks are the same
+        return MessagePage(messages)
 
     def drop(self, name: str, vchannel: str, indices: range, types: frozenset[int] | None = None) -> None:
         """Takes messages of a vchannel out of the lane of this pchannel; see `without`."""
@@ -141,6 +145,9 @@ class Merge:
 def key_of(message: ImmutableMessage) -> Key:
     """Returns the key of a message."""
     return message.time_tick, message._origin.pchannel
+
+
+_BY_TICK: Final = attrgetter("time_tick")
 
 
 def without(

@@ -13,15 +13,15 @@ Owns: a `ReadLoop` for each pchannel, whose pages and waiting at the tail it dri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from wal.errors import InvalidArgumentError
-from wal.message import ImmutableMessage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
+from wal.errors import InvalidArgumentError, TruncatedError
+from wal.message import ImmutableMessage, MessageID, MessageType, Origin, TimeTickMessage
 from wal.message.matching import Matching
 from wal.read.assembly import NO_MESSAGES, MessagePage
-from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.read.cursors.cursor import Cursor, CursorKey, Mark
 from wal.read.cursors.service import CursorUse
 from wal.read.loop import Read, ReadLoop, Spawn
 from wal.read.merge import Key, Merge, key_of, without
@@ -47,7 +47,7 @@ AttachMatching = Callable[[Matching], Awaitable[tuple[Sequence[tuple[ReadablePCh
 
 
 class MergedProgress(HandOver):
-    """What was handed over of a merge: all that was taken from it but the current messages that are left."""
+    """The progress of a merge: everything taken from it was handed over, except the rest of the current messages."""
 
     __slots__ = ("_stopped", "merge", "parts")
 
@@ -142,12 +142,27 @@ class MergedRead(Read):
     # -- beginning
 
     async def _begin(self) -> Spawn:
-        """Fixes where the read begins and ends on all pchannels."""
+        """Fixes where the read begins and ends on all pchannels, again if one of them was truncated meanwhile."""
         options = self._options.with_moment()
         assert options.pattern is not None
         attached, spawn = await self._attach(options.pattern)
-        self._attached = {pchannel.channel: (pchannel, selection, spawn) for pchannel, selection in attached}
-        pchannels = {pchannel.channel: pchannel for pchannel, _ in attached}
+        while True:
+            self._attached = {pchannel.channel: (pchannel, selection, spawn) for pchannel, selection in attached}
+            pchannels = {pchannel.channel: pchannel for pchannel, _ in attached}
+            before = {name: pchannel.log.earliest for name, pchannel in pchannels.items()}
+            try:
+                await self._begin_in(options, pchannels)
+                return spawn
+            except TruncatedError:
+                for part in self._parts:
+                    part.finish(None)
+                self.progress.parts.clear()
+                attached, spawn = await self._attach(options.pattern)
+                if all(pchannel.log.earliest == before.get(pchannel.channel) for pchannel, _ in attached):
+                    raise
+
+    async def _begin_in(self, options: ReadOptions, pchannels: Mapping[str, ReadablePChannel]) -> None:
+        """Begins on these pchannels, as they were attached. Raises TruncatedError for a lost start, or if one was truncated since."""
         start = await self._start(options, pchannels)
         self._end = options.until_time_tick
         if not options.follow:
@@ -162,8 +177,10 @@ class MergedRead(Read):
         for name in merge.lanes:
             self._add_part(name, merge)
         self.progress.merge = merge
-        await asyncio.gather(*[part.enter() for part in self._parts])
-        return spawn
+        outcomes = await asyncio.gather(*[part.enter() for part in self._parts], return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def _add_part(self, name: str, merge: Merge) -> ReadLoop:
         """Adds the read of a pchannel, which is a lane of the merge."""
@@ -204,7 +221,7 @@ class MergedRead(Read):
             return options.resume
         policy = options.policy
         if isinstance(policy, Latest):
-            # One tick for all, so that the position of the beginning is exact: what is durable on any pchannel has a tick up to it.
+            # One tick for all, so that the position of the beginning is exact: every durable event of any pchannel has a tick up to it.
             tick = max(pchannel.tail.promised_tick for pchannel in pchannels.values())
             for pchannel in pchannels.values():
                 await pchannel.wait_promised(tick)
@@ -380,28 +397,21 @@ class MergedRead(Read):
     # -- the cursor
 
     @property
-    def event(self) -> None:
-        return
+    def mark(self) -> Mark | None:
+        at = self.progress.position
+        return None if at is None else (at.time_tick, at.pchannel)
 
     def cursor_at(self, key: CursorKey, position: ReadPosition | None = None) -> Cursor:
-        raise InvalidArgumentError(
-            f"a transaction cannot save the position of a read of {self.subject}, which is on all pchannels: save it with scanner.save(), "
-            "or store `scanner.position` with your own output"
-        )
+        if not self.entered:
+            raise InvalidArgumentError(f"the scanner of {self.subject} has not begun to read: save it after messages were read")
+        return self.cursor_after(key, None) if position is None else tick_cursor(key, position, self.progress.parts)
 
     async def save(self, cursor: CursorUse, position: ReadPosition | None = None) -> None:
-        if position is None:
-            await cursor.store(self.cursor_after(cursor.key, None))
-            return
-        at = position
-        if not isinstance(at, TickPosition):
-            raise InvalidArgumentError(f"{at} is a position of a read of names: save the position of a scanner of {self.subject}")
-        if at.pchannel not in self.progress.parts:
-            raise InvalidArgumentError(f"{at} is of a pchannel that is not in this log: save the position of a scanner that reads it")
-        await cursor.store(_cursor_of(cursor.key, at))
+        await cursor.store(self.cursor_at(cursor.key, position))
 
-    async def is_before(self, cursor: CursorUse, event: LogPosition) -> bool:
-        return False
+    async def is_before(self, cursor: CursorUse, event: Mark) -> bool:
+        saved = await cursor.load(pchannel=max(self.progress.parts))
+        return saved is None or saved.order < event
 
     # -- ending
 
@@ -417,6 +427,15 @@ class MergedRead(Read):
     def _leave(self) -> None:
         for part in self._parts:
             part.finish(self.error)
+
+
+def tick_cursor(key: CursorKey, position: ReadPosition, pchannels: Container[str]) -> Cursor:
+    """Returns a position of a reader as a cursor of this pattern; `pchannels` are those of the log."""
+    if not isinstance(position, TickPosition):
+        raise InvalidArgumentError(f"{position} is a position of a read of names: save the position of a scanner of {key.subject}")
+    if position.pchannel not in pchannels:
+        raise InvalidArgumentError(f"{position} is of a pchannel that is not in this log: save the position of a scanner that reads it")
+    return _cursor_of(key, position)
 
 
 def _cursor_of(key: CursorKey, at: TickPosition) -> Cursor:

@@ -8,7 +8,7 @@ is pure.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -263,7 +263,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
 
 
 BoundNames = frozenset[tuple[str, int]]
-"""What a reader reads: the name and the incarnation of each of its vchannels."""
+"""The vchannels of a reader: the name and the incarnation of each."""
 
 NAMES_MAX: Final = 5
 
@@ -342,7 +342,7 @@ class MatchingSelection(Selection):
     `version` returns another number whenever there may be more of them, so that the names are matched once.
     """
 
-    __slots__ = ("_is_live", "_known", "_matched", "_matched_version", "_pattern", "_seen", "_version")
+    __slots__ = ("_is_live", "_known", "_matched", "_matched_version", "_seen", "_version", "pattern")
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class MatchingSelection(Selection):
     ) -> None:
         super().__init__({}, floor=0)
         self.names = None
-        self._pattern = pattern
+        self.pattern: Matching = pattern
         self._is_live = is_live
         self._known = known
         self._version = version
@@ -365,12 +365,11 @@ class MatchingSelection(Selection):
 
     def runs(self, view: FrameView) -> list[RunRow]:
         """Returns the runs of this frame that the reader sees, including those for every reader."""
-        live, names = self._is_live, self._matching_names()
-        runs = [
-            run
-            for run in view.runs.find(self._pattern if names is None else names)
-            if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)
-        ]
+        live = self._is_live
+        names: Container[str] | None = self._matching_names()
+        if names is None and self.pattern.pattern != "*":
+            names = self.pattern
+        runs = [run for run in view.runs.find(names) if run.kind == RunKind.PCHANNEL or live(run.name, run.incarnation)]
         self._seen = runs
         return runs
 
@@ -385,10 +384,10 @@ class MatchingSelection(Selection):
 
     def _matching_names(self) -> frozenset[str] | None:
         """Returns the names that match now; None for all, where the pattern is "*" or the names are not known."""
-        if self._known is None or self._pattern.pattern == "*":
+        if self._known is None or self.pattern.pattern == "*":
             return None
         if self._matched_version != (version := self._version()):
-            self._matched, self._matched_version = frozenset(filter(self._pattern.__contains__, self._known())), version
+            self._matched, self._matched_version = frozenset(filter(self.pattern.__contains__, self._known())), version
         return self._matched
 
     def forget(self) -> None:
@@ -409,11 +408,11 @@ class MatchingSelection(Selection):
 
     def accepts(self, name: str, incarnation: int) -> bool:
         """Returns whether the reader sees the runs of this vchannel."""
-        return name in self._pattern and self._is_live(name, incarnation)
+        return name in self.pattern and self._is_live(name, incarnation)
 
     @property
     def bound(self) -> None:
-        """None: what lives may change from frame to frame, so such readers share no messages."""
+        """None: the existing vchannels may change from frame to frame, so such readers share no messages."""
         return
 
     def incarnation(self, name: str) -> int | None:
@@ -425,10 +424,6 @@ class ServedSelection(MatchingSelection):
     """The same, of a log on the network: its server has the names, and selects the frames of a page by the `pattern`."""
 
     __slots__ = ()
-
-    @property
-    def pattern(self) -> Matching:
-        return self._pattern
 
 
 class WholePChannel(Selection):

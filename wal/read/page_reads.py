@@ -1,7 +1,7 @@
 """PageReads: the pages that the scanners of a pchannel fetch from its log.
 
-Owns: the reads that wait or are under way, and the pages that are kept for scanners which have not come for them yet. What has just been
-written comes from the recent frames instead (`recent.py`).
+Owns: the reads that wait or are under way, and the pages that are kept for scanners which have not come for them yet. Frames that were just
+written come from `recent.py` instead.
 """
 
 from __future__ import annotations

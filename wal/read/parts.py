@@ -63,7 +63,7 @@ def parts_of(view: FrameView) -> list[Part]:
 def draft_of(view: FrameView, parts: list[Part], ordinals: Iterable[int], start: int, end: int) -> FrameDraft:
     """Returns the records of these runs with an index in [start, end). Ranges of one frame are taken in ascending order.
 
-    What the frame holds for the log itself (SYSTEM) is left out.
+    Records for the log itself (SYSTEM) are left out.
     """
     draft = FrameDraft()
     copies: dict[int, list[tuple[int, RunName]]] = {}

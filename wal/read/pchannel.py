@@ -1,4 +1,4 @@
-"""ReadablePChannel: what a scanner needs of a pchannel, whichever process writes it.
+"""ReadablePChannel: a pchannel as scanners use it, whichever process writes it.
 
 Owns: the readers, the tail they wait at, the window of recent frames they share, and the questions about ids that only the log can answer.
 In the writer's process it is the base of `PChannel`, for the log of another process that of `ReadOnlyPChannel`. It never writes.
@@ -25,7 +25,7 @@ from wal.read.page_reads import PageReads
 from wal.read.recent import RecentFrames
 from wal.read.truncated import event_of, first_event, overtaken
 from wal.storage.base import FramePage, LogSnapshot, ReadableLog
-from wal.storage.search import MomentRequest, PageRequest, TickRequest, distance, position_after, run_async
+from wal.storage.search import MomentRequest, PageRequest, TickRequest, distance, position_after, run_async, truncated_tick
 
 PREPARED_BYTES_MAX: Final = 64 * 1024
 """The largest frame that is decoded while it is written: the time on the disk covers that work, and a larger one keeps a core busy."""
@@ -49,7 +49,7 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reader(Protocol):
-    """What a pchannel needs of a scanner that reads it."""
+    """A scanner as the pchannel that it reads uses it."""
 
     @property
     def vchannels(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class ReadablePChannel(abc.ABC):
     def __init__(self, log: ReadableLog, *, form: int, promised_tick: int, newest: LogPosition | None, lease: Lease = OWN) -> None:
         """`promised_tick` and `newest` are those known together with `log.durable_end`.
 
-        What another process wrote may be read by whoever can, and a server asks before it sends: then the lease is `OWN`.
+        The lease is `OWN` for the log of another process, which anyone with access may read; a server checks its lease before it sends.
         """
         self.lease: Lease = lease
         self.channel: str = log.pchannel
@@ -212,20 +212,9 @@ class ReadablePChannel(abc.ABC):
         return (position, event.index + 1)
 
     async def truncated_tick(self) -> int:
-        """Returns a tick that all truncated events are at or below, and all that are left above; 0 if nothing was truncated.
-
-        Where the log does not know it, it is the one before the first event that is left, or the promised one if none is.
-        """
+        """Returns a tick that all truncated events are at or below, and all that are left above; see `wal.storage.search`."""
         log, tail = self.log, self.tail
-        position, index = log.earliest
-        if (position, index) <= (0, 0):
-            return 0
-        if (tick := log.truncated_tick) is not None:
-            return tick
-        promised_tick = tail.promised_tick
-        if position < tail.durable_end and (frames := (await self.page(position, None)).frames):
-            return frames[0].view.header.first_tick - 1 + (index if frames[0].position == position else 0)
-        return promised_tick
+        return await run_async(truncated_tick(log.truncated_tick, log.earliest, tail.durable_end, tail.promised_tick), self.answer)
 
     def reached_at(self, position: ReadPosition) -> Reached:
         """Returns the progress of a reader at this position. Raises InvalidArgumentError for one of another log, or above the durable

@@ -9,10 +9,7 @@
 A reader drives it and fetches the pages: a scanner on an event loop (`loop.py`), `wal.bridge` and Spark's tasks in a thread. `Progress`
 takes a snapshot of the tail, returns its next need (`Need`), takes a page, and returns messages. It never waits and never fetches.
 
-* The beginning is decided once (`ReadStart`): from the deliver policy, from the position that is resumed, or from a cursor. Pages begin at
-  a frame and reads at an event, so the start also marks the events of the first frames that do not belong to the read. `begin` asks for
-  what the decision needs. Whenever it has waited, it attaches again: meanwhile vchannels may be created and dropped, the log may be
-  truncated, and more may be appended. After a truncation during a search, the search runs again in the rest of the log.
+* The beginning is decided once, as a `ReadStart` (`start.py`). `beginning.py` asks for what the decision needs.
 * Each message comes once, in tick order, and the position moves exactly with what was handed over, also over ranges of the log that hold
   nothing for this reader. A caller that is cancelled before a hand-over gets the same messages again.
 * The end is the tick or the position that the options name, or the durable end when the read began without following.
@@ -32,34 +29,17 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, TruncatedError
-from wal.message import ImmutableMessage, ImmutableTxnMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
+from wal.message import ImmutableMessage, Lineage, LogPosition, MessageID, MessageType, Origin, TimeTickMessage
 from wal.read.assembly import NO_MESSAGES, MessagePage, assemble
-from wal.read.begin_search import first_of_last
-from wal.read.cursors.cursor import Cursor
 from wal.read.frame_rows import FrameRows, frame_rows
-from wal.read.options import (
-    NOTHING,
-    All,
-    Last,
-    Latest,
-    Reached,
-    ReadOptions,
-    ReadPosition,
-    Selection,
-    StartAfter,
-    StartAt,
-    StartFrom,
-    TimeTickGTE,
-)
+from wal.read.options import NOTHING, All, Last, Latest, Reached, ReadOptions, ReadPosition, Selection, StartAt, TimeTickGTE
 from wal.read.recent import SharedMessages
-from wal.read.truncated import check_seen, event_of, first_event, start_truncated
-from wal.storage.base import FramePage, LogMoment, StoredFrame, TailView
-from wal.storage.search import BytesBetween, Question, TickRequest
+from wal.read.start import ReadStart, read_start, resumed_start
+from wal.storage.base import FramePage, StoredFrame, TailView
 
 
 class Need(enum.Enum):
-    """What a read needs to continue.
+    """The next need of a read.
 
     MESSAGES: nothing, `messages` are to be handed over. FRAME: a decision on `frame`, to `assemble` it or to take its `rows`.
     PAGE: the frames of [`at`, `page_end`), by `take`. TAIL: a move of the tail. OVER: nothing, the read has ended.
@@ -473,75 +453,6 @@ _WITHIN_A_FRAME: Final = (-1, -1)
 """The log position of an end within a frame: no page is left to fetch."""
 
 
-class AttachRequest(msgspec.Struct, frozen=True, gc=False):
-    """Asks for the log of the read's vchannels, as a `LogMoment`, and for the vchannels as they are at that moment, as a `Selection`."""
-
-
-class CursorRequest(msgspec.Struct, frozen=True, gc=False):
-    """Asks for the saved cursor to continue from in the attached log, None if none is saved."""
-
-
-def begin(progress: Progress, *, has_cursor: bool, measure: BytesBetween) -> Question[None]:
-    """Begins the progress of a read in the log that was attached last. `measure` returns about how many bytes a search of an extent reads.
-
-    Raises TruncatedError if the event to begin at is gone, LogWentBackError if the log has another event at the position to resume from,
-    and the error that has ended the log.
-    """
-    log, selection = yield from _attached()
-    options = progress.adopt(log.lineage)
-    saved: Cursor | None = None
-    if has_cursor:
-        saved = yield CursorRequest()
-        log, selection = yield from _attached()  # another reader may have saved what the log did not show yet
-    seen = options.resume if saved is None else saved.position
-    if seen is not None and log.failure is None:
-        yield from check_seen(log, seen)
-        log, selection = yield from _attached()
-    if saved is not None and saved.pchannel == log.origin.pchannel:
-        progress.go_on(saved.start, saved.position)
-    searched: LogMoment | None = None
-    while log.failure is None and (bound := progress.searched_bound()) is not None:
-        searched, is_truncated = log, False
-        try:
-            if isinstance(bound, TimeTickGTE):
-                first: LogPosition = yield TickRequest(bound.time_tick - 1, log.earliest[0], log.durable_end)
-            else:
-                first = yield from first_of_last(options, selection, log.earliest, log.durable_end, measure)
-            progress.begin_at(first)
-        except TruncatedError:
-            is_truncated = True
-            log, selection = yield from _attached()
-            if (log.origin, log.earliest) == (searched.origin, searched.earliest):
-                raise  # otherwise it was truncated meanwhile: there is a new answer
-        else:
-            log, selection = yield from _attached()
-        if log.origin == searched.origin and not is_truncated:
-            break
-    if log.failure is not None:
-        raise log.failure
-    truncated = _begin_in(log, progress, selection, tail=searched)
-    if truncated is None:
-        return
-    if options.resume is None and saved is None:  # the id may name a body: the position of its transaction counts
-        event = yield from event_of(log, truncated)
-        if event is not None:
-            log, selection = yield from _attached()
-            if _begin_in(log, progress, selection, after=event) is None:
-                return
-    raise start_truncated(truncated, (yield from first_event()))
-
-
-def _attached() -> Question[tuple[LogMoment, Selection]]:
-    attached: tuple[LogMoment, Selection] = yield AttachRequest()
-    return attached
-
-
-def _begin_in(
-    log: LogMoment, progress: Progress, selection: Selection, *, after: MessageID | None = None, tail: LogMoment | None = None
-) -> MessageID | None:
-    return progress.begin(log.origin, selection, tail or log, log.earliest, after=after, last_truncated=lambda: log.last_truncated)
-
-
 class BodyTurns:
     """Iterates over the bodies of one message after another, for reads that go body by body.
 
@@ -567,106 +478,3 @@ class BodyTurns:
         if is_last:
             self._message = None
         return body, is_last
-
-
-class ReadStart(msgspec.Struct, frozen=True, gc=False):
-    """Where a read begins: its first page at `at`, its first event at the log position `first`.
-
-    If there is an event `after`, the read begins after it. `reached` is the read's progress before it hands anything over.
-    """
-
-    at: int
-    first: LogPosition
-    after: LogPosition | None = None
-    reached: Reached = Reached()
-
-    def skip(self, position: int, page: MessagePage) -> list[ImmutableMessage]:
-        """Returns the messages of the frame at `position` that belong to the read."""
-        messages = page.build()
-        if position == self.first[0]:
-            first = self.first[1]
-            messages = [message for message in messages if message._index >= first]
-        if self.after is not None and position == self.after[0]:
-            last = self.after[1]
-            messages = [message for message in messages if _first_index(message) > last]
-        return messages
-
-    def first_index(self, position: int) -> int | None:
-        """Returns the index from which the events of the frame at `position` belong to the read.
-
-        Returns None if no index can tell: the read begins after a body or an event of this frame, so `skip` has to check each message.
-        """
-        if self.after is not None and position == self.after[0]:
-            return None
-        return self.first[1] if position == self.first[0] else 0
-
-    def is_passed(self, position: int) -> bool:
-        """Returns whether all events of the frames after the one at `position` belong to the read."""
-        return position >= self.first[0] and (self.after is None or position >= self.after[0])
-
-
-def read_start(
-    options: ReadOptions,
-    log: Origin,
-    tail: TailView,
-    earliest: LogPosition,
-    *,
-    after: MessageID | None,
-    last_truncated: Callable[[], LogPosition | None],
-) -> ReadStart | MessageID:
-    """Returns where a read with these `options` begins, or the id to begin at if that has been truncated.
-
-    The parameters are those of `Progress.begin`. Raises InvalidArgumentError for an id of another log, or above the durable end.
-    """
-    policy, tick = options.policy, 0
-    if options.resume is not None:
-        policy, tick = StartAfter(options.resume.message_id), options.resume.time_tick
-    if after is not None and isinstance(policy, StartAfter):
-        policy = StartAfter(after)
-    if isinstance(policy, StartFrom | StartAfter):
-        event = _checked(policy.message_id, options, log, tail)
-        inclusive = isinstance(policy, StartFrom)
-        # Starting after the last truncated event loses nothing: everything after it still exists.
-        if event < earliest and (inclusive or event not in ((earliest[0], earliest[1] - 1), last_truncated())):
-            return policy.message_id
-        at = max(event[0], earliest[0])
-        if inclusive:
-            first = max(event, earliest)
-            return ReadStart(at, first, reached=Reached(None, tick, first))
-        following = max((event[0], event[1] + 1), earliest)
-        return ReadStart(at, earliest, event, Reached(event, tick, following))
-    if isinstance(policy, Latest):
-        end = tail.durable_end
-        return ReadStart(end, earliest, reached=Reached(tail.newest, tail.promised_tick, max((end, 0), earliest)))
-    return ReadStart(earliest[0], earliest, reached=Reached(None, tick, earliest))
-
-
-def resumed_start(options: ReadOptions, log: Origin, earliest: LogPosition, at: LogPosition) -> ReadStart | MessageID:
-    """Returns the start of a read that a cursor resumes at the log position `at`, or the id there if it has been truncated."""
-    if at < earliest:
-        return msgspec.structs.replace(log, position=at[0]).message_id(at[1])
-    position = options.resume
-    if position is None:
-        return ReadStart(at[0], at, reached=Reached(None, 0, at))
-    # The position may name a body, whose transaction ends at or above `at`: the read begins after it, as StartAfter does.
-    event = (position.message_id.position, position.message_id.index)
-    return ReadStart(at[0], at, event, Reached(event, position.time_tick, at))
-
-
-def _checked(message_id: MessageID, options: ReadOptions, log: Origin, tail: TailView) -> LogPosition:
-    """Returns the log position of an id, after checking that the id belongs to this log."""
-    if not message_id.same_log(log.message_id(0)):
-        raise InvalidArgumentError(
-            f"message id {message_id} belongs to another pchannel, or to another incarnation of it, than {options.vchannels[0]!r} "
-            f"lies on ({log.pchannel}:{log.incarnation:x}): use an id that was read from this vchannel"
-        )
-    if message_id.position >= tail.durable_end:
-        raise InvalidArgumentError(
-            f"message id {message_id} is above the durable end {tail.durable_end} of pchannel {log.pchannel}: "
-            "use the id of a message that was appended"
-        )
-    return (message_id.position, message_id.index)
-
-
-def _first_index(message: ImmutableMessage) -> int:
-    return message._first_index if isinstance(message, ImmutableTxnMessage) else message._index

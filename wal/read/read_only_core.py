@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, cast
 
+from wal.channels.unknown_vchannels import UnknownVChannels
 from wal.channels.vchannel_map import VChannelView
-from wal.channels.vchannels import UnknownVChannels, VChannelInfo, common_place, first_position
+from wal.channels.vchannels import VChannelInfo, common_place, first_position
 from wal.errors import ChannelNotExistError, FormatError, closed_log
 from wal.message import MessageID, Origin
 from wal.read.cursors.status import LogRange, LogView
@@ -220,6 +221,8 @@ class ReadOnlySource(Protocol):
     """The log's name in warnings and errors. It shows no secret."""
     cursors: SavedCursors
     """The cursors of the log, saved so that the writer's retention sees them. Set from `open` on."""
+    may_lag: bool = False
+    """Whether this is a copy, which may end below positions that were read from the log itself."""
 
     def absence(self, waited_s: float) -> FormatError | None:
         """Returns None for a log that can be opened, else the error that names what is missing after a wait of `waited_s`.

@@ -84,7 +84,7 @@ class ReadOnlyPChannel(ShownPChannel):
             if tail.failure is not None:
                 raise tail.failure
             if await in_thread(self._has_writer) is False:
-                await self.catch_up()  # what its last writer did before it ended
+                await self.catch_up()  # the last writes before its writer ended
                 if tail.promised_tick < tick:
                     raise UnavailableError(
                         f"pchannel {self.channel} ends at tick {tail.promised_tick}, and another one at {tick}, because the last writer of "
@@ -202,8 +202,16 @@ class ThreadedLog(ShownLog):
         return self.shown.earliest if self._closed else self._log.earliest
 
     @property
+    def local_earliest(self) -> tuple[int, int]:
+        return self.shown.earliest if self._closed else self._log.local_earliest
+
+    @property
     def last_truncated(self) -> tuple[int, int] | None:
         return None if self._closed else self._log.last_truncated
+
+    @property
+    def truncated_tick(self) -> int | None:
+        return None if self._closed else self._log.truncated_tick
 
     def bytes_between(self, start: int, end: int) -> int:
         return self._log.bytes_between(start, end)

@@ -64,6 +64,8 @@ class Scanner(AsyncOnly):
         self._progress = self._loop.progress
         self._turns = BodyTurns()
         self._chains: dict[CursorKey, SaveChain] = {}
+        self._turn = asyncio.Lock()
+        """Held by a transaction that saves a position on all pchannels, from the check of the saves before it to its end."""
         self._handler = handler
         self._actor: HandlerActor | None = None
 
@@ -81,12 +83,6 @@ class Scanner(AsyncOnly):
     def vchannels(self) -> tuple[str, ...]:
         """The vchannels that it reads; none if it reads by a pattern."""
         return self._loop.vchannels
-
-    @property
-    def _read(self) -> ReadLoop:
-        """The read of a scanner of names."""
-        assert isinstance(self._loop, ReadLoop), "it reads one pchannel"
-        return self._loop
 
     # -- entering and ending
 
@@ -245,8 +241,8 @@ class Scanner(AsyncOnly):
             if not loop.entered:  # the read ended before it began
                 return
             loop.check_cursor()
-        event = loop.event if position is None else None
-        if event is not None and (after := self._chain(cursor.key).before(event)) is not None and await loop.is_before(cursor, after):
+        mark = loop.mark if position is None else None
+        if mark is not None and (after := self._chain(cursor.key).before(mark)) is not None and await loop.is_before(cursor, after):
             raise after_unsaved(cursor.key)
         await loop.save(cursor, position)
 
@@ -259,7 +255,7 @@ class Scanner(AsyncOnly):
 
         With it comes what has to be done before the cursor is saved, if there is anything.
         """
-        key = self._loop.check_cursor().key if name is None else CursorKey.of(name, self.vchannels)
+        key = self._loop.check_cursor().key if name is None else CursorKey.of(name, self._loop.selected)
         return self._loop.cursor_at(key, position), None
 
     def _use_cursor_of(self, other: Scanner) -> None:

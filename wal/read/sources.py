@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from wal.read.archive_source import ReadOnlyArchiveSource
     from wal.read.pulsar_source import ReadOnlyPulsarSource
     from wal.settings import Settings
-
+    from wal.storage.archive.archived_journal import ArchivedPast
 
 PAUSE_MIN_S: Final = 0.005
 PAUSE_MAX_S: Final = 0.1
@@ -52,7 +53,7 @@ def source_of(location: Location, settings: Settings) -> ReadOnlyJournalSource |
 
         return ReadOnlyArchiveSource(location.archive, settings)
     assert location.path is not None
-    return ReadOnlyJournalSource(location.path)
+    return ReadOnlyJournalSource(location.path, archive=settings.archive)
 
 
 def pauses(wait_s: float, now: Callable[[], float]) -> Iterator[float]:
@@ -71,13 +72,14 @@ class ReadOnlyJournalSource(ReadOnlySource):
     It takes no lock that could keep a writer out, and never opens the metadata: vchannels come from the maps that the writer keeps next to
     each pchannel's log for other processes.
 
-    The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones.
+    The journal in `directory`. See `ReadOnlySource`; `logs` are the open ones. `archive` is where its archive is now, None: where
+    the writer has put it.
     """
 
     name: str = JournalBackend.name
     form: int = JournalBackend.form
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, archive: str | None = None) -> None:
         self.location: str = f"journal:{directory}"
         self._pins = PinFiles(directory)
         self.cursors: PinnedCursors = PinnedCursors(self._pins, lambda: dict(self.logs))
@@ -86,6 +88,8 @@ class ReadOnlyJournalSource(ReadOnlySource):
         self._journal: ReadOnlyJournal | None = None
         self._places: dict[str, MapPlace] = {}
         self._maps = VChannelMaps()
+        self._archive = archive
+        self._pasts: dict[str, ArchivedPast] = {}
 
     def absence(self, waited_s: float) -> FormatError | None:
         return absence(self._directory, remedy=_REMEDY, waited_s=waited_s)
@@ -103,7 +107,9 @@ class ReadOnlyJournalSource(ReadOnlySource):
         return journal.pchannels()
 
     def open_log(self, pchannel: str) -> ReadOnlyJournalLog:
-        log = self.logs[pchannel] = self._opened().open(pchannel)
+        from wal.storage.archive.archived_journal import ReadOnlyArchivedLog
+
+        log = self.logs[pchannel] = self._opened().open_as(partial(ReadOnlyArchivedLog, pasts=self._past), pchannel)
         self._places[pchannel] = MapPlace(log.directory, log.incarnation, frozenset(restore.parent for restore in log.lineage.restores))
         return log
 
@@ -125,6 +131,12 @@ class ReadOnlyJournalSource(ReadOnlySource):
     def close(self) -> None:
         if self._journal is not None:
             self._journal.close()
+
+    def _past(self, url: str) -> ArchivedPast:
+        from wal.storage.archive.archived_journal import ArchivedPast
+
+        url = self._archive or url
+        return self._pasts.setdefault(url, ArchivedPast(url))
 
     def _opened(self) -> ReadOnlyJournal:
         assert self._journal is not None, "the source is used before open()"

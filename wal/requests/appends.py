@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from wal.channels.vchannels import SHOWN_MAX
+from wal.channels.unknown_vchannels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.message import Message, MessageID, MessageType, decode_properties, encode_properties, type_properties
 from wal.timestamp.checks import check_tick

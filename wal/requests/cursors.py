@@ -61,7 +61,7 @@ class OneCursorRequest(Request[Answer], frozen=True):
 
 
 class HomeRequest(OneCursorRequest[Answer], frozen=True):
-    """What a consumer asks of the home of its cursor. Repeating such a request does no harm."""
+    """A request of a consumer to the home of its cursor. Repeating such a request does no harm."""
 
     right: ClassVar[Right] = Right.WRITE
     changes: ClassVar[bool] = True
@@ -78,7 +78,8 @@ class SaveCursor(Request[bool], frozen=True):
     """Stores a reader's position durably, and answers whether it was stored.
 
     With `forward_only` a saved cursor at the same log position or later stays. A cursor that consumers or transactions move needs the
-    right to write. `saved_at`, `stale`, `moved_at` and `moving` of the cursor are those of the node. TruncatedError if the log no longer
+    right to write. `saved_at`, `stale`, `moved_at` and `moving` of the cursor are those of the node. `pchannel` is the one whose node has
+    the cursor, empty for that of its position. TruncatedError if the log no longer
     has the events that the reader needs; InvalidArgumentError for a cursor of another log, or above the durable end.
     """
 
@@ -89,13 +90,14 @@ class SaveCursor(Request[bool], frozen=True):
 
     cursor: Cursor
     forward_only: bool = False
+    pchannel: str = ""
 
     def __post_init__(self) -> None:
         check_saved(self.cursor)
 
     @property
     def target(self) -> str:
-        return self.cursor.pchannel
+        return self.pchannel or self.cursor.pchannel
 
 
 def check_saved(cursor: Cursor) -> None:
@@ -124,14 +126,30 @@ class CursorSave(msgspec.Struct, frozen=True):
 
 
 class ListCursors(Request[tuple[CursorInfo, ...]], frozen=True):
-    """Asks for all cursors, by name and vchannels, without those of dropped vchannels."""
+    """Asks for all cursors, by name and vchannels, without those of dropped vchannels.
+
+    In a cluster, nodes without the home of the cursor of a pattern list what it holds back there, with `saved_at` 0.
+    """
 
     saying: ClassVar[str] = "listing the cursors"
     where: ClassVar[Where] = Where.EACH_PCHANNEL
 
     def join(self, outcomes: Sequence[Any]) -> tuple[CursorInfo, ...]:
-        infos = {(info.name, info.vchannels, info.pattern): info for info in super().join(outcomes)}
-        return tuple([infos[key] for key in sorted(infos)])
+        listed = super().join(outcomes)
+        infos = {(info.name, info.vchannels, info.pattern): info for info in listed if info.saved_at or not info.pattern}
+        return tuple([_whole(infos[key], listed) if infos[key].pattern else infos[key] for key in sorted(infos)])
+
+
+def _whole(info: CursorInfo, listed: Sequence[CursorInfo]) -> CursorInfo:
+    """Returns the cursor of a pattern with what it holds back on all pchannels, from the answers of their nodes."""
+    parts = [each for each in listed if (each.name, each.pattern) == (info.name, info.pattern)]
+    lags = [each.lag_s for each in parts if each.lag_s is not None]
+    return msgspec.structs.replace(
+        info,
+        lag_bytes=sum([each.lag_bytes for each in parts]),
+        held_bytes=sum([each.held_bytes for each in parts]),
+        lag_s=max(lags, default=None),
+    )
 
 
 class DeleteCursors(Request[None], frozen=True):
@@ -167,7 +185,7 @@ class NameCursorHome(HomeRequest[str], frozen=True):
 
 
 class CursorClaim(msgspec.Struct, frozen=True):
-    """What a consumer got with a cursor: its number `fence`, the saved cursor (None: nothing is saved), and the state saved with it."""
+    """The result of a consumer's claim of a cursor: its number `fence`, the saved cursor (None: nothing is saved), and its state."""
 
     fence: int
     position: Cursor | None

@@ -1,4 +1,4 @@
-"""DescribeLog: what a log is: its pchannels, its limits and its settings. It is the first request of every client."""
+"""DescribeLog, the first request of every client: the pchannels of the log, its limits and its settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PChannelIdentity(msgspec.Struct, frozen=True):
-    """What identifies the log of a pchannel, and the term in which it is written. `form` is that of its message ids."""
+    """The identity of the log of a pchannel, and the term in which it is written. `form` is that of its message ids."""
 
     name: str
     term: int

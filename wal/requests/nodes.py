@@ -30,7 +30,7 @@ class EndVChannels(LeaderRequest[None], frozen=True):
 
 
 class CopyOutcome(msgspec.Struct, frozen=True):
-    """What became of some copies that follow each other in a frame, or the error with which one vchannel can never take its copy."""
+    """The outcome of copies that follow each other in a frame, or the error with which one vchannel can never take its copy."""
 
     copies: AppendedCopies | None = None
     error: WALError | None = None

@@ -49,7 +49,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 
     where: ClassVar[Where]
     saying: ClassVar[str]
-    """What a client does with the request, for errors; the request is formatted into it: "truncating up to {0.up_to}"."""
+    """The action of a client with the request, for errors; the request is formatted into it: "truncating up to {0.up_to}"."""
     right: ClassVar[Right] = Right.READ
     changes: ClassVar[bool] = False
     """Whether one that its client has given up must not be executed any more once a later call of the client was answered."""
@@ -91,7 +91,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 
     @property
     def doing(self) -> str:
-        """What a client does with the request, for errors: "truncating up to …"."""
+        """The action of a client with the request, for errors: "truncating up to …"."""
         return self.saying.format(self)
 
     @property
@@ -120,7 +120,7 @@ class Request(msgspec.Struct, Generic[Answer], frozen=True):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The vchannels that end with the request: what a client appends to them before it is executed before it."""
+        """The vchannels that end with the request. Earlier appends of the client to them are executed first."""
         return ()
 
     def newest_tick(self, answer: Answer) -> int:

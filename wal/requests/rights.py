@@ -13,16 +13,16 @@ from typing import Final
 
 
 class Right(enum.Enum):
-    """What a token allows. None of them includes another one."""
+    """A right of a token. No right includes another."""
 
     READ = "read"
     """Everything that changes no event: reads, cursors of readers, lists, statistics."""
     WRITE = "write"
     """Appends, transactions, consumers and their cursors, broadcasts and their acks, scheduled messages, and the creation of vchannels."""
     ADMIN = "admin"
-    """What takes something from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
+    """Calls that take from others: truncate, drop, abort a broadcast, delete cursors, forget producers, drain nodes, pause moves."""
     SERVER = "server"
-    """What the servers of a cluster ask of each other: it is for the one token that they share."""
+    """Calls between the servers of a cluster, for the one token that they share."""
 
 
 ALL_RIGHTS: Final = frozenset(Right)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from wal.channels.vchannels import SHOWN_MAX
+from wal.channels.unknown_vchannels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.message import AppendResult, ForgottenResult, Message, TxnContext
 from wal.requests.appends import PLAIN, WriteOptions

@@ -1,6 +1,6 @@
 """Requests of the members of a shared cursor to its home: join, take work, settle it with its outputs, stay, and leave.
 
-A member is known by random bytes of its own. What it gets is numbered: the number of a hand-out is above all earlier ones of the cursor,
+A member is known by random bytes of its own. Its hand-outs are numbered: the number of a hand-out is above all earlier ones of the cursor,
 also over homes and restarts, and the home refuses to settle a hand-out that the member has lost. Each of these requests may be sent again
 after a lost answer: `TakeWork` names the last hand-out that has arrived, and `SettleWork` counts.
 """
@@ -8,6 +8,7 @@ after a lost answer: `TakeWork` names the last hand-out that has arrived, and `S
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import accumulate, repeat
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -15,14 +16,17 @@ import msgspec
 
 from wal.errors import InvalidArgumentError, UnknownError
 from wal.message import BroadcastHeader, ImmutableMessage, Message, MessageType, Origin, TxnContext
+from wal.read.cursors.cursor import CursorKey
 from wal.requests.cursors import HOLDER_BYTES_MAX, LEASE_MS, HomeRequest
-from wal.requests.request import Answer
+from wal.requests.request import Answer, Request, Where
 
 UNIT_MAX: Final = 8192
 """The most bodies that a member may ask for at once."""
 WAIT_MS_MAX: Final = 10_000
 """The longest time that a request of a member waits at the home, in milliseconds."""
 CONCURRENCY_MAX: Final = 1024
+PROCESS_BYTES_MAX: Final = 256
+"""The longest name of a member's process, in bytes."""
 _INSERT: Final = int(MessageType.INSERT)
 _V = TypeVar("_V")
 
@@ -61,8 +65,9 @@ class MemberRequest(HomeRequest[Answer], frozen=True):
 class JoinCursor(MemberRequest[int], frozen=True):
     """Makes a consumer a member of a shared cursor, and answers the number of the claim under which the home hands out.
 
-    The member keeps its messages for `lease_ms` after each of its requests. ResourceAcquiredError while a consumer has the cursor alone;
-    InvalidArgumentError if the other members have other terms.
+    The member keeps its messages for `lease_ms` after each of its requests. `process` is its host and pid, for people. `tripped` is the
+    error of the trip that the member has from an earlier home: then all members of this one trip too.
+    ResourceAcquiredError while a consumer has the cursor alone; InvalidArgumentError if the other members have other terms.
     """
 
     saying: ClassVar[str] = "joining the consumers of {0.key}"
@@ -71,10 +76,13 @@ class JoinCursor(MemberRequest[int], frozen=True):
     concurrency: int
     batch: int
     lease_ms: int
+    process: str = ""
+    tripped: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check("lease_ms", self.lease_ms, *LEASE_MS)
+        _check("the length of process", len(self.process.encode()), 0, PROCESS_BYTES_MAX)
         _check("concurrency", self.concurrency, 1, CONCURRENCY_MAX)
         _check("batch", self.batch, 1, UNIT_MAX)
 
@@ -88,7 +96,10 @@ class WorkUnit(msgspec.Struct, frozen=True):
 
 
 class SentWork(msgspec.Struct, frozen=True):
-    """Units of work as they are sent: their messages as columns. A column is empty if all its values are defaults."""
+    """Units of work as they are sent: their messages as columns. A column is empty if all its values are defaults.
+
+    A frame is of the first pchannel, or has the number of its pchannel among those of the last columns.
+    """
 
     firsts: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -108,14 +119,20 @@ class SentWork(msgspec.Struct, frozen=True):
     txn_ids: tuple[int, ...] = ()
     keepalives: tuple[float, ...] = ()
     broadcasts: tuple[bytes, ...] = ()
+    pchannels: tuple[str, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    frame_pchannels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, units: Sequence[WorkUnit]) -> SentWork:
-        """Returns the columns of these units, whose messages are of one pchannel."""
+        """Returns the columns of these units."""
         messages = [message for unit in units for message in unit.messages]
         if not messages:
             return cls()
-        frames = {position: number for number, position in enumerate(dict.fromkeys([each._origin.position for each in messages]))}
+        places = [(each._origin.pchannel, each._origin.position) for each in messages]
+        frames = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        pchannels = {each._origin.pchannel: each._origin.incarnation for each in messages}
+        numbers = {pchannel: number for number, pchannel in enumerate(pchannels)}
         names = {name: number for number, name in enumerate(dict.fromkeys([each.vchannel for each in messages]))}
         attempts = [attempt for unit in units for attempt in unit.attempts]
         txns = [each.txn_context for each in messages]
@@ -127,8 +144,8 @@ class SentWork(msgspec.Struct, frozen=True):
             origin.pchannel,
             origin.incarnation,
             origin.form,
-            tuple(frames),
-            tuple([frames[each._origin.position] for each in messages]) if len(frames) > 1 else (),
+            tuple([position for _, position in frames]),
+            tuple([frames[place] for place in places]) if len(frames) > 1 else (),
             tuple([each._index for each in messages]),
             tuple([each.time_tick for each in messages]),
             tuple(names),
@@ -140,13 +157,18 @@ class SentWork(msgspec.Struct, frozen=True):
             _column([0 if txn is None else txn.txn_id for txn in txns], 0),
             _column([0.0 if txn is None else txn.keepalive for txn in txns], 0.0) if any(txns) else (),
             _column([b"" if header is None else header.to_bytes() for header in headers], b"") if any(headers) else (),
+            *((tuple(pchannels), tuple(pchannels.values()), tuple([numbers[name] for name, _ in frames])) if len(pchannels) > 1 else ()),
         )
 
     def units(self) -> tuple[WorkUnit, ...]:
         """Returns the units. Raises UnknownError if the columns do not fit each other."""
         rows = len(self.payloads)
         try:
-            origins = [Origin(self.pchannel, self.incarnation, position, self.form) for position in self.frames]
+            pchannels = list(zip(self.pchannels, self.incarnations, strict=True)) or [(self.pchannel, self.incarnation)]
+            origins = [
+                Origin(*pchannels[number], position, self.form)
+                for position, number in zip(self.frames, self.frame_pchannels or repeat(0, len(self.frames)), strict=True)
+            ]
             messages = [
                 ImmutableMessage(
                     origins[number],
@@ -260,7 +282,8 @@ class SettleWork(MemberRequest[int], frozen=True):
 class CursorMember(msgspec.Struct, frozen=True):
     """A member of a shared cursor: its `name` (the first digits of its random bytes), and its `client` (empty in the home's process).
 
-    `in_hand` messages are with the member. `handled` counts since it joined, and `rate` is messages a second over the last five seconds.
+    `process` is its host and pid. `in_hand` messages are with the member. `handled` counts since it joined, at `joined_at`, and `rate` is
+    messages a second over the last five seconds. `lease_s` is the time left to its lease, None in the home's process, which needs none.
     """
 
     name: str
@@ -268,6 +291,9 @@ class CursorMember(msgspec.Struct, frozen=True):
     in_hand: int = 0
     handled: int = 0
     rate: float = 0.0
+    process: str = ""
+    joined_at: datetime | None = None
+    lease_s: float | None = None
 
 
 class SharedWork(msgspec.Struct, frozen=True):
@@ -306,6 +332,30 @@ class KeepMember(MemberRequest[SharedWork], frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check("wait_ms", self.wait_ms, 0, WAIT_MS_MAX)
+
+
+class SharedCursor(msgspec.Struct, frozen=True):
+    """A shared cursor at its home: what `work` it has, and the counts of all members since the first one joined.
+
+    The fields are those of `ConsumerInfo`. `tripped_at` is the time of the last trip, until a member resumes.
+    """
+
+    key: CursorKey
+    fence: int
+    work: SharedWork
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead_lettered: int = 0
+    idle_s: float = 0.0
+    tripped_at: datetime | None = None
+
+
+class ListMembers(Request[tuple[SharedCursor, ...]], frozen=True):
+    """Asks for the shared cursors that have members, with the members."""
+
+    saying: ClassVar[str] = "listing the members of shared cursors"
+    where: ClassVar[Where] = Where.EACH_PCHANNEL
 
 
 class LeaveCursor(MemberRequest[None], frozen=True):

@@ -271,7 +271,7 @@ _T = TypeVar("_T")
 
 
 Outcome = AppendResult | ForgottenResult | BaseException
-"""What became of a request, or of one message of an append."""
+"""The outcome of a request, or of one message of an append."""
 Answered = tuple[int, int, Outcome | Together]
 """The number of the first of consecutive requests, how many they are, and their outcome. `Together` has a result for each."""
 

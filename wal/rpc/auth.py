@@ -51,7 +51,7 @@ _READS: Final = (COORDINATOR_STATES, NODE_STATES, ASSIGNMENT_DISCOVER, CONSUME, 
 RIGHTS: Final = {
     method.path: right for right, methods in ((Right.READ, _READS), (Right.WRITE, _WRITES), (Right.SERVER, _SERVES)) for method in methods
 }
-"""The right that each method needs, by its path. What SUBMIT needs, its request says."""
+"""The right that each method needs, by its path. The request of SUBMIT has its own."""
 _RIGHT: Final = "(?:" + "|".join(right.value for right in Right) + ")"
 _NAMED: Final = re.compile(rf"(?P<name>\S+)\s+(?P<rights>{_RIGHT}(?:,{_RIGHT})*)\s+(?P<token>\S+)")
 
@@ -96,9 +96,9 @@ def tokens_in(text: str) -> list[Token]:
 
 
 _WITHOUT_TOKEN: Final = ("/grpc.health.v1.Health/",)
-"""Services that need no token: what probes of load balancers ask, which can send none."""
+"""Services that need no token, since the probes of load balancers cannot send one."""
 WARNING_PAUSE_S: Final = 1.0
-"""Refused calls are told at most this often: a client that is refused may come again at once."""
+"""The least time between two warnings about refused calls: a refused client may come again at once."""
 _log: Final = logging.getLogger("wal.rpc")
 
 

@@ -89,7 +89,7 @@ def explain(error: grpc.aio.AioRpcError, what: str, *, writing: bool) -> WALErro
 
 
 def explain_end(error: grpc.aio.AioRpcError, what: str) -> WALError:
-    """Returns the error of a stream that has ended, as `explain` does. What became of its requests, only its owner can say."""
+    """Returns the error of a stream that has ended, as `explain` does. Its owner decides which of its requests have an unknown outcome."""
     explained = explain(error, what, writing=False)
     if isinstance(explained, UnavailableError) and error_in(error) is None:
         return UnavailableError(f"{what}: {error.details() or error.code().name}")
@@ -107,17 +107,21 @@ _PAUSE_MAX_S: Final = 0.5
 _TRIES_OF_A_READ: Final = 3
 """A read spends at most this fraction of its time at one of several addresses, so that a frozen server does not use it up."""
 
+ShownToken = Secret | Callable[[], Secret | None] | None
+"""The token that calls show, a function that returns it, or None."""
+
 
 class Connection:
     """The calls to the servers at `addresses` (`host:port`). `open` creates it; `timeout_s` is the default deadline of a call."""
 
-    def __init__(self, endpoints: Endpoints, *, timeout_s: float, token: Secret | None) -> None:
+    def __init__(self, endpoints: Endpoints, *, timeout_s: float, token: ShownToken) -> None:
         self._endpoints = endpoints
-        self._headers: tuple[Header, ...] = () if token is None else (token_header(token),)
+        self._token = token
+        self._log_headers: tuple[Header, ...] = ()
         self._tries = _TRIES_OF_A_READ if len(endpoints.addresses) > 1 else 1
         self._closing = False
         self._cause: WALError | None = None
-        """What every call raises that has not been sent yet; set by `stop`."""
+        """The error that every unsent call raises; set by `stop`."""
         self._gone: UnavailableError | None = None
         """Why the servers were given up, if they were."""
         self._reach = Reach(endpoints, scheme="wal")
@@ -134,14 +138,15 @@ class Connection:
         addresses: Sequence[str],
         *,
         tls: TlsFiles | None = None,
-        token: Secret | None = None,
+        token: ShownToken = None,
         timeout_s: float = TIMEOUT_S,
         ping_s: float = PING_S,
     ) -> Connection:
         """Returns a connection that connects at its first call; with `tls` it is encrypted, and shows the client's certificate.
 
-        A server that is silent for `ping_s` while a call is under way is pinged, and given up after half of it. Raises
-        InvalidArgumentError for addresses, times, tokens or files that cannot be used.
+        Each call shows the token, or the one that the function returns then. A server that is silent for `ping_s` while a call is
+        under way is pinged, and given up after half of it. Raises InvalidArgumentError for addresses, times, tokens or files that
+        cannot be used.
         """
         if isinstance(addresses, str) or not addresses:
             raise InvalidArgumentError("no addresses are given: name for example ['127.0.0.1:8810']")
@@ -150,12 +155,17 @@ class Connection:
         credentials: grpc.ChannelCredentials | None = None if tls is None else await tls.credentials()
         probe = (NODE_STATES, GetComponentStatesRequest())
         endpoints = Endpoints(addresses, credentials=credentials, probe=probe, ping_s=ping_s)
+        _token_headers(token)
         return cls(endpoints, timeout_s=timeout_s, token=token)
 
     def belong_to(self, log_id: int, other_log: Callable[[WALError], None]) -> None:
         """Names this log in all calls from now on. `other_log` is called with the error of a server that has another one."""
-        self._headers = (*self._headers, log_header(log_id))
+        self._log_headers = (log_header(log_id),)
         self._other_log = other_log
+
+    @property
+    def _headers(self) -> tuple[Header, ...]:
+        return (*_token_headers(self._token), *self._log_headers)
 
     def add(self, address: str) -> None:
         """Adds a server that serves the same."""
@@ -202,13 +212,10 @@ class Connection:
         )
         return request.unpacked(answer_from_proto(type(request), answer))
 
-    async def stream(
-        self, method: Method[Request, Response], what: str, *, headers: Sequence[Header] = (), timeout_s: float | None = None
-    ) -> Stream[Request, Response]:
+    async def stream(self, method: Method[Request, Response], what: str, *, timeout_s: float | None = None) -> Stream[Request, Response]:
         """Opens a stream of requests and responses. It waits for a connection for `timeout_s`; the stream itself has no deadline."""
         number, channel = await self._connected(self._deadline(timeout_s), what)
-        metadata = (*self._headers, session_header(self._session, self._given_up), *headers)
-        call = channel.stream_stream(method.path, **method.serializers())(metadata=metadata)
+        call = channel.stream_stream(method.path, **method.serializers())(metadata=self._metadata(changes=True))
         stream: Stream[Request, Response] = Stream(call, self._name(number, what), partial(self._look, number))
         self._streams.add(stream)
         return stream
@@ -289,7 +296,8 @@ class Connection:
         With an infinite `timeout_s` the server may take any time, as long as one can be reached within `UNREACHABLE_S`.
         """
         loop = asyncio.get_running_loop()
-        began, deadline, backoff = loop.time(), self._deadline(timeout_s), Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
+        began, deadline = loop.time(), self._deadline(timeout_s)
+        backoff: Backoff | None = None
         total = deadline - began
         unknown: WALError | None = None
         while True:
@@ -331,6 +339,7 @@ class Connection:
                     deadline = max(deadline, began + UNREACHABLE_S)
                 elif not (lost or stopping or overtaken):
                     raise explained from error
+                backoff = backoff or Backoff(_PAUSE_FIRST_S, _PAUSE_MAX_S)
                 if self._closing or loop.time() + backoff.next_s >= deadline:
                     raise unknown or explained from error
             except asyncio.CancelledError:
@@ -388,6 +397,11 @@ class Connection:
         return f"{self._endpoints.addresses[number]}, {what}"
 
 
+def _token_headers(token: ShownToken) -> tuple[Header, ...]:
+    secret = token if token is None or isinstance(token, Secret) else token()
+    return () if secret is None else (token_header(secret),)
+
+
 def _ignore(_error: WALError) -> None:
     """Does nothing with the error of a server that has another log: the caller gets it."""
 
@@ -440,10 +454,6 @@ class Stream(Generic[Request, Response]):
             raise self._closed() from None
         answer: Response = received(response, self._what, writing=False)
         return answer
-
-    async def finish(self) -> None:
-        """Ends the requests of the stream."""
-        await self._call.done_writing()
 
     def cancel(self) -> None:
         """Ends the stream at once."""

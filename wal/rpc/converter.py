@@ -128,14 +128,14 @@ def struct_to_proto(value: Any, message: type[_P]) -> _P:
 
 
 def struct_from_proto(kind: type[_S], message: Proto, *, strict: bool = False) -> _S:
-    """Returns a struct that came on a stream. What this side does not know of it is ignored, or refused if it is `strict`."""
+    """Returns a struct that came on a stream. Unknown fields are ignored, or refused with `strict`."""
     struct, sent = cast("Any", kind), cast("Any", type(message))
     value: _S = _plan(struct, sent).from_proto(message, strict=strict)
     return value
 
 
 class _Answer(msgspec.Struct):
-    """What an answer of a single value is to the converter."""
+    """An answer of a single value, as the converter sees it."""
 
     value: Any = None
 

@@ -1,7 +1,7 @@
 """Pages of frames, or of the wanted blocks of frames, as messages, and back. Pure.
 
 A frame is sent as it is stored: its head, and whole blocks of its body. The checksums of the frame cover each of them, so the reader checks
-what the writer wrote, and nothing in between has to be trusted.
+the writer's bytes, and nothing in between has to be trusted.
 """
 
 from __future__ import annotations

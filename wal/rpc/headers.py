@@ -37,11 +37,6 @@ _HEX: Final = re.compile(r"[0-9a-f]{1,16}")
 _P = TypeVar("_P", bound=Proto)
 
 
-def producer_header(request: CreateProducerRequest) -> Header:
-    """Returns the metadata that creates a producer."""
-    return CREATE_PRODUCER, _encoded(request)
-
-
 def producer_in(metadata: Metadata) -> CreateProducerRequest:
     """Returns the request in the metadata of Produce. Raises InvalidArgumentError without a request that names a pchannel."""
     request = _decoded(metadata, CREATE_PRODUCER, CreateProducerRequest)
@@ -111,10 +106,6 @@ def log_in(metadata: Metadata) -> int | None:
             f"the header {LOG_ID!r} is {values[0][:100]!r}: send the log_id that DescribeLog answered, hexadecimal, or none"
         )
     return int(values[0], 16)
-
-
-def _encoded(request: Proto) -> str:
-    return base64.b64encode(request.SerializeToString()).decode()
 
 
 def _decoded(metadata: Metadata, name: str, kind: type[_P]) -> _P:

@@ -57,4 +57,4 @@ def _of(*services: str) -> tuple[Method[Any, Any], ...]:
 
 
 PCHANNEL_METHODS: Final = _of(_PCHANNEL, _HANDLER)
-"""What a client asks of the node that has a pchannel."""
+"""The methods that a client calls at the node that has a pchannel."""

@@ -1,8 +1,7 @@
-"""A gRPC server of the protocol: its options, its handlers, the port at which it listens, and its end.
+"""A gRPC server of the protocol: its options, its handlers, and the port at which it listens.
 
 A handler raises errors of `wal.errors`; they end its call with the status and the details of `codes`. Any other exception of a handler is
-logged, and ends its own call only. `Draining` is the end of a node: new calls are refused, streams are asked to end, and calls under way
-are waited for.
+logged, and ends its own call only.
 """
 
 from __future__ import annotations
@@ -11,21 +10,17 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 
-from wal.channels.slices import SLICE
-from wal.errors import ClosedError, InvalidArgumentError, StorageError, WALError
+from wal.errors import StorageError, WALError
 from wal.network import PING_S, Method, ServerCertificate, ping_options
 from wal.rpc.api import cluster_pb2, streaming_pb2
 from wal.rpc.codes import abort
-from wal.rpc.frame_pages import fields_in
-from wal.runtime.tasks import end_tasks, retrieve
+from wal.rpc.conversation import Conversation, parser
 from wal.runtime.threads import in_thread
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -34,11 +29,7 @@ MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 METADATA_BYTES_MAX: Final = 16 * 1024
 """The most metadata of a call, with gRPC's own of about 500 bytes."""
 
-COUNTED_BYTES: Final = 256 * 1024
-"""The size above which the fields of a request are counted before it is parsed."""
-ENTRIES_MAX: Final = 262_144
-"""The most fields of a request, in all its messages: more than the 65,536 names of a cursor with their incarnations have."""
-_ENTRIES_A_TURN: Final = 8192
+_log: Final = logging.getLogger("wal.rpc")
 
 Handler = Callable[[Any, Any], Awaitable[Any]] | Callable[[Any, Any], AsyncIterator[Any]] | Callable[[Any], Awaitable[None]]
 """A handler: `(request, context) -> response`; for a method that answers with many responses, an async generator of the same arguments; for
@@ -46,7 +37,7 @@ a method that also takes many requests `(context) -> None`, where the context is
 
 
 Behavior = Callable[[Any, Any], Awaitable[Any]]
-"""What a handler does with the request of a call, or with None if those come by its context, and the context."""
+"""A handler of a call: its arguments are the request, or None if requests come by the context, and the context."""
 
 
 def wrapped(handler: grpc.RpcMethodHandler, around: Callable[[Behavior, Any, Any], Awaitable[Any]]) -> grpc.RpcMethodHandler:
@@ -164,7 +155,7 @@ async def check_free(address: str) -> None:
 
 def _handler(method: Method[Any, Any], handler: Any, many_requests: bool, many_responses: bool) -> grpc.RpcMethodHandler:
     # Requests are parsed here, because gRPC ends a call with INTERNAL when a request cannot be parsed.
-    parse, serializer = _parser(method), _serializer(method)
+    parse, serializer = parser(method), _serializer(method)
 
     async def answer(request: bytes, context: Any) -> Any:
         try:
@@ -193,92 +184,6 @@ def _handler(method: Method[Any, Any], handler: Any, many_requests: bool, many_r
     if many_responses:
         return grpc.unary_stream_rpc_method_handler(answers, response_serializer=serializer)
     return grpc.unary_unary_rpc_method_handler(answer, response_serializer=serializer)
-
-
-class Conversation:
-    """The part of a call's context that the handler of a stream uses. Reads must not overlap."""
-
-    def __init__(self, context: Any, parse: Callable[[bytes], Awaitable[Any]]) -> None:
-        self.invocation_metadata: Callable[[], Any] = context.invocation_metadata
-        self.write: Callable[[Any], Awaitable[None]] = context.write
-        self._context = context
-        self._read = context.read
-        self._parse = parse
-        self._reader: asyncio.Task[Any] | None = None
-        """The task whose read is under way."""
-        self._ended = False
-
-    def room(self, size: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """A block in which the call has room for this many bytes of answers. Waits for the room; raises WouldBlockError if none becomes
-        free.
-        """
-        block: contextlib.AbstractAsyncContextManager[None] = self._context.room(size)
-        return block
-
-    async def read(self) -> Any:
-        """Returns the next request, or EOF, also when a reader was ended. Raises InvalidArgumentError for an invalid request. End a task
-        that may wait here with `end`. Only a stopping node cancels such a task.
-        """
-        if self._ended:
-            return grpc.aio.EOF
-        self._reader = asyncio.current_task()
-        try:
-            data = await self._read()
-        finally:
-            self._reader = None
-        return grpc.aio.EOF if data is grpc.aio.EOF or self._ended else await self._parse(data)
-
-    async def end(self, reader: asyncio.Task[Any]) -> None:
-        """Ends a task that reads: when this returns, it gets no request any more, and does nothing else. Its error is of no interest.
-
-        A read that is under way is not cancelled. It gets EOF when the call ends, and the task ends then: gRPC for Python never frees a
-        request that arrives for a read that was cancelled (https://github.com/grpc/grpc/issues/43360), and clients may send some on
-        streams that end.
-        """
-        self._ended = True
-        reader.add_done_callback(retrieve)
-        if reader is not self._reader:
-            await end_tasks(reader)
-
-
-def _parser(method: Method[Any, Any]) -> Callable[[bytes], Awaitable[Any]]:
-    """Returns the function that parses the requests of a method. It raises InvalidArgumentError for bytes that are not a request."""
-    from_string, kind = method.request.FromString, method.request.DESCRIPTOR
-
-    async def parse(data: bytes) -> Any:
-        try:
-            if len(data) > COUNTED_BYTES:
-                await _check_entries(method, kind, data)
-            return from_string(data)
-        except (DecodeError, IndexError) as error:
-            raise InvalidArgumentError(
-                f"a request of {method.path} has {len(data)} bytes that cannot be parsed ({error}): send the message "
-                f"{method.request.DESCRIPTOR.name}"
-            ) from error
-
-    return parse
-
-
-async def _check_entries(method: Method[Any, Any], kind: Any, data: bytes) -> None:
-    """Raises InvalidArgumentError for a request with more than `ENTRIES_MAX` fields, DecodeError for an invalid encoding.
-
-    Parsing keeps the loop, and takes 40 ns for each field: millions of empty names fit a request.
-    """
-    entries = 0
-    waiting = [(kind, 0, len(data))]
-    while waiting:
-        kind, start, end = waiting.pop()
-        for number, _, first, last in fields_in(data, start, end):
-            entries += 1
-            if entries > ENTRIES_MAX:
-                raise InvalidArgumentError(
-                    f"a request of {method.path} has more than {ENTRIES_MAX} fields in its {len(data)} bytes: send several smaller ones"
-                )
-            if entries % _ENTRIES_A_TURN == 0:
-                await asyncio.sleep(0)
-            field = kind.fields_by_number.get(number)
-            if first < last and field is not None and field.message_type is not None:
-                waiting.append((field.message_type, first, last))
 
 
 def _serializer(method: Method[Any, Any]) -> Callable[[Any], bytes]:
@@ -314,122 +219,3 @@ _ARITIES: Final[Mapping[tuple[str, str], tuple[bool, bool]]] = {
 def _arity(method: Method[Any, Any]) -> tuple[bool, bool]:
     _, service, name = method.path.split("/")
     return _ARITIES[service.rpartition(".")[2], name]
-
-
-_log: Final = logging.getLogger("wal.rpc")
-
-
-_ANSWERED_TO_THE_END: Final = (
-    "/grpc.health.v1.Health/",
-    "/milvus.proto.streaming.StreamingCoordStateService/",
-    "/milvus.proto.streaming.StreamingNodeStateService/",
-)
-"""The services that say that the node is stopping."""
-
-
-class Draining(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpcio has no types
-    """An interceptor that counts the calls under way. Streams call `on_begin` to be told when they have to end."""
-
-    def __init__(self) -> None:
-        self.begun: bool = False
-        """Whether the node is stopping."""
-        self._callbacks: dict[Callable[[], object], None] = {}
-        self.calls: int = 0
-        """How many calls are under way."""
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def on_begin(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Calls `callback` when the node begins to stop, at once if it has begun; the returned function takes that back."""
-        if self.begun:
-            callback()
-        self._callbacks[callback] = None
-        return lambda: self._callbacks.pop(callback, None)
-
-    @contextlib.contextmanager
-    def ending(self) -> Iterator[None]:
-        """A block that ends with ClosedError when the node begins to stop, in the middle of a wait."""
-        task = asyncio.current_task()
-        assert task is not None
-        forget = self.on_begin(task.cancel)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self.begun or task.uncancel():  # it was cancelled by another one, perhaps as well
-                raise
-            raise self.error() from None
-        finally:
-            forget()
-
-    def begin(self) -> None:
-        """Refuses new calls from now on, and asks the streams to end. Idempotent."""
-        if not self.begun:
-            self.begun = True
-            for callback in list(self._callbacks):
-                callback()
-
-    async def wait(self, timeout_s: float) -> bool:
-        """Returns True when no call is under way, False after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    @staticmethod
-    def error() -> WALError:
-        """Returns the error of a call that ends because the node does."""
-        return ClosedError("the server is being stopped: connect again, to it or to another one")
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler | None:
-        if handler_call_details.method.startswith(_ANSWERED_TO_THE_END):
-            return await continuation(handler_call_details)
-        if self.begun:
-            return _REFUSED
-        handler = await continuation(handler_call_details)
-        return None if handler is None else wrapped(handler, self._counted)
-
-    async def _counted(self, behavior: Behavior, request: Any, context: Any) -> Any:
-        with self._under_way():
-            return await behavior(request, context)
-
-    @contextlib.contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """A block that is a call under way."""
-        self.calls += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self.calls -= 1
-            if not self.calls:
-                self._idle.set()
-
-
-async def _refuse(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    await abort(context, Draining.error())
-
-
-_REFUSED: Final = grpc.stream_stream_rpc_method_handler(_refuse)
-"""Serves every kind of call: it reads and sends no message."""
-
-
-_T = TypeVar("_T")
-
-
-async def encoded(items: Iterable[_T], message_of: Callable[[list[_T]], Message], *rest: Message) -> bytes:
-    """Returns the encoded message that has all items in a repeated field, and the fields of `rest`.
-
-    `message_of` returns the message of a slice: encoded messages that follow each other are one.
-    """
-    parts: list[bytes] = [message.SerializeToString() for message in rest]
-    every = iter(items)
-    while some := list(islice(every, SLICE)):
-        parts.append(message_of(some).SerializeToString())
-        await asyncio.sleep(0)
-    return b"".join(parts)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import abc
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Protocol, Self, TypeVar
 
 from wal.runtime.user_code import shielded
 
 _F = TypeVar("_F", bound="_Future")
+_T = TypeVar("_T")
 
 
 class _Future(Protocol):
@@ -32,6 +34,20 @@ async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
         task.cancel()
     if ending:
         await asyncio.wait(ending)
+
+
+async def unless(event: asyncio.Event, awaitable: Awaitable[_T]) -> _T | None:
+    """Returns the result of an awaitable, or cancels it and returns None if the event is set before; raises as the awaitable does."""
+    work, waiter = asyncio.ensure_future(awaitable), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((work, waiter), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiter.cancel()
+        if not work.done():
+            work.cancel()
+            await asyncio.wait((work,))
+            retrieve(work)
+    return None if work.cancelled() and event.is_set() else work.result()
 
 
 def retrieve(ended: asyncio.Future[Any]) -> None:

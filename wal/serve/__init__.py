@@ -1,4 +1,4 @@
-"""Serving: what a node and a coordinator offer over gRPC, on one `Server`.
+"""Serving: the calls of a node and a coordinator over gRPC, on one `Server`.
 
 `submit.py` executes the requests of clients (`wal.requests`), by the tables of the node and of the coordinator. The other services ask
 `Hosted` for a pchannel in its term before they do anything: `produce.py` executes one stream of appends, `tail.py` and `frame_calls.py`

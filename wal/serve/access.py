@@ -38,7 +38,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     status: str = ""
     """The address at which the status page of the log is served; empty for none."""
     bounds: ServerBounds = ServerBounds()
-    """What clients may have under way."""
+    """The bounds on running calls of clients."""
 
     def __post_init__(self) -> None:
         """Raises InvalidArgumentError for an invalid address, or for one beyond loopback without TLS and a token."""

@@ -1,4 +1,4 @@
-"""CopiesService: what the coordinator asks of this node for vchannels that end, and for the copies of broadcasts.
+"""CopiesService: the coordinator's calls to this node about vchannels that end and about copies of broadcasts.
 
 The broadcaster runs at the coordinator, and the copies are in the logs of the pchannels, wherever these are. A copy is in the log at most
 once, which the pchannel's own table decides, so a call that was not answered may be repeated, here or at a later owner of the pchannel.

@@ -12,7 +12,7 @@ from wal.errors import InvalidArgumentError
 from wal.message import AppendResult
 from wal.node.cursor_requests import catch_up, check_position, held_by_another
 from wal.node.node import StreamingNode
-from wal.read.cursors.cursor import STATE_BYTES_MAX, CursorKey
+from wal.read.cursors.cursor import STATE_BYTES_MAX, CursorKey, pattern_home
 from wal.read.cursors.records import CursorRecord
 from wal.requests.cursors import CursorSave, check_cursor_key, check_saved
 from wal.runtime.threads import in_thread
@@ -29,9 +29,13 @@ async def change_of(node: StreamingNode, save: CursorSave) -> CursorChange:
     key, cursor = save.key, save.cursor
     if cursor is not None:
         await catch_up(node, cursor)
-        if (pchannel := node.pchannels.get(cursor.pchannel)) is None:
-            raise InvalidArgumentError(f"{key} is of pchannel {cursor.pchannel!r}, which is not on this node: save it where it is read")
-        check_position(node, cursor, pchannel)
+        home = pattern_home(node.routes.known.pchannels) if key.pattern else cursor.pchannel
+        if (pchannel := node.pchannels.get(home)) is None:
+            raise InvalidArgumentError(
+                f"{key} is of pchannel {home!r}, which is not on this node: save it where it is read, or (of a pattern) in a "
+                "transaction on that pchannel"
+            )
+        await check_position(node, cursor, pchannel)
         cursor = msgspec.structs.replace(cursor, saved_at=node.cursors.wall(), stale="", moved_at=0.0, moving=False)
     if not save.fence:
         if cursor is None or save.number or save.state:

@@ -21,8 +21,9 @@ from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted
 
 PUSH_BYTES_S: Final = 256 * 1024

@@ -1,6 +1,6 @@
 """CallFence: rejects a change whose client has abandoned it and sent a later one.
 
-What a client sent on a connection that it has lost may still arrive. So its changes carry a session and a number, which the client raises
+Requests on a lost connection may still arrive. So the changes of a client carry a session and a number, which the client raises
 whenever it gives up a change without an answer; after that its other requests carry them too. A call with a higher number waits for the
 changes with lower ones that have begun, and those that come after it are refused. So what its answer shows is final.
 """

@@ -18,8 +18,9 @@ from wal.node.read_requests import check_extent, names_of
 from wal.read.options import MatchingSelection
 from wal.rpc.api import frames_pb2 as proto
 from wal.rpc.converters import position_from_proto
+from wal.rpc.draining import Draining
 from wal.rpc.frame_pages import READ_PAGES, EncodedPage, frame_pieces
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted
 from wal.storage.base import FramePage
 from wal.write.pchannel import PChannel

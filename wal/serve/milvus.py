@@ -37,9 +37,10 @@ from wal.read.options import (
 from wal.read.scanner import Scanner
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.converters import id_from_bytes
+from wal.rpc.draining import Draining
 from wal.rpc.headers import consumer_in
 from wal.rpc.methods import CONSUME
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.runtime.tasks import end_tasks
 from wal.serve.hosted import Hosted
 from wal.serve.tail import AllTickRounds, TickRounds

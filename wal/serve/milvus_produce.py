@@ -31,9 +31,10 @@ from wal.requests.txns import BeginTxn
 from wal.rpc.api import streaming_pb2 as proto
 from wal.rpc.appends import Outcome
 from wal.rpc.codes import error_to_proto
+from wal.rpc.draining import Draining
 from wal.rpc.headers import producer_in
 from wal.rpc.methods import MILVUS_PRODUCE
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted
 from wal.serve.produce_txns import check_keepalive, opened_txn
 from wal.serve.request_stream import TAKEN_MAX, RequestStream, StreamAnswers

@@ -2,7 +2,7 @@
 
 How it works. A client opens a stream, by its first request, for one pchannel in one session; an older stream of the same session is ended
 first (`replaced`), so that nothing of it is executed afterwards. `request_stream.py` has what a stream does from its first request to its
-end; here is what each request does, and `ProduceAnswers`: what became known in a turn of the loop is one message. Milvus' form is in
+end; this file has the effect of each request, and `ProduceAnswers`: one message has all outcomes of a turn of the loop. Milvus' form is in
 `milvus_produce.py`.
 """
 
@@ -28,8 +28,9 @@ from wal.requests.txns import AppendTxn, BeginTxn, BodiesRequest, CommitTxn, Kee
 from wal.rpc.api import append_pb2 as proto
 from wal.rpc.appends import Refusals, appends_from_proto, count_of, outcomes_to_proto
 from wal.rpc.converter import STREAMED, check_known, struct_from_proto, struct_to_proto
+from wal.rpc.draining import Draining
 from wal.rpc.methods import PRODUCE
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.runtime.threads import in_thread
 from wal.serve.cursor_saves import outcome_of
 from wal.serve.hosted import Hosted, identity_of, tail_of
@@ -240,7 +241,7 @@ _HANDLERS: Final[Mapping[type[Request[Any]], Callable[[ProduceStream, int, Any],
     RollbackTxn: ProduceStream._roll_back_txn,
     Withdraw: ProduceStream._withdraw,
 }
-"""What a stream does with each request. Each gets the number of the request, whose outcome is answered now or later."""
+"""The action of a stream for each request. Each gets the number of the request, whose outcome is answered now or later."""
 
 
 class ProduceService:

@@ -35,7 +35,6 @@ class ProduceTxns:
     def __init__(self, node: StreamingNode, pchannel: PChannel, owner: TxnOwner, *, keepalive_s_max: float) -> None:
         self._node = node
         self._pchannel = pchannel
-        self._bodies_max = node.settings.txn_bodies_max
         self._owner = owner
         self._keepalive_s_max = keepalive_s_max
 
@@ -74,7 +73,7 @@ class ProduceTxns:
             return first if change is None else self._node.cursors.save_after(change, first, pchannel)
         if begun.term < pchannel.log.term:
             txn_id = await self._begun_anew(request)
-        self._node.routes.expect(options)
+        self._node.appends.check_expected(options)
         txn = opened_txn(self._node, pchannel, txn_id, self._owner, options)
         if set(txn.names) != set(names):
             raise InvalidArgumentError(
@@ -183,8 +182,7 @@ def opened_txn(node: StreamingNode, pchannel: PChannel, txn_id: int, owner: TxnO
     """Returns the open transaction of this owner. Raises as the table of transactions does."""
     open_txn = pchannel.table.owned(txn_id, owner, now=pchannel.txn_now())
     names = tuple([name for name, _ in open_txn.names])
-    loop = asyncio.get_running_loop()
-    return LocalTxn(node.routes, loop, open_txn.context, names, options, bytes_max=node.settings.message_bytes_max)
+    return node.appends.opened(open_txn.context, names, options)
 
 
 def check_keepalive(keepalive_s: float, most_s: float) -> None:

@@ -38,7 +38,7 @@ from wal.errors import (
 from wal.node.node import StreamingNode
 from wal.node.routes import Routes
 from wal.rpc.appends import Answered, Outcome
-from wal.rpc.serving import Draining
+from wal.rpc.draining import Draining
 from wal.serve.hosted import Hosted, identity_of
 from wal.serve.produce_requests import Requests, replaced
 from wal.write.operations import Together, with_outcome
@@ -135,7 +135,7 @@ class RequestStream(abc.ABC):
             await self._context.end(reader)
 
     async def replaced(self) -> None:
-        """Ends the stream: when it returns nothing more of it is executed. What was accepted before is written."""
+        """Ends the stream. When the call returns, accepted requests are written and no other request is executed."""
         self._replaced = True
         self._wake.set()
         if self._reader is not None:

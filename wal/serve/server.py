@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import grpc.aio
+import msgspec
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from wal.errors import InvalidArgumentError
@@ -32,8 +33,9 @@ from wal.rpc.api.component_pb2 import (
     Stopping,
 )
 from wal.rpc.auth import TokenCheck
+from wal.rpc.draining import Draining
 from wal.rpc.methods import COORDINATOR_STATES, NODE_STATES
-from wal.rpc.serving import MESSAGE_BYTES_MAX, Draining, Handler, add_handlers, listen, server_options
+from wal.rpc.serving import MESSAGE_BYTES_MAX, Handler, add_handlers, listen, server_options
 from wal.runtime.threads import in_thread
 from wal.serve.access import Access
 from wal.serve.bounds import Bounded
@@ -107,7 +109,7 @@ LATE_S: Final = 0.2
 SENT_S: Final = 1.0
 """How long the statuses with which calls ended may take to be sent. A connection that is idle ends at once."""
 _REQUEST_OVERHEAD_BYTES: Final = 1 << 20
-"""What a request has besides the messages in it: names, lengths, keys."""
+"""Room for the rest of a request beside its messages: names, lengths, keys."""
 
 
 class Server:
@@ -124,8 +126,9 @@ class Server:
         request_bytes = max(settings.message_bytes_max, settings.txn_bytes_max, 1 << 20) + _REQUEST_OVERHEAD_BYTES
         self._request_bytes = max(request_bytes, MESSAGE_BYTES_MAX)
         self.bounded: Bounded = Bounded(access.bounds, request_bytes=self._request_bytes, pchannels=pchannels)
-        """What clients have under way."""
-        self._access = access
+        """The running calls of clients."""
+        self.access: Access = access
+        """How the server is reached, with the tokens and the files of TLS that were read last."""
         self._interceptors = tuple(interceptors)
         self._server: grpc.aio.Server
         self._watch: ProcessWatch
@@ -137,7 +140,7 @@ class Server:
 
         Raises StorageError if nothing can listen at the address, InvalidArgumentError for files that cannot be read.
         """
-        access = self._access
+        access = self.access
         if access.tokens:
             self._check = TokenCheck(access.tokens, monotonic=time.monotonic)
         if access.tls is not None:
@@ -186,6 +189,7 @@ class Server:
             await self._certificate.renew(access.tls)
         if self._check is not None:
             self._check.renew(access.tokens)
+        self.access = msgspec.structs.replace(self.access, tokens=access.tokens, tls=access.tls)
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Refuses new calls, waits up to `drain_s` for those under way, and stops. Idempotent; if cancelled, the server stops at once."""

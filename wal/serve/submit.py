@@ -19,10 +19,11 @@ from wal.requests.rights import calling_from, check_right
 from wal.rpc.api.nodes_pb2 import ManagerCall
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
 from wal.rpc.api.requests_pb2 import SubmitRequest
+from wal.rpc.conversation import COUNTED_BYTES
 from wal.rpc.converter import answer_to_proto, request_from_proto
 from wal.rpc.headers import client_in
 from wal.rpc.methods import SUBMIT
-from wal.rpc.serving import COUNTED_BYTES, Handler
+from wal.rpc.serving import Handler
 from wal.runtime.threads import in_thread
 from wal.serve.fence import CallFence
 from wal.serve.hosted import Hosted

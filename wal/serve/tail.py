@@ -20,9 +20,10 @@ from wal.errors import InvalidArgumentError
 from wal.network import Method
 from wal.node.node import StreamingNode
 from wal.rpc.api import frames_pb2 as proto
+from wal.rpc.draining import Draining
 from wal.rpc.headers import client_in
 from wal.rpc.methods import FOLLOW_TAIL
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.serving import Handler
 from wal.serve.hosted import Hosted, identity_of, tail_of
 from wal.settings import ServerBounds
 from wal.write.pchannel import PChannel

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
+from wal.channels.slices import SLICE
 from wal.channels.vchannels import VChannelInfo
 from wal.coordinator.coordinator import Coordinator
 from wal.errors import WouldBlockError
@@ -13,8 +14,9 @@ from wal.network import Method
 from wal.requests.vchannels import Existence, VChannelState, VChannelStates
 from wal.rpc.api import cluster_pb2 as proto
 from wal.rpc.converter import struct_to_proto
+from wal.rpc.draining import Draining
 from wal.rpc.methods import WATCH_VCHANNELS
-from wal.rpc.serving import Draining, Handler, encoded
+from wal.rpc.serving import Handler
 
 BEHIND_MAX: Final = 65_536
 """The most vchannels that changed since a watcher was last told: with more, telling it everything again costs less."""
@@ -77,8 +79,10 @@ class WatchService:
 
 
 async def _encoded(states: list[VChannelState], floors: dict[str, int]) -> bytes:
-    return await encoded(
-        states,
-        lambda some: struct_to_proto(VChannelStates(tuple(some)), proto.VChannelStates),
-        struct_to_proto(VChannelStates(floors=floors), proto.VChannelStates),
-    )
+    """Encodes the states in slices: encoded messages that follow each other are one."""
+    parts = [struct_to_proto(VChannelStates(floors=floors), proto.VChannelStates).SerializeToString()]
+    for first in range(0, len(states), SLICE):
+        part = VChannelStates(tuple(states[first : first + SLICE]))
+        parts.append(struct_to_proto(part, proto.VChannelStates).SerializeToString())
+        await asyncio.sleep(0)
+    return b"".join(parts)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from wal.errors import WouldBlockError
 from wal.message import LogPosition
-from wal.spark.edges import at_edge, at_start, check_named, start_of, warn_of_unknown
+from wal.spark.edges import at_edge, at_start, check_named, saved_start, start_of, warn_of_unknown
 from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
@@ -121,11 +121,11 @@ class WALReader(DataSourceReader):
         check_named(options.starting, names, "startingOffsets")
         check_named(options.ending, names, "endingOffsets", complete=True)
         warn_of_unknown(options, logs.vchannels())
-        ends = self._ends(logs)
+        ends, saved = self._ends(logs), saved_start(logs, options)
         moments = {name: logs.moment(name) for name in ends}
         pieces = []
         for name, moment in moments.items():
-            start = start_of(moment, at_start(logs, moment, options).log_position, fail_on_data_loss=options.fail_on_data_loss)
+            start = start_of(moment, at_start(logs, moment, options, saved).log_position, fail_on_data_loss=options.fail_on_data_loss)
             if not pushed.accept_nothing:
                 pieces.append(_with_ticks(logs, EventRange(name, start, ends[name]), pushed))
         return [*share(logs, self._template(logs, moments), pieces, options.partitions_max)]

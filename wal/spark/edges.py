@@ -13,10 +13,13 @@ from typing import Final
 
 import msgspec
 
+from wal.channels.unknown_vchannels import UnknownVChannels
 from wal.channels.vchannel_map import VChannelView
-from wal.channels.vchannels import UnknownVChannels
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import LogPosition
+from wal.read.cursors.cursor import CursorKey
+from wal.read.cursors.store import stale
+from wal.read.options import TickPosition
 from wal.read.truncated import log_went_back
 from wal.spark.frame_source import FrameLogs
 from wal.spark.offsets import PChannelOffset
@@ -34,15 +37,33 @@ class DataLossWarning(UserWarning):
     """
 
 
-def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PChannelOffset:
-    """Returns the beginning of this read in one pchannel."""
-    if options.starting_tick is not None:
+class ArchiveLagWarning(UserWarning):
+    """Warns that a query has read more than its archive has, so that it waits for a newer backup."""
+
+
+def saved_start(logs: FrameLogs, options: SourceOptions) -> TickPosition | None:
+    """Returns the saved position of the cursor at which this read begins, None without one. Raises TruncatedError for a stale cursor."""
+    if options.starting_cursor is None or options.channels.family is None:
+        return None
+    cursor = logs.cursors.load(CursorKey.of(options.starting_cursor, options.channels.family))
+    if cursor is None:
+        return None
+    if cursor.stale:
+        raise TruncatedError(stale(cursor))
+    return cursor.tick_position
+
+
+def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions, saved: TickPosition | None = None) -> PChannelOffset:
+    """Returns the beginning of this read in one pchannel; `saved` is the position of its cursor."""
+    tick = None if saved is None else saved.covered(moment.origin.pchannel)
+    if tick is None and options.starting_tick is not None:
         if options.starting_tick > moment.promised_tick:  # ticks of the log itself may be ahead of the clock
             _check_past(options.starting_tick)
         tick = max(options.starting_tick - 1, 0)
+    if tick is not None:
         place = logs.position_after(moment.origin.pchannel, tick, moment.earliest[0], moment.durable_end)
         return _offset(moment, max(place, moment.earliest), min(tick, moment.promised_tick))
-    edge = at_edge(moment, options.starting)
+    edge = at_edge(moment, options.starting, may_lag=logs.may_lag)
     check_back(logs, moment, edge)
     return edge
 
@@ -50,7 +71,8 @@ def at_start(logs: FrameLogs, moment: LogSnapshot, options: SourceOptions) -> PC
 def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> None:
     """Raises LogWentBackError if the log is an older copy of the one in which this offset was reached.
 
-    Everything up to the offset's tick is below the offset. So a later event below the offset has replaced a lost one.
+    Everything up to the offset's tick is below the offset. So a later event below the offset has replaced a lost one. An archive may end
+    below the offset.
     """
     pchannel, place, tick = offset.pchannel, offset.log_position, offset.time_tick
     if not tick:
@@ -59,8 +81,9 @@ def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> 
     next_position = (end, 0)
     if moment.earliest[0] < end:
         next_position = logs.position_after(pchannel, tick, moment.earliest[0], end)
-    replaced = moment.earliest <= next_position < min(place, (end, 0) if not place[1] else place)
-    shorter = place[0] > moment.durable_end and moment.promised_tick < tick
+    replaced = moment.earliest <= next_position < min(place, (moment.durable_end, 0))
+    # An index shows that an event of the frame was read, whatever tick a writer of the copy has promised since.
+    shorter = not logs.may_lag and is_beyond(moment, place) and (place[1] > 0 or moment.promised_tick < tick)
     if replaced or shorter:
         what = f"an event below {offset.message_id} is later" if replaced else f"it ends below {offset.message_id}"
         common = logs.event_below(pchannel, moment.earliest, next_position)
@@ -71,8 +94,16 @@ def check_back(logs: FrameLogs, moment: LogSnapshot, offset: PChannelOffset) -> 
         )
 
 
-def at_edge(moment: LogSnapshot, edge: Edge) -> PChannelOffset:
-    """Returns the log position of an edge in one pchannel. A pchannel that a mapping does not name is read from its earliest event."""
+def is_beyond(moment: LogSnapshot, place: LogPosition) -> bool:
+    """Returns whether the log ends below this position."""
+    return place > (moment.durable_end, 0)
+
+
+def at_edge(moment: LogSnapshot, edge: Edge, *, may_lag: bool = False) -> PChannelOffset:
+    """Returns the log position of an edge in one pchannel. A pchannel that a mapping does not name is read from its earliest event.
+
+    Raises InvalidArgumentError for a position of another log, and unless `may_lag` for one beyond the end of the log.
+    """
     if not isinstance(edge, str):
         edge = edge.get(moment.origin.pchannel, EARLIEST)  # type: ignore[assignment]
     if isinstance(edge, PChannelOffset):
@@ -81,7 +112,7 @@ def at_edge(moment: LogSnapshot, edge: Edge) -> PChannelOffset:
             raise InvalidArgumentError(
                 f"message id {edge.message_id} belongs to another incarnation of pchannel {edge.pchannel!r}: use ids of this log"
             )
-        if offset.log_position > (moment.durable_end, 0):
+        if is_beyond(moment, offset.log_position) and not may_lag:
             raise InvalidArgumentError(
                 f"message id {edge.message_id} is above the durable end {moment.durable_end} of pchannel {edge.pchannel!r}: "
                 "use an id that was read from this log, or latest"

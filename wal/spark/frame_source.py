@@ -149,6 +149,11 @@ class FrameLogs:
         """The cursors of this log, for a process other than its writer."""
         return self._core.source.cursors
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether the source is an archive, which may end below the offset of a query that has read the log at another location."""
+        return self._core.source.may_lag
+
     def is_current(self, *, newest: bool = False) -> bool:
         """Returns whether these are still the logs at this location; False when another log has replaced them.
 

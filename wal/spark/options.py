@@ -16,6 +16,8 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import MessageID, MessageType, type_properties
+from wal.message.matching import Matching
+from wal.read.cursors.cursor import check_cursor
 from wal.spark.location import LOCATION_OPTIONS, SparkLocation, only_one
 from wal.spark.offsets import PChannelOffset, StreamOffset, parse_pchannel_offset
 from wal.timestamp.timestamp import LOGICAL_BITS
@@ -26,6 +28,7 @@ OPTIONS: Final = (
     *LOCATION_OPTIONS,
     "vchannels",
     "vchannelsPattern",
+    "startingCursor",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -44,6 +47,8 @@ OPTIONS: Final = (
 TICK_TIMEOUT_MS: Final = 30_000
 """The default of the time that a read waits for a tick."""
 
+_PATTERN_CHARACTERS: Final = frozenset("*?")
+"""With one of these characters in it, a single name is the pattern of a family; in a JSON list it is a name."""
 _DIGITS_MAX: Final = 19
 """The maximum number of digits in a numeric option."""
 
@@ -55,22 +60,26 @@ Edge = str | Mapping[str, PChannelOffset | str]
 
 
 class ChannelChoice(msgspec.Struct, frozen=True):
-    """The vchannels that a read selects: those with these `names`, those whose whole name matches `pattern`, or all.
+    """The vchannels that a read selects: those with these `names`, those whose whole name matches `pattern`, a regular expression, those of
+    a `family`, or all.
 
     Each name is matched once and cached: there may be 65,536 names, and a stream checks them sixty times a second.
     """
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
+    family: Matching | None = None
 
     @property
     def everything(self) -> bool:
         """True if the read selects every vchannel."""
-        return self.names is None and self.pattern is None
+        return self.names is None and self.pattern is None and self.family is None
 
     def __contains__(self, name: object) -> bool:
         if self.names is not None:
             return name in self.names
+        if self.family is not None:
+            return name in self.family
         return self.pattern is None or (isinstance(name, str) and _matches(self.pattern, name))
 
     def among(self, names: Iterable[str]) -> frozenset[str]:
@@ -80,6 +89,8 @@ class ChannelChoice(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         if self.names is not None:
             return ", ".join(map(repr, self.names))
+        if self.family is not None:
+            return f"{self.family}"
         return "all vchannels" if self.pattern is None else f"vchannels that match {self.pattern!r}"
 
 
@@ -89,6 +100,8 @@ class SourceOptions(msgspec.Struct, frozen=True):
     location: SparkLocation
     channels: ChannelChoice
     starting: Edge
+    starting_cursor: str | None = None
+    """The cursor of the family at which the read begins, if it is saved; otherwise it begins at `starting` or `starting_tick`."""
     starting_tick: int | None = None
     """Events below this tick are not read."""
     ending: Edge = LATEST
@@ -135,10 +148,18 @@ class SourceOptions(msgspec.Struct, frozen=True):
                 "endingOffsets=earliest leaves nothing to read: use latest, or JSON with a position for each pchannel"
             )
         rows = only_one(source_options.options, "maxMessagesPerTrigger", "maxOffsetsPerTrigger") or "maxMessagesPerTrigger"
+        channels = source_options.channels()
+        cursor = source_options.take("startingCursor", lambda _, value: check_cursor(value), None)
+        if cursor is not None and channels.family is None:
+            raise InvalidArgumentError(
+                f"startingCursor={cursor!r} is the cursor of a family, and this is a read of {channels}: give a pattern with it, such as "
+                "vchannels=account-*"
+            )
         return cls(
             SparkLocation.of(source_options.options),
-            source_options.channels(),
+            channels,
             starting,
+            cursor,
             starting_tick,
             ending,
             source_options.take("endingTimeTick", _tick, None),
@@ -173,6 +194,9 @@ class _Given:
     def channels(self) -> ChannelChoice:
         kind = only_one(self.options, "vchannels", "vchannelsPattern")
         if kind == "vchannels":
+            text = self.options[kind].strip()
+            if not _PATTERN_CHARACTERS.isdisjoint(text) and not text.startswith("[") and "," not in text:
+                return ChannelChoice(family=Matching(text))
             return ChannelChoice(names=self.take(kind, _names, ()))
         return ChannelChoice(pattern=self.take("vchannelsPattern", _pattern, None))
 

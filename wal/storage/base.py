@@ -304,6 +304,8 @@ class PChannelLog(ReadableLog):
         """Frees the space below a position, for retention: as `truncate`, but an event that an archive has stays an event of the log."""
         await self.truncate(position, 0)
 
+    hint: Callable[[], str] = str
+    """Returns why space is not freed, as the end of the error of an append without room; empty without a reason. Called in any thread."""
     sealed: Callable[[], None] | None = None
     """Called on the loop when one more of the `extents` is sealed."""
     failed: Callable[[WALError], None] | None = None

@@ -13,6 +13,7 @@ import abc
 from collections.abc import Hashable, Iterator
 from typing import Protocol
 
+from wal.errors import TruncatedError
 from wal.frame import RunName
 from wal.message import Lineage, LogPosition
 from wal.storage import search
@@ -50,9 +51,19 @@ class ReadOnlyPChannelLog(abc.ABC):
         """The (position, index) of the first event that is not truncated, as far as known without blocking."""
 
     @property
+    def local_earliest(self) -> LogPosition:
+        """The earliest event that the log stores itself: above `earliest` where an archive has what lies between."""
+        return self.earliest
+
+    @property
     @abc.abstractmethod
     def last_truncated(self) -> LogPosition | None:
         """The newest event below `earliest`, None without one or if it is unknown; known after `reach`. Never blocks."""
+
+    @property
+    def truncated_tick(self) -> int | None:
+        """A tick as `ReadableLog.truncated_tick`, None if it is not known. Never blocks."""
+        return None
 
     @abc.abstractmethod
     def refresh(self) -> LogSnapshot:
@@ -186,6 +197,19 @@ class ReadOnlyStoredLog(ReadOnlyPChannelLog):
 
         See `PChannelLog.intend`. The intent of a dead writer is not shown if its death is known.
         """
+
+    def first_after(self, tick: int, begun: LogPosition) -> LogPosition | None:
+        """Returns the first event with a later tick, or the end; None if such events at or after `begun` were truncated."""
+        while True:
+            earliest, state = self.kept()[0], self.reach()
+            try:
+                lost = run(search.truncated_tick(self.truncated_tick, earliest, state.durable_end, state.promised_tick), self.head_page)
+                if lost > tick and earliest > begun:
+                    return None
+                return max(earliest, self.position_after(tick, earliest[0], state.durable_end))
+            except TruncatedError:
+                if self.kept()[0] == earliest:
+                    raise  # otherwise it was truncated meanwhile
 
     @abc.abstractmethod
     def keyed_page(self, start: int, end: int, bytes_max: int) -> FramePage:

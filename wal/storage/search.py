@@ -128,6 +128,22 @@ def position_after(tick: int, start: int, end: int, bytes_between: BytesBetween)
     return end, 0
 
 
+def truncated_tick(known: int | None, earliest: LogPosition, end: int, promised_tick: int) -> Search[int]:
+    """Finds a tick that all truncated events are at or below, and all that are left above; 0 if nothing was truncated.
+
+    The log begins at `earliest`, and ends at `end` with this promised tick. Where the log does not have a `known` tick, the result is the
+    one before the first event that is left, or the promised one without such an event.
+    """
+    position, index = earliest
+    if earliest <= (0, 0):
+        return 0
+    if known is not None:
+        return known
+    if position < end and (frames := (yield PageRequest(position, end)).frames):
+        return frames[0].view.header.first_tick - 1 + (index if frames[0].position == position else 0)
+    return promised_tick
+
+
 def event_below(since: LogPosition, below: LogPosition, earliest: LogPosition, bytes_between: BytesBetween) -> Search[LogPosition | None]:
     """Finds the newest event in [since, below) of a log that begins at `earliest`; None without one, or if it was truncated."""
     if below[1]:

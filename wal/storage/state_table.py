@@ -103,7 +103,7 @@ class RecordTable(StateTable):
         return _encode(kind, self._durable(), self.floors) if self.used else iter(())
 
     def raise_floors(self, *floors: int) -> None:
-        """Raises each floor that is below the given one."""
+        """Raises each floor that is lower than its new value."""
         self.floors = tuple(map(max, self.floors, floors))
 
     @abc.abstractmethod

@@ -449,8 +449,8 @@ class HybridClock:
     last: int
     """The largest tick returned or observed; the next one is larger."""
 
-    def __init__(self, last: int = 0) -> None:
-        self.last = last
+    def __init__(self) -> None:
+        self.last = 0
 
     def take(self, now_ms: int, count: int, limit: int) -> int | None:
         """Returns the first tick of a range of `count` (1 … COUNT_MAX), or None when the range would not end below `limit`.

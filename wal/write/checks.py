@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from wal.channels.vchannels import SHOWN_MAX
+from wal.channels.unknown_vchannels import SHOWN_MAX
 from wal.errors import InvalidArgumentError
 from wal.frame import Payloads, Record
 from wal.message import Message, MessageType, encode_properties, type_properties

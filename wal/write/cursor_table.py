@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidRequestSeqError, ResourceAcquiredError, SessionLostError, TruncatedError
+from wal.errors import InvalidRequestSeqError, SessionLostError, TruncatedError
 from wal.message import LogPosition
 from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
 from wal.read.cursors.records import CursorRecord, CursorRecords
@@ -103,9 +103,8 @@ class CursorTable(CursorRecords):
             recreated = _recreated(at, cursor)
             if at.stale and not recreated:
                 raise TruncatedError(stale(at))
-            same_log = (at.pchannel, at.incarnation) == (cursor.pchannel, cursor.incarnation)
             # Positions are comparable in one log and one set of incarnations only: elsewhere the save counts as later.
-            if change.forward_only and same_log and not recreated and at.start >= cursor.start:
+            if change.forward_only and not recreated and at.has_passed(cursor):
                 return None
         if cursor is not None and cursor.start < first:
             raise below_earliest(cursor, first)
@@ -126,14 +125,9 @@ class CursorTable(CursorRecords):
             CursorRecord(change.key, before.revision + 1, cursor, before.fence, change.number, change.state, before.holder, before.lease_ms)
         )
 
-    def claim(self, key: CursorKey, *, holder: bytes = b"", lease_ms: int = 0, expected_fence: int | None = None) -> CursorRecord:
-        """Gives the cursor to a new consumer, with a number above all before.
-
-        With `expected_fence`, raises ResourceAcquiredError if another consumer has claimed it since the caller looked.
-        """
+    def claim(self, key: CursorKey, *, holder: bytes = b"", lease_ms: int = 0) -> CursorRecord:
+        """Gives the cursor to a new consumer, with a number above all before."""
         before = self.newest(key)
-        if expected_fence is not None and before.fence != expected_fence:
-            raise ResourceAcquiredError(f"another consumer has claimed {key} meanwhile", keys=(key.name,))
         cursor = None if before.cursor is None else msgspec.structs.replace(before.cursor, moving=True)
         return self._submit(CursorRecord(key, before.revision + 1, cursor, before.fence + 1, 0, before.state, holder, lease_ms))
 
@@ -218,9 +212,7 @@ def has_saved(record: CursorRecord, change: CursorChange) -> bool:
     if change.fence is not None:
         return record.fence == change.fence and record.number >= change.number
     at, cursor = record.cursor, change.cursor
-    if at is None or cursor is None:
-        return False
-    return (at.pchannel, at.incarnation) == (cursor.pchannel, cursor.incarnation) and at.start >= cursor.start
+    return at is not None and cursor is not None and at.has_passed(cursor)
 
 
 def _is_gap(at: Cursor | None, change: CursorChange) -> bool:

@@ -25,7 +25,7 @@ import msgspec
 from actors import ActorError, Group
 from wal.errors import WALError
 from wal.message import AppendResult, LogPosition
-from wal.read.cursors.cursor import Cursor, CursorKey, after_unsaved
+from wal.read.cursors.cursor import CursorKey, after_unsaved
 from wal.read.cursors.records import CursorRecord
 from wal.write.cursor_table import CursorChange, CursorTable, has_saved
 from wal.write.in_flight import InFlight
@@ -84,8 +84,10 @@ class CursorWrites(StateWrites):
         """`barriers` has the operations of the pchannel that wait for their barriers."""
         super().__init__(group, frames, ticks, in_flight)
         self.table: CursorTable = table
-        self.first_for: Callable[[Cursor], LogPosition] = lambda _: (0, 0)
-        """Returns the first event of the log that a cursor reads, after all truncations under way."""
+        self.first_for: Callable[[CursorChange], LogPosition] = lambda _: (0, 0)
+        """Returns the first event of the log that the cursor of a save reads, after all truncations under way. Raises the error of a save
+        that must not be written.
+        """
         self.on_settled: Callable[[CursorKey], object] | None = None
         """Called with each cursor of which a record became durable or failed."""
         self._barriers = barriers
@@ -148,7 +150,7 @@ class CursorWrites(StateWrites):
         return True
 
     def _save(self, change: CursorChange) -> CursorRecord | None:
-        return self.table.save(change, first=(0, 0) if change.cursor is None else self.first_for(change.cursor))
+        return self.table.save(change, first=(0, 0) if change.cursor is None else self.first_for(change))
 
     def _go_on(self, operation: CursorOperation) -> None:
         """Carries out a save whose `first` transaction is settled, and the changes that waited for it."""

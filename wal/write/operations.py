@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
-from wal.errors import ClosedError, ConflictError, InvalidArgumentError, UnavailableError, WALError, caused
+from wal.errors import ClosedError, WALError, caused
 from wal.frame import Payloads, Record, RunName
 from wal.message import AppendResult, ForgottenResult, MessageID, Origin, ScheduledResult, TxnContext
 from wal.write.idempotency.keys import Key
@@ -70,35 +70,6 @@ def with_outcome(error: WALError, *, unknown: bool) -> WALError:
 def closed_at_barrier() -> ClosedError:
     """Returns the error of an operation that still waits for its barrier when the log is closed."""
     return ClosedError("the log was closed while this append waited for its barrier; it was not written")
-
-
-def check_log(name: str, expected: MessageID, log_id: MessageID) -> None:
-    """Raises InvalidArgumentError if the id that is expected as the last one of this vchannel is not of its pchannel's log."""
-    if not expected.same_log(log_id):
-        raise InvalidArgumentError(
-            f"expected_last={expected} is an id of another pchannel, or of another log: vchannel {name!r} is on pchannel {log_id.pchannel} "
-            f"of the log with incarnation {log_id.incarnation:x}; use an id that was read or appended there, or log.last({name!r})"
-        )
-
-
-def conflict(vchannel: str, expected: MessageID | None, last: MessageID | None) -> ConflictError:
-    """Returns the error of an append or a transaction that expected another last event of this vchannel."""
-    there = "it never had an event" if last is None else f"its last event is {last}"
-    should = "no event" if expected is None else str(expected)
-    return ConflictError(
-        f"nothing was written to vchannel {vchannel!r}: expected_last says {should}, but {there}: read up to it, decide again, and append "
-        "with expected_last=error.last",
-        vchannel=vchannel,
-        last=last,
-    )
-
-
-def conflict_undone(vchannel: str) -> UnavailableError:
-    """Returns the error of an append that conflicted with one in flight, which was not written either."""
-    return UnavailableError(
-        f"nothing was written: an earlier append to vchannel {vchannel!r}, which was in flight, would have been the last event instead of "
-        "the one in expected_last, but it was not written either; append again"
-    )
 
 
 class VChannelMember(Holder, Protocol):

@@ -33,7 +33,7 @@ from math import inf
 from typing import Any
 
 from actors import ActorError, Group, Member
-from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, WALError, defect
+from wal.errors import ClosedError, ConflictError, InvalidRequestSeqError, UnavailableError, WALError, defect
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName
 from wal.message import MessageID, Origin
 from wal.read.figures import PChannelStatistics
@@ -48,19 +48,7 @@ from wal.write.cursor_writes import CursorWrites
 from wal.write.idempotency.scopes import Claim
 from wal.write.in_flight import InFlight
 from wal.write.keyed_writes import KeyedWrites, is_abandoned, withdrawn
-from wal.write.operations import (
-    Answers,
-    Atomic,
-    Begin,
-    Expected,
-    KeyedAppend,
-    VChannelMember,
-    closed_at_barrier,
-    conflict,
-    conflict_undone,
-    fail_future,
-    with_outcome,
-)
+from wal.write.operations import Answers, Atomic, Begin, Expected, KeyedAppend, VChannelMember, closed_at_barrier, fail_future, with_outcome
 from wal.write.pipeline import FramePipeline
 from wal.write.recovery import RecoveryState
 from wal.write.schedule_writes import ScheduleWrites
@@ -235,14 +223,17 @@ class PChannel(ReadablePChannel, Member):
         for vchannel, event in expected:
             last = self.last_event(vchannel.run_name)
             if last != event and (event is None or not self.log.lineage.is_now(event, last)):
-                return conflict(vchannel.channel, event, last)
+                return ConflictError.of(vchannel.channel, event, last)
         return None
 
     def fail_conflicting(self, expected: Expected, callers: Iterable[Answers[Any]]) -> None:
         """Fails the callers of an operation that conflicted with an event in flight, whose outcome is known now."""
         error: WALError | None = self.conflict(expected) or self.fault
         if error is None:
-            error = conflict_undone(expected[0][0].channel)
+            error = UnavailableError(
+                f"nothing was written: an earlier append to vchannel {expected[0][0].channel!r}, which was in flight, would have been the "
+                "last event instead of the expected one, but it was not written either; append again"
+            )
         for caller in callers:
             fail_future(caller, error)
 

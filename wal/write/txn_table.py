@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WALError, WouldBlockError
+from wal.errors import BULK_CALL, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError, WALError, WouldBlockError
 from wal.frame import Record, RunName
 from wal.message import TxnContext
 
@@ -129,7 +129,7 @@ class TxnTable:
         """
         txn = self._open.get(txn_id)
         if txn is None or txn.deadline <= now:
-            txn = self._live(txn_id, now)
+            txn = self.get(txn_id, now=now)
         txn.deadline = now + txn.context.keepalive
         limits, bodies = self.limits, txn.bodies
         if (
@@ -169,7 +169,7 @@ class TxnTable:
 
     def forget_bodies(self, txn_id: int, *, now: float) -> None:
         """Forgets the bodies of an earlier commit that was refused, and renews the keepalive: the next commit brings all bodies again."""
-        txn = self._live(txn_id, now)
+        txn = self.get(txn_id, now=now)
         txn.deadline = now + txn.context.keepalive
         for _, record in txn.bodies:
             txn.stored -= len(record.payload) + len(record.properties) + BODY_OVERHEAD
@@ -180,18 +180,27 @@ class TxnTable:
 
     def get(self, txn_id: int, *, now: float) -> OpenTxn:
         """Returns the open transaction; raises as `append` does if it has ended."""
-        return self._live(txn_id, now)
+        txn = self._open.get(txn_id)
+        if txn is not None and txn.deadline <= now:
+            self._expired(txn_id)
+            txn = None
+        if txn is None:
+            reason = self._ended.get(txn_id)
+            if reason is not None:
+                raise reason()
+            raise TransactionExpiredError(f"transaction {txn_id} is not open here: it ended or expired; begin a new one")
+        return txn
 
     def owned(self, txn_id: int, owner: TxnOwner, *, now: float) -> OpenTxn:
         """Returns the open transaction; raises as `append` does if it has ended, InvalidTransactionStateError if it has another owner."""
-        txn = self._live(txn_id, now)
+        txn = self.get(txn_id, now=now)
         if txn.owner != owner:
             raise InvalidTransactionStateError(f"transaction {txn_id} belongs to another client: only the client that began it can use it")
         return txn
 
     def commit(self, txn_id: int, *, now: float) -> OpenTxn:
         """Removes the transaction, so that it can no longer expire, and returns it. Raises as `append` does if it has ended."""
-        txn = self._live(txn_id, now)
+        txn = self.get(txn_id, now=now)
         self._remove(txn_id)
         self._remember(txn_id, lambda: InvalidTransactionStateError(f"transaction {txn_id} was committed: begin a new one"))
         return txn
@@ -216,18 +225,6 @@ class TxnTable:
         for txn_id in over:
             self._end(txn_id, lambda txn_id=txn_id: reason(txn_id))  # type: ignore[misc]
         return over
-
-    def _live(self, txn_id: int, now: float) -> OpenTxn:
-        txn = self._open.get(txn_id)
-        if txn is not None and txn.deadline <= now:
-            self._expired(txn_id)
-            txn = None
-        if txn is None:
-            reason = self._ended.get(txn_id)
-            if reason is not None:
-                raise reason()
-            raise TransactionExpiredError(f"transaction {txn_id} is not open here: it ended or expired; begin a new one")
-        return txn
 
     def _expired(self, txn_id: int) -> None:
         keepalive = self._open[txn_id].context.keepalive
@@ -295,7 +292,7 @@ def check_txn_size(bodies: int, size: int, stored: int, limits: TxnLimits) -> No
     if bodies > limits.txn_bodies_max:
         raise InvalidArgumentError(
             f"a transaction of {bodies} bodies exceeds txn_bodies_max={limits.txn_bodies_max}: commit in smaller transactions, "
-            "or use append_bulk, which is not a transaction and takes any number"
+            f"or use {BULK_CALL}, which is not a transaction and takes any number"
         )
     if size > limits.txn_bytes_max:
         raise InvalidArgumentError(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.api.blocking.bridging import append_what_is_told, no_thread_is_left, write
+from tests.probes import row_of
 from tests.processes import Other
 from wal import Message, MessageID, MessageType, MessageTypes, StartAfter, bridge
 
@@ -29,20 +30,7 @@ def test_schema_and_rows(data: str) -> None:
 
     write(data)
     with bridge.iterate(data, "orders", follow=False) as messages:
-        expected = [
-            {
-                "vchannel": body.vchannel,
-                "message_id": bytes(body.message_id),
-                "time_tick": body.time_tick,
-                "message_type": body.message_type.name,
-                "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
-                "payload": body.payload,
-                "properties": list(body.properties.items()),
-                "append_time": body.append_time,
-            }
-            for message in messages
-            for body in message.bodies()
-        ]
+        expected = [row_of(body) for message in messages for body in message.bodies()]
     table = pa.Table.from_batches(bridge.record_batches(data, "orders", follow=False))
     assert {field.name: field.type for field in table.schema} == columns
     assert table.schema.names == list(columns)

@@ -17,8 +17,8 @@ from tests.api.blocking.signals import signal_in_wait
 from tests.probes import facts
 from wal import Latest, Message, MessageTypes, StartAfter, StartFrom, bridge
 from wal.errors import ChannelNotExistError, ClosedError, FormatError, InvalidArgumentError, TruncatedError
+from wal.storage.archive.archived_journal import ReadOnlyArchivedLog
 from wal.storage.base import LogSnapshot
-from wal.storage.journal.read_only_journal import ReadOnlyJournalLog
 
 WAIT_TIMEOUT_S = 60.0
 
@@ -138,7 +138,7 @@ def test_another_thread_closes_an_iteration(data: str) -> None:
 
 
 def test_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class AwayLog(ReadOnlyJournalLog):
+    class AwayLog(ReadOnlyArchivedLog):
         """A log whose server becomes unreachable after a read: the next call waits until the log is closed."""
 
         refresh_waits = True
@@ -155,7 +155,7 @@ def test_close_ends_the_wait_for_a_server(data: str, monkeypatch: pytest.MonkeyP
             super().close()
 
     data_of(data)
-    monkeypatch.setattr("wal.storage.journal.read_only_journal.ReadOnlyJournalLog", AwayLog)
+    monkeypatch.setattr("wal.storage.archive.archived_journal.ReadOnlyArchivedLog", AwayLog)
     messages = bridge.iterate(data, "orders")
     with ThreadPoolExecutor(1) as pool:
         seen = pool.submit(lambda: list(messages))

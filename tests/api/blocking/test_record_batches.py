@@ -11,6 +11,7 @@ import pytest
 
 import wal
 from tests.api.blocking.logs import Writer, numbers, write_mixture
+from tests.probes import row_of
 from tests.processes import run_python
 from wal.api.arrow import record_batch, schema
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, TruncatedError
@@ -19,20 +20,7 @@ from wal.read.columns import RowColumns
 
 
 def rows_of(messages: list[wal.ImmutableMessage]) -> list[dict[str, Any]]:
-    return [
-        {
-            "vchannel": body.vchannel,
-            "message_id": None if body.message_id is None else bytes(body.message_id),
-            "time_tick": body.time_tick,
-            "message_type": body.message_type.name,
-            "txn_id": None if body.txn_context is None else body.txn_context.txn_id,
-            "payload": body.payload,
-            "properties": list(body.properties.items()),
-            "append_time": body.append_time,
-        }
-        for message in messages
-        for body in message.bodies()
-    ]
+    return [row_of(body) for message in messages for body in message.bodies()]
 
 
 def both(data: str, vchannel: Any, **read: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -28,33 +28,30 @@ def of(kind: MessageType) -> Message:
     return Message("a", b"forged", message_type=kind)
 
 
-async def in_transaction(log: WALAccesser, kind: MessageType) -> None:
-    async with log.txn("a") as txn:
-        await txn.append(of(kind))
-
-
-async def nowait(log: WALAccesser, kind: MessageType) -> None:
-    await log.append_nowait(of(kind))
-
-
-WAYS: dict[str, Callable[[WALAccesser, MessageType], Awaitable[object]]] = {
-    "raw_append": lambda log, kind: log.raw_append(of(kind)),
-    "raw_append with a key": lambda log, kind: log.raw_append(of(kind), idempotency_key="k"),
-    "raw_append with a barrier": lambda log, kind: log.raw_append(of(kind), barrier_time_tick=1),
-    "append_nowait": nowait,
-    "append_messages, one": lambda log, kind: log.append_messages(of(kind)),
-    "append_messages, two": lambda log, kind: log.append_messages(Message("a", b"before"), of(kind)),
-    "append_messages_with_option": lambda log, kind: log.append_messages_with_option(AppendOption(), of(kind)),
-    "append_bulk": lambda log, kind: log.append_bulk([Message("a", b"before"), of(kind)]),
-    "txn.append": in_transaction,
-}
-
-
 async def test_no_call_appends_a_reserved_type(log: WALAccesser, subtests: pytest.Subtests) -> None:
-    for way, kind in itertools.product(WAYS, RESERVED):
+    async def in_transaction(log: WALAccesser, kind: MessageType) -> None:
+        async with log.txn("a") as txn:
+            await txn.append(of(kind))
+
+    async def nowait(log: WALAccesser, kind: MessageType) -> None:
+        await log.append_nowait(of(kind))
+
+    ways: dict[str, Callable[[WALAccesser, MessageType], Awaitable[object]]] = {
+        "raw_append": lambda log, kind: log.raw_append(of(kind)),
+        "raw_append with a key": lambda log, kind: log.raw_append(of(kind), idempotency_key="k"),
+        "raw_append with a barrier": lambda log, kind: log.raw_append(of(kind), barrier_time_tick=1),
+        "append_nowait": nowait,
+        "append_messages, one": lambda log, kind: log.append_messages(of(kind)),
+        "append_messages, two": lambda log, kind: log.append_messages(Message("a", b"before"), of(kind)),
+        "append_messages_with_option": lambda log, kind: log.append_messages_with_option(AppendOption(), of(kind)),
+        "append_bulk": lambda log, kind: log.append_bulk([Message("a", b"before"), of(kind)]),
+        "txn.append": in_transaction,
+    }
+
+    for way, kind in itertools.product(ways, RESERVED):
         with subtests.test(f"{way} {kind.name}"):
             with pytest.raises(InvalidArgumentError, match=kind.name):
-                await WAYS[way](log, kind)
+                await ways[way](log, kind)
             assert await read_all(log, "a") == []
 
 

@@ -12,7 +12,7 @@ from tests.api.opening.removals import GONE, REMOVALS, Removal, content_of, few,
 from tests.probes import payloads, start
 from tests.processes import Line, Other, eventually
 from tests.read.readers import numbered, rest
-from tests.small_disk import mounted_over
+from tests.small_disk import mounted, mounted_over
 from wal import Latest, Message, WALAccesser, open_wal
 from wal.errors import StorageError
 
@@ -93,6 +93,8 @@ async def test_closing_without_the_directory_is_an_error(data: str) -> None:
 
 @pytest.mark.parametrize("options", [("-t", "tmpfs", "tmpfs"), ("--bind", "elsewhere")])
 async def test_mount_over_the_directory(data: str, tmp_path: Path, options: tuple[str, ...]) -> None:
+    with mounted(tmp_path / "trial", size_mib=1):
+        pass  # a user who may not mount is told so before the log is open
     (tmp_path / "elsewhere").mkdir()
     options = tuple(str(tmp_path / option) if option == "elsewhere" else option for option in options)
     log = await open_wal(data)

@@ -16,7 +16,7 @@ from tests.locations import open_wal
 from tests.probes import local, payloads, start, turns
 from wal import ChannelDescription, Message, OwnerDescription, Scanner, WALAccesser
 from wal.channels.channels import CHANNELS_MAX
-from wal.channels.vchannels import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
+from wal.channels.owners import ADDRESS_BYTES_MAX, DESCRIPTION_BYTES_MAX, ROLE_BYTES_MAX
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnavailableError, UnknownOutcomeError, WALError, WouldBlockError
 from wal.storage.kv import KVBase
 
@@ -397,7 +397,7 @@ async def test_full_inbox_delays_a_channels_end(log: WALAccesser, call: str, mon
     with pytest.raises(WouldBlockError):
         log.append_nowait(Message(names[0], b"one too many"))
     await (log.destroy_channels(names) if call == "destroy_channels" else log.drop_vchannel(names[0]))
-    assert all(append.result().message_id for append in appends)
+    assert all([(await append).message_id for append in appends])
     assert await log.vchannels() == []
     for name in names:
         assert await payloads(log, name) == []

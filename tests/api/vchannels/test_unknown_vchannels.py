@@ -12,7 +12,7 @@ from actors import VirtualClock
 from tests.locations import open_virtual, open_wal
 from tests.probes import payloads, read_all
 from wal import Message, bridge
-from wal.channels.vchannels import NOTED_MAX, UnknownVChannels, existing_vchannels
+from wal.channels.unknown_vchannels import NOTED_MAX, UnknownVChannels, existing_vchannels
 from wal.errors import ChannelNotExistError
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.locations import SOAK
-from tests.processes import eventually, run_python
-from wal import Message, MessageID, StartFrom, WALAccesser, open_wal
-from wal.errors import InvalidArgumentError, LockedError, StorageError, TruncatedError
+from tests.processes import WAIT_TIMEOUT_S, eventually, run_python
+from tests.small_disk import mounted
+from wal import Message, MessageID, WALAccesser, open_wal
+from wal.channels.cluster import FORMAT, ClusterRecord
+from wal.errors import CorruptionError, InvalidArgumentError, LockedError, NoSpaceError, StorageError, WALError
 from wal.node.archiving import archiver
 from wal.node.archiving.rounds import Rounds
 from wal.operate.backup import backup, restore, verify
+from wal.operate.processes.opening import settings_for
+from wal.settings import Settings
 from wal.storage.archive.store import DirectoryStore, open_store
 
 MIB = 1 << 20
@@ -63,10 +68,7 @@ async def test_archive_has_what_retention_drops(tmp_path: Path) -> None:
 
         await eventually(is_small)
         assert await earliest_of(log) != first
-        assert first is not None
-        with pytest.raises(TruncatedError):  # another process reads what the disk has
-            async with open_wal(data, read_only=True) as outside, outside.read("orders", deliver_policy=StartFrom(first)) as scanner:
-                await anext(scanner)
+        assert await read(data) == written
     async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:  # another opening continues it
         written += await write(log, 30)
         await eventually(lambda: lag_of(log) == 0)
@@ -78,14 +80,15 @@ async def test_archive_has_what_retention_drops(tmp_path: Path) -> None:
         await backup(str(data), str(target))
 
 
-async def test_store_away_holds_back_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failure", [StorageError("the store is away"), NoSpaceError("the store is full")], ids=["away", "full"])
+async def test_failing_store_holds_back_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: WALError) -> None:
     data, target = tmp_path / "data", tmp_path / "target"
     create = DirectoryStore.create
     is_away = True
 
     def refusing(store: DirectoryStore, name: str, data: bytes) -> None:
         if is_away:
-            raise StorageError("the store is away")
+            raise type(failure)(str(failure))
         create(store, name, data)
 
     monkeypatch.setattr(DirectoryStore, "create", refusing)
@@ -100,7 +103,7 @@ async def test_store_away_holds_back_retention(tmp_path: Path, monkeypatch: pyte
         await eventually(has_failed)
         statistics = log.statistics()
         assert statistics.archive is not None
-        assert "the store is away" in statistics.archive.failure
+        assert str(failure) in statistics.archive.failure
         (held,) = await log.retention()
         assert held.bytes > 5 * MIB
         assert [(holder.kind, holder.name, holder.position) for holder in held.holders] == [("archive", str(target), 0)]
@@ -119,6 +122,58 @@ async def test_store_away_holds_back_retention(tmp_path: Path, monkeypatch: pyte
         assert not log.statistics().archive.failing  # type: ignore[union-attr]
         assert await earliest_of(log) != first
     assert await read(f"archive:{target}") == written
+
+
+async def test_slow_store_delays_no_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    create, answered, asked = DirectoryStore.create, threading.Event(), threading.Event()
+
+    def slow(store: DirectoryStore, name: str, data: bytes) -> None:
+        asked.set()
+        assert answered.wait(WAIT_TIMEOUT_S)
+        create(store, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", slow)
+    async with open_wal(data, archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:
+        written = await write(log, 1)
+        await eventually(asked.is_set)
+        written += await write(log, 60)
+        (held,) = await log.retention()
+        assert held.bytes > 5 * MIB
+        assert [(holder.kind, holder.position) for holder in held.holders] == [("archive", 0)]
+        assert lag_of(log) > 5 * MIB
+        answered.set()
+        await eventually(lambda: lag_of(log) == 0)
+    assert await read(f"archive:{target}") == written
+
+
+async def test_full_disk_is_explained_by_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, create, is_away = tmp_path / "target", DirectoryStore.create, True
+
+    def refusing(store: DirectoryStore, name: str, data: bytes) -> None:
+        if is_away:
+            raise StorageError("the store is away")
+        create(store, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", refusing)
+    with mounted(tmp_path / "small", size_mib=24) as disk:
+        async with open_wal(disk / "data", archive=str(target), segment_bytes=MIB, retention_bytes=2 * MIB) as log:
+            written: list[bytes] = []
+            with pytest.raises(NoSpaceError, match=rf"append again; nothing is dropped.*archived at {target}: the store is away"):
+                while True:
+                    written += await write(log, 1)
+            is_away = False
+
+            async def has_room() -> bool:
+                try:
+                    written.extend(await write(log, 1))
+                except NoSpaceError:
+                    return False
+                return True
+
+            await eventually(has_room)
+            await eventually(lambda: lag_of(log) == 0)
+            assert await read(f"archive:{target}") == written
 
 
 async def failure_of(data: Path, target: Path) -> str:
@@ -179,20 +234,19 @@ async def test_killed_archiver_loses_nothing(tmp_path: Path) -> None:
     """Every write to the store is the last one of a process in turn, while the log is written, and its beginning is dropped."""
     data, target = tmp_path / "data", tmp_path / "target"
     program = """
-import asyncio, os, signal, sys
+import asyncio, itertools, os, signal, sys
 import wal.node.local.log  # before the processes are forked
 from wal import open_wal
 from wal.node.archiving import archiver
 from wal.storage.archive import store
 archiver.ROUND_S = archiver._REST = 0.005
-write = store.DirectoryStore._write
+write, writes = store.DirectoryStore._write, itertools.count(1)
 def killed(self, name, data, move):
-    global left
-    left -= 1
-    if left == 1:
+    number = next(writes)  # several threads store objects at once
+    if number == last - 1:
         move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # its temporary file is there
     write(self, name, data, move)
-    if not left:
+    if number == last:
         os.kill(os.getpid(), signal.SIGKILL)
 async def main(first):
     async with open_wal(sys.argv[1], archive=sys.argv[2], segment_bytes=1 << 20, retention_bytes=1 << 20) as log:
@@ -203,9 +257,9 @@ async def main(first):
             number += 1
             await asyncio.sleep(0.003)
 store.DirectoryStore._write = killed
-for left in range(1, int(sys.argv[3])):
+for last in range(1, int(sys.argv[3])):
     if not (pid := os.fork()):
-        asyncio.run(main(left * 1_000_000))
+        asyncio.run(main(last * 1_000_000))
     os.waitpid(pid, 0)
 """
     ended = await asyncio.to_thread(run_python, "-c", program, data, target, 60 if SOAK else 9)
@@ -228,6 +282,10 @@ async def test_bad_archives_are_refused_at_opening(tmp_path: Path) -> None:
         await open_wal(tmp_path / "log", as_of=1)
     with pytest.raises(InvalidArgumentError, match="not a journal"):
         await open_wal("memory:", archive=str(tmp_path / "target"))
+    with pytest.raises(InvalidArgumentError, match="not a journal"):
+        await open_wal(f"archive:{tmp_path / 'other'}", archive=str(tmp_path / "target"))
+    with pytest.raises(InvalidArgumentError, match=r"setting archive='s3://a/b'.*pulsar.*not a journal"):
+        settings_for(ClusterRecord("pulsar://127.0.0.1:6650/a/b", {}, 1 << 20, FORMAT), Settings(archive="s3://a/b"), "etcd://127.0.0.1/x")
     with pytest.raises(InvalidArgumentError, match="own directory"):
         await open_wal(tmp_path / "data", archive=str(tmp_path / "data" / "archive"))
     with pytest.raises(InvalidArgumentError, match="not known"):
@@ -235,3 +293,30 @@ async def test_bad_archives_are_refused_at_opening(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidArgumentError, match="is a file"):
         await open_wal(tmp_path / "data", archive=str(tmp_path / "file"))
+
+
+async def test_damage_before_archiving_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte in each part of a frame as it lies on the disk, while the writer has the index of these frames in memory."""
+    data, target = tmp_path / "data", tmp_path / "target"
+    create, is_damaged = DirectoryStore.create, threading.Event()
+
+    def waiting(store: DirectoryStore, name: str, data: bytes) -> None:
+        assert is_damaged.wait(WAIT_TIMEOUT_S)
+        create(store, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", waiting)
+    async with open_wal(data, archive=str(target)) as log:
+        ids = [(await log.raw_append(Message("orders", os.urandom(1000)))).message_id for _ in range(12)]
+        (path,) = (data / "pchannels" / "p0").glob("*.wal")
+        parts = {"length": 5, "header": 32 + 50, "tables": 32 + 96 + 4, "body": 32 + 700, "padding": 1535}
+        with path.open("r+b") as file:
+            for event, offset in zip(ids[1::2], parts.values(), strict=False):
+                file.seek(event.position + offset)
+                byte = file.read(1)[0]
+                file.seek(event.position + offset)
+                file.write(bytes([byte ^ 1]))
+        is_damaged.set()
+        await eventually(lambda: lag_of(log) == 0)
+    assert len([finding for finding in await verify(str(target)) if "was damaged when it was copied" in finding]) == len(parts)
+    with pytest.raises(CorruptionError):
+        await read(f"archive:{target}")

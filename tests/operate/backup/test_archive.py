@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import os
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.formats.test_backups import sealed
+from tests.operate.backup.refusing_store import RefusingStore
 from wal import Matching, Message, MessageID, ReadPosition, StartFrom, WALAccesser, bridge, open_wal
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LogWentBackError, NotLocalError, StorageError, TruncatedError
 from wal.location import parse_location
@@ -224,14 +223,15 @@ async def test_object_that_lies_is_named(tmp_path: Path, kind: str, scheme: str)
     assert path.name in str(raised.value)
 
 
-def damaged_object(target: Path, kind: str) -> Path:
-    """Damages the only object of a segment below this directory, or its index, and returns its path."""
+def damaged_object(target: Path, kind: str, *, payload: bytes = b"") -> Path:
+    """Damages the only object of a segment here, or its index, and returns its path. A change is in the last of these payloads."""
     (path,) = [path for path in (target / OBJECTS).iterdir() if path.name.startswith("index-" if "index" in kind else "p0-0")]
     content = path.read_bytes()
     if kind in ("missing", "no index"):
         path.unlink()
     elif kind == "changed" or kind == "changed index":
-        path.write_bytes(content[:-300] + bytes((content[-300] ^ 1,)) + content[-299:])
+        at = content.rindex(payload) if payload and kind == "changed" else len(content) - 300
+        path.write_bytes(content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
     else:
         path.write_bytes(b"" if kind == "empty" else content[:-600])
     return path
@@ -241,38 +241,14 @@ def damaged_object(target: Path, kind: str) -> Path:
     ("status", "code"), [(403, "InvalidAccessKeyId"), (404, "NoSuchBucket")], ids=["refused credentials", "missing bucket"]
 )
 async def test_refusal_of_a_store_is_named(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answers are those of S3; the soak of `test_s3.py` has a server that gives them."""
+    """The soak of `test_s3.py` has a server that gives these answers."""
     pytest.importorskip("obstore")
-
-    class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>No.</Message></Error>'.encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            for name, value in {
-                "ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
-                "ALLOW_HTTP": "true",
-                "REGION": "us-east-1",
-                "ACCESS_KEY_ID": "key",
-                "SECRET_ACCESS_KEY": "secret-that-no-error-shows",
-            }.items():
-                monkeypatch.setenv(f"AWS_{name}", value)
-            with pytest.raises(StorageError, match=rf"s3://bucket/path/.*{status}.*: {code}: No\.$") as raised:
-                await open_wal("archive:s3://bucket/path")
-            assert "secret-that-no-error-shows" not in str(raised.value)
-        finally:
-            await asyncio.to_thread(server.shutdown)
-            serving.join()
+    with RefusingStore(status, code) as store:
+        for name, value in store.client_environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(StorageError, match=rf"s3://bucket/path/.*{status}.*: {code}: No\.$") as raised:
+            await open_wal("archive:s3://bucket/path")
+        assert store.secret not in str(raised.value)
 
 
 async def test_forgotten_start_is_truncated(tmp_path: Path) -> None:

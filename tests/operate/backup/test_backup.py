@@ -32,7 +32,7 @@ from wal.node.archiving.rounds import CHUNK_BYTES
 from wal.node.local.log import LocalLog
 from wal.operate.backup import Manifest, backup, backups, follow, forget, restore, verify, verify_whole
 from wal.operate.backup.restore import _PARTS, _PRIVATE_FILES
-from wal.operate.cli import output
+from wal.operate.cli import output, tail
 from wal.operate.cli.main import main
 from wal.settings import Settings
 from wal.storage.archive.manifest import INDEX, OBJECTS, PREFIX, manifest_name
@@ -619,13 +619,15 @@ def test_progress_is_printed_for_a_terminal(tmp_path: Path, capsys: pytest.Captu
 
     asyncio.run(make())
     lines: list[str] = []
-    printed = threading.Event()
 
-    def note(text: str) -> None:
-        lines.append(text)
-        printed.set()
+    def wait_for(pattern: str) -> None:
+        """Returns when the last line has this form: a line of less than the whole may come before."""
+        end_s = time.monotonic() + 60.0
+        while not (lines and re.fullmatch(pattern, lines[-1])):
+            assert time.monotonic() < end_s, lines
+            time.sleep(0.002)
 
-    monkeypatch.setattr(output, "note", note)
+    monkeypatch.setattr(output, "note", lines.append)
     monkeypatch.setattr(output, "_NOTE_S", 0.01)
     main(["backup", data, "--to", str(tmp_path / "quiet")])
     main(["restore", str(tmp_path / "quiet"), str(tmp_path / "quietly")])
@@ -636,23 +638,33 @@ def test_progress_is_printed_for_a_terminal(tmp_path: Path, capsys: pytest.Captu
 
         def created(store: DirectoryStore, name: str, content: bytes) -> None:
             if name.startswith(f"{PREFIX}0"):
-                assert printed.wait(60)
+                wait_for(r"[\d.]+ \w+ stored, in \d+ objects, ([\d.]+ [KM]iB) of \1 of the log")
             create(store, name, content)
 
         patch.setattr(DirectoryStore, "create", created)
         assert main(["backup", data, "--to", target]) == 0
-    assert re.fullmatch(r"[\d.]+ (B|KiB|MiB) stored, in \d+ objects", lines[-1])
-    printed.clear()
     restoring = sys.modules["wal.operate.backup.restore"]
     write_control = restoring.write_control
 
     def control_written(*arguments: Any) -> None:
-        assert printed.wait(60)
+        wait_for(r"([\d.]+ (B|KiB|MiB)) of \1 restored")
         write_control(*arguments)
 
     monkeypatch.setattr(restoring, "write_control", control_written)
     assert main(["restore", target, str(tmp_path / "restored")]) == 0
-    assert re.fullmatch(r"([\d.]+ (B|KiB|MiB)) of \1 restored", lines[-1])
+    write_all, writes = tail._write_all, 0
+
+    def written(*arguments: Any) -> None:
+        nonlocal writes
+        if writes:  # a batch is written
+            wait_for(r"\d messages, \d+ B, up to \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
+        writes += 1
+        write_all(*arguments)
+
+    monkeypatch.setattr(tail, "_write_all", written)
+    monkeypatch.setattr(tail, "_BATCH", 1)
+    assert main(["cat", data, NAMES[0], "--to-jsonl", str(tmp_path / "messages")]) == 0
+    assert writes > 1
     assert capsys.readouterr().err == ""
 
 
@@ -739,14 +751,12 @@ async def test_killed_restore_leaves_its_place_free(tmp_path: Path, exists: bool
     target, place = tmp_path / "target", tmp_path / "restored"
     await backup(str(tmp_path / "data"), str(target))
     program = """
-import asyncio, os, signal, sys
+import asyncio, itertools, os, signal, sys
 from wal.operate.backup import restore
 from wal.storage.archive import store
-left, get = int(sys.argv[3]), store.DirectoryStore.get
+last, get, reads = int(sys.argv[3]), store.DirectoryStore.get, itertools.count(1)
 def killed(self, name, bytes_max):
-    global left
-    left -= 1
-    if not left:
+    if next(reads) == last:
         os.kill(os.getpid(), signal.SIGKILL)
     return get(self, name, bytes_max)
 store.DirectoryStore.get = killed
@@ -769,21 +779,20 @@ async def test_backup_killed_at_any_step_is_continued(tmp_path: Path) -> None:
             await scanner.save()
     target = tmp_path / "target"
     program = """
-import asyncio, os, signal, sys
+import asyncio, itertools, os, signal, sys
 from wal.operate.backup import backup
 from wal.storage.archive import store
-write = store.DirectoryStore._write
+write, writes = store.DirectoryStore._write, itertools.count(1)
 def killed(self, name, data, move):
-    global left
-    left -= 1
-    if left == 1 and name:
+    number = next(writes)  # several threads store objects at once
+    if number == last - 1 and name:
         move = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # its temporary file is there
     write(self, name, data, move)
-    if not left:
+    if number == last:
         os.kill(os.getpid(), signal.SIGKILL)
 store.DirectoryStore._write = killed
 count = 0
-for left in range(1, 100):
+for last in range(1, 100):
     if not (pid := os.fork()):
         asyncio.run(backup(sys.argv[1], sys.argv[2]))
         os._exit(0)

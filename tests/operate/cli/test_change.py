@@ -350,7 +350,7 @@ def test_consumers_are_asked_of_their_process(data_dir: Path, capsys: pytest.Cap
         log._thread.call(page.close)
     assert main(["consumers", place, "--json"]) == 0
     assert rows(capsys) == [], "nobody has the log open, so none runs"
-    assert main(["consumers", "wal://127.0.0.1:1"]) == 2
+    assert main(["consumers", "pulsar://127.0.0.1:1/tenant/namespace"]) == 2
     assert "wal cursors" in capsys.readouterr().err
 
 

@@ -16,6 +16,7 @@ from tests.operate.cli.test_change import TOKEN, give, payloads, rows, written
 from tests.serve.servers import child
 from wal import Delivery, Message, Reject, WALAccesser, bridge, open_wal
 from wal.operate.cli.main import main
+from wal.operate.inspect.builders import scheduled_rows
 
 Run = Callable[..., Awaitable[list[dict[str, Any]]]]
 
@@ -100,6 +101,31 @@ async def test_writer_carries_out_the_changes(data_dir: Path, monkeypatch: pytes
             await run(name, str(data_dir), *rest, status=3)
         async with log.serve_status(token=TOKEN):
             await changes(log, str(data_dir), monkeypatch, run)
+
+
+async def test_redrive_and_schedule_come_in_steps(data_dir: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """No call of the status service takes longer than its deadline, however many letters there are, and each page costs its rows alone."""
+    monkeypatch.setenv("WAL_TOKEN", TOKEN)
+    monkeypatch.setattr("wal.operate.cli.queues._STEP_S", 0.001)
+    monkeypatch.setattr("wal.operate.cli.queues._PAGE", 2)
+    builds: list[int] = []
+
+    async def counted(log: Any) -> list[Any]:
+        builds.append(1)
+        return await scheduled_rows(log)
+
+    monkeypatch.setattr("wal.operate.status.app.scheduled_rows", counted)
+    async with open_wal(data_dir) as log:
+        await log.append_bulk([Message("jobs", b"%d" % number) for number in range(2_000)])
+        async with log.consume("jobs", reject, cursor="worker", dead_letter="dead", trip_after=0) as consumer:
+            await consumer.caught_up()
+        for number in range(5):
+            await log.append("mails", b"", deliver_at=datetime(2100, 1, 1, tzinfo=UTC), idempotency_key=f"{number}")
+        async with log.serve_status(token=TOKEN):
+            assert [row["messages"] for row in await run("redrive", str(data_dir), "dead", "--yes")] == [2_000]
+            assert sorted(map(int, await redriven(log))) == list(range(2_000))
+            assert [row["key"] for row in await run("scheduled", str(data_dir))] == ["0", "1", "2", "3", "4"]
+            assert len(builds) == 1
 
 
 async def test_server_carries_out_the_changes(data_dir: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.serve.servers import child
@@ -59,3 +61,30 @@ async def test_served_log_is_looked_at(data_dir: Path, tmp_path: Path, capsys: p
         assert "is not a directory" in capsys.readouterr().err
         *_, copied = await ran(capsys, "copy", place, str(tmp_path / "copied"))
         assert (copied["row"], copied["pchannels"]) == ("copied", 2)
+
+
+async def test_members_of_a_served_log_are_shown(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command and the status page of another client show a shared cursor, whose only member is in this process."""
+    async with child(data_dir) as server, open_wal(f"wal://{server.address}") as log, open_wal(f"wal://{server.address}") as other:
+        place, process = f"wal://{server.address}", f"{os.uname().nodename}:{os.getpid()}"
+        await log.append("jobs", b"1")
+        async with log.consume("jobs", lambda _: None, cursor="workers", shared=True) as consumer:
+            await consumer.caught_up()
+            capsys.readouterr()
+            assert await asyncio.to_thread(main, ["consumers", place, "--json"]) == 0
+            (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+            assert (row["row"], row["cursor"], row["state"], row["handled"]) == ("consumer", "workers", "running", 1)
+            (member,) = row["members"]
+            assert (member["row"], member["cursor"], member["process"], member["handled"]) == ("member", "workers", process, 1)
+            assert 0 < member["lease_s"] <= 10
+            assert await asyncio.to_thread(main, ["consumers", place]) == 0
+            table = capsys.readouterr().out
+            assert "MEMBERS" in table
+            assert process in table
+            assert await asyncio.to_thread(main, ["health", place]) == 0
+            async with other.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
+                rows = (await client.get("/api/consumers")).json()["rows"]
+            assert [(each["cursor"], [one["process"] for one in each["members"]]) for each in rows] == [("workers", [process])]
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, ["consumers", place, "--json"]) == 0
+        assert capsys.readouterr().out == ""

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 
-from tests.processes import ROOT, eventually
-from tests.serve.servers import child
-from wal import Message, bridge, open_wal
+from tests.processes import ROOT, Child, eventually
+from tests.serve.servers import serving
+from wal import Log, Message, bridge, open_wal
 from wal.operate.cli.main import main
 
 TASKS = """
@@ -56,36 +53,18 @@ async def dies(delivery):
 """
 
 
-@asynccontextmanager
-async def work(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Starts `wal work` in a folder with the module tasks; kills it at the end of the block."""
+def work(folder: Path, *arguments: str) -> Child:
+    """Starts `wal work` in a folder with the module tasks."""
     (folder / "tasks.py").write_text(TASKS)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "wal",
-        "work",
-        *arguments,
-        cwd=folder,
-        env=environment,
-        stderr=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Child("-m", "wal", "work", *arguments, environment=environment, cwd=folder, with_errors=True)
 
 
-async def ended(process: asyncio.subprocess.Process, number: signal.Signals | None = None) -> tuple[int | None, str]:
-    """Returns the status and the log lines of a process, after this signal."""
-    if number is not None:
-        process.send_signal(number)
-    _, lines = await process.communicate()
-    return process.returncode, lines.decode()
+async def ended(process: Child, number: signal.Signals) -> tuple[int, str]:
+    """Returns the status and the further lines of a process, after this signal."""
+    process.send_signal(number)
+    lines = [line async for line in process.lines()]
+    return await process.wait(), "\n".join(lines)
 
 
 def written(directory: Path, *payloads: bytes) -> None:
@@ -93,43 +72,48 @@ def written(directory: Path, *payloads: bytes) -> None:
         log.append_bulk([Message("jobs", payload) for payload in payloads])
 
 
-def done(location: str) -> list[bytes]:
+def done(location: str | Path) -> list[bytes]:
     with bridge.blocking(location, read_only=True) as log, log.read("done", follow=False) as scanner:
         return [body.payload for message in scanner for body in message.bodies()]
 
 
-def counted(location: str, count: int) -> Callable[[], asyncio.Future[bool]]:
-    """Returns a condition: the outputs are at least this many."""
+async def written_by_worker(data: Path, count: int) -> None:
+    """Returns when the outputs of a worker, which creates the log, are at least this many."""
+    async with open_wal(data, read_only=True, wait_s=60) as log:
+        await read(log, count)
 
-    async def condition() -> bool:
-        return len(await asyncio.to_thread(done, location)) >= count
 
-    return lambda: condition()  # type: ignore[return-value]
+async def read(log: Log, count: int) -> None:
+    """Returns when the log has at least this many outputs."""
+    async with log.read("done") as scanner:
+        async for _ in scanner.bodies():
+            count -= 1
+            if not count:
+                return
 
 
 async def test_worker_handles_until_a_signal(tmp_path: Path) -> None:
     data = tmp_path / "data"
     await asyncio.to_thread(written, data, b"1", b"2", b"3")
     async with work(tmp_path, "data", "tasks:handle", "--cursor", "worker", "--vchannels", "jobs") as process:
-        await eventually(counted(str(data), 3))
+        await written_by_worker(data, 3)
         status, lines = await ended(process, signal.SIGTERM)
     assert status == 0, lines
     assert "handling jobs with cursor 'worker': tasks:handle" in lines
     assert "ended: 3 messages handled, 0 failed attempts, 0 dead letters" in lines
-    assert {payload.split(b":")[1] for payload in await asyncio.to_thread(done, str(data))} == {b"1", b"2", b"3"}
+    assert {payload.split(b":")[1] for payload in await asyncio.to_thread(done, data)} == {b"1", b"2", b"3"}
 
 
 async def test_running_handlers_finish_after_a_signal(tmp_path: Path) -> None:
     data = tmp_path / "data"
     await asyncio.to_thread(written, data, b"1", b"2")
     async with work(tmp_path, "data", "tasks:slow", "--cursor", "worker", "--vchannels", "jobs", "--concurrency", "2") as process:
-        assert process.stdout is not None
-        await process.stdout.readline()
-        await process.stdout.readline()
+        for _ in range(2):
+            await process.find("begun")
         status, lines = await ended(process, signal.SIGINT)
     assert status == 0, lines
     assert "draining for at most 30 s: 2 messages are with handlers" in lines
-    assert await asyncio.to_thread(done, str(data)) == [b"begun", b"begun"]
+    assert await asyncio.to_thread(done, data) == [b"begun", b"begun"]
 
 
 async def test_second_signal_releases_messages(tmp_path: Path) -> None:
@@ -137,16 +121,13 @@ async def test_second_signal_releases_messages(tmp_path: Path) -> None:
     await asyncio.to_thread(written, data, b"1")
     (tmp_path / "later.py").write_text(TASKS.replace("asyncio.sleep(0.5)", "asyncio.sleep(500)"))
     async with work(tmp_path, "data", "later:slow", "--cursor", "worker", "--vchannels", "jobs") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        await process.stdout.readline()
+        await process.find("begun")
         process.send_signal(signal.SIGTERM)
-        while b"draining" not in await process.stderr.readline():
-            pass
+        await process.find("draining")
         status, lines = await ended(process, signal.SIGTERM)
     assert status == 0, lines
     assert "what handlers have is released" in lines
-    assert await asyncio.to_thread(done, str(data)) == []
+    assert await asyncio.to_thread(done, data) == []
 
 
 def test_statuses_of_wrong_uses_and_failures(
@@ -188,10 +169,10 @@ async def test_values_and_dead_letters(tmp_path: Path) -> None:
     flags = ("--cursor", "worker", "--vchannels", "jobs,others", "--type", "tasks:Job", "--dead-letter", "failed")
     care = ("--shared", "--on-failure", "park", "--trip-after", "2", "--lease", "5s")
     async with work(tmp_path, "data", "tasks:typed", *flags, *care) as process:
-        await eventually(counted(str(data), 2))
+        await written_by_worker(data, 2)
         status, lines = await ended(process, signal.SIGTERM)
     assert status == 0, lines
-    assert await asyncio.to_thread(done, str(data)) == [b"2", b"4"]
+    assert await asyncio.to_thread(done, data) == [b"2", b"4"]
     assert "1 dead letters" in lines
 
 
@@ -205,47 +186,41 @@ def asked(address: str) -> tuple[int, dict[str, object]]:
             return error.code, json.loads(error.read() or b"{}")
 
 
-async def test_processes_share_the_cursor_and_are_restarted(tmp_path: Path) -> None:
-    async with child(tmp_path / "data") as server:
+async def test_processes_share_the_cursor_and_are_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal.node.shared_members.GRACE_S", 0.1)
+    async with serving(tmp_path / "data") as server:
         place = f"wal://{server.address}"
         async with open_wal(place) as log:
             await log.append_bulk([Message("jobs", b"%d" % number) for number in range(50)])
             flags = ("--cursor", "worker", "--vchannels", "jobs", "--shared", "--processes", "2", "--health", "127.0.0.1:0")
             async with work(tmp_path, place, "tasks:dies", *flags, "--dead-letter", "failed", "--attempts", "1") as process:
-                assert process.stderr is not None
-                address = ""
-                while not address:
-                    line = (await process.stderr.readline()).decode()
-                    address = next(iter(re.findall(r"answered at (http://\S+)", line)), "")
-                await eventually(counted(place, 50))
+                address = (await process.find(r"answered at (http://\S+)"))[1]
 
                 async def is_ready() -> bool:
                     return await asyncio.to_thread(asked, f"{address}/readyz") == (200, {"workers": 2, "ready": 2})
 
                 await eventually(is_ready)
+                await read(log, 50)
                 assert (await asyncio.to_thread(asked, f"{address}/healthz"))[0] == 200
                 assert (await asyncio.to_thread(asked, f"{address}/other"))[0] == 404
                 await log.append_bulk([Message("jobs", b"poison"), *(Message("jobs", b"%d" % number) for number in range(50, 60))])
-                await eventually(counted(place, 60))
+                await read(log, 60)
                 async with log.read("failed") as scanner:
                     assert (await anext(scanner)).bodies()[0].payload == b"poison"
                 status, lines = await ended(process, signal.SIGTERM)
             assert status == 0, lines
             assert "has ended with status 9, and is started again" in lines
-        assert sorted(map(int, await asyncio.to_thread(done, place))) == list(range(60))
+            async with log.read("done", follow=False) as scanner:
+                assert sorted([int(body.payload) async for _, body in scanner.bodies()]) == list(range(60))
 
 
 async def test_worker_of_several_ends_with_its_parent(tmp_path: Path) -> None:
-    async with child(tmp_path / "data") as server:
+    async with serving(tmp_path / "data") as server:
         place = f"wal://{server.address}"
         flags = ("--cursor", "worker", "--vchannels", "jobs", "--shared", "--processes", "2")
         async with work(tmp_path, place, "tasks:handle", *flags) as process:
-            assert process.stderr is not None
-            pids: list[int] = []
-            while len(pids) < 2:
-                line = (await process.stderr.readline()).decode()
-                pids += [int(pid) for pid in re.findall(r"\[(\d+)\]: handling jobs", line)]
-            process.kill()
+            pids = [int((await process.find(r"\[(\d+)\]: handling jobs"))[1]) for _ in range(2)]
+            process.send_signal(signal.SIGKILL)
             await process.wait()
             await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
@@ -255,8 +230,6 @@ async def test_signal_ends_the_wait_for_a_lock(tmp_path: Path, number: signal.Si
     data = tmp_path / "data"
     flags = ("--cursor", "worker", "--vchannels", "jobs", "--wait", "600s")
     async with open_wal(data), work(tmp_path, "data", "tasks:handle", *flags) as process:
-        assert process.stderr is not None
-        while b"waiting for the lock" not in await process.stderr.readline():
-            pass
+        await process.find("waiting for the lock")
         status, _ = await ended(process, number)
     assert status == 0

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -240,7 +239,3 @@ class Cluster:
         address = next(each["address"] for each in status["pchannels"] if each["pchannel"] == pchannel)
         shown = [link.address for link in self.links] or [node.address for node in self.nodes]
         return self.nodes[shown.index(address)]
-
-
-def warnings_in(text: str) -> list[str]:
-    return re.findall(r"(?:WARNING|ERROR) .*", text)

@@ -1,6 +1,7 @@
 """Members of a shared cursor of a cluster, whose processes die, stop and are cut off, as its nodes and coordinators do.
 
-The default run has 4 rounds over three member processes, and those of `tests/consumers/test_shared_kill.py` make 12; a soak has 300 more.
+The default run has 4 rounds over three member processes, and those of `tests/consumers/test_shared_kill.py` make 12; a soak has 300 more,
+in two of three of which the members share a pattern.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FAULTS = (
     "stop the home",
     "cut the home off etcd",
     "freeze the leader",
+    "kill another node",
 )
 ROUNDS = 12 if SOAK else 4
 """By default the first four faults. The other ones end the same processes in another way, which the served log shows for members."""
@@ -37,14 +39,15 @@ ROUNDS = 12 if SOAK else 4
 async def test_members_finish_each_message_once_in_a_cluster(cluster: Cluster, run: int) -> None:
     await cluster.link()
     await cluster.start()
+    names = ("in", "in-1", "in-2") if run % 3 else ("in",)
     async with open_wal(cluster.root) as log, cluster.supervised():
-        for name, pchannel in (("in", "p0"), ("out", "p0"), ("dead", "p0"), ("elsewhere", "p1")):
+        for name, pchannel in (("in", "p0"), ("in-1", "p1"), ("in-2", "p2"), ("out", "p0"), ("dead", "p0"), ("elsewhere", "p1")):
             await log.create_vchannel(name, pchannel=pchannel)
-        workers = Workers(cluster.root, ("out", "elsewhere"))
+        workers = Workers(cluster.root, ("out", "elsewhere"), inputs="in*" if len(names) > 1 else "in")
         cluster.clients = lambda: workers.pids
         workers.start()
         for number in range(ROUNDS):
-            await workers.progress(log, await append_round(log, number))
+            await workers.progress(log, await append_round(log, number, names))
             fault = random.choice(FAULTS) if SOAK else FAULTS[number]
             print(fault)
             await happens(fault, cluster, workers)
@@ -69,6 +72,8 @@ async def happens(fault: str, cluster: Cluster, workers: Workers) -> None:
                 link.cut(workers.members[victim].pid)
             await asyncio.sleep(LEASE_S + 0.5)
             cluster.mend()
+        case "kill another node":
+            await asyncio.to_thread(random.choice([node for node in cluster.nodes if node is not home]).kill)
         case "kill the home":
             await asyncio.to_thread(home.kill)
         case "kill the home and a member":

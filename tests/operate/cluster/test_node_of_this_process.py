@@ -1,4 +1,4 @@
-"""A client in the process of a streaming node, on its loop: it uses the local vchannels, and continues elsewhere when they move."""
+"""A streaming node in the process of a test: its start, and a client on its loop, which continues elsewhere when its vchannels move."""
 
 from __future__ import annotations
 
@@ -7,12 +7,49 @@ import asyncio
 import pytest
 
 from tests.operate.cluster.processes import TTL_S, Cluster
+from tests.probes import start
 from tests.processes import WAIT_TIMEOUT_S, eventually
 from wal import Message, open_wal
+from wal.channels.cluster import FORMAT, ClusterRecord, create_cluster
+from wal.channels.pchannels import PChannelMeta, create_pchannel, new_incarnation
 from wal.errors import NotLocalError
 from wal.operate.processes.node import ClusterNode
 from wal.serve.access import Access
 from wal.settings import Settings
+from wal.storage.kv import KVBase, MemoryKV
+
+
+async def test_node_waits_for_every_pchannel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that started with some of the pchannels would take one of them for the place of a vchannel that belongs on a later one."""
+
+    class CountingKV(MemoryKV):
+        looks = 0
+
+        async def find(self, key: str) -> str | None:
+            self.looks += 1
+            return await super().find(key)
+
+    async def opened(_: object) -> KVBase:
+        return kv
+
+    async def still_waits() -> bool:
+        """Returns whether the node still waits after it has looked twice."""
+        looks = kv.looks
+        await eventually(lambda: joining.done() or kv.looks > looks + 1)
+        return not joining.done()
+
+    kv = CountingKV()
+    monkeypatch.setattr("wal.operate.processes.node.open_root", opened)
+    record = ClusterRecord("pulsar://host:6650/a/b", {"pchannels": 2}, 1 << 20, FORMAT)
+    joining = start(ClusterNode("etcd://host:2379/root", Settings(), Access(listen="127.0.0.1:0"))._joined())
+    await create_cluster(kv, record)
+    assert await still_waits()
+    await create_pchannel(kv, PChannelMeta("p0", new_incarnation(), 0))
+    assert await still_waits()
+    await create_pchannel(kv, PChannelMeta("p1", new_incarnation(), 0))
+    joined, settings = await joining
+    assert joined.log == record.log
+    assert settings.pchannels == 2
 
 
 async def test_client_beside_a_node_on_one_loop(cluster: Cluster) -> None:

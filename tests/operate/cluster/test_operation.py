@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 
 import grpc.aio
@@ -13,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.operate.cluster.processes import Cluster, Member
 from tests.processes import eventually
 from wal import All, Log, Message, open_wal
-from wal.channels.cluster import load_cluster
+from wal.channels.cluster import FORMAT, load_cluster
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
 from wal.operate.copying import copy
@@ -41,7 +42,7 @@ async def test_node_whose_clock_is_off_gets_nothing(cluster: Cluster) -> None:
 async def test_node_of_an_older_format_must_update(cluster: Cluster) -> None:
     await cluster.start(coordinators=1, nodes=1)
     old = cluster.node(1, before="import wal.channels.cluster\nwal.channels.cluster.FORMAT = 0")
-    with pytest.raises(RuntimeError, match="writes format 3, and this version supports 0: update it first"):
+    with pytest.raises(RuntimeError, match=f"writes format {FORMAT}, and this version supports 0: update it first"):
         await asyncio.to_thread(old.start)
 
 
@@ -64,6 +65,36 @@ async def test_wrong_token_is_told(cluster: Cluster) -> None:
     assert {each["address"] for each in (await cluster.status())["pchannels"]} == {cluster.nodes[0].address}
     cluster.token = ""  # without another token, orders send the servers' shared one
     assert json.loads(await cluster.order("status", cluster.root, "--json"))["leader"] == cluster.coordinators[0].address
+
+
+async def test_cluster_outlives_the_change_of_its_token(cluster: Cluster) -> None:
+    """Without a restart its servers show each other the token that their file has first."""
+    file = cluster.folder / "tokens"
+
+    async def renew(*tokens: str) -> None:
+        """Changes the file of the tokens, and returns when all processes have read it."""
+        file.write_text("".join(f"{token}\n" for token in tokens))
+        times = [member.text().count("were read again") for member in cluster.members]
+        for member in cluster.members:
+            member.signal(signal.SIGHUP)
+        await eventually(
+            lambda: all(member.text().count("were read again") > before for member, before in zip(cluster.members, times, strict=True))
+        )
+
+    file.write_text("old\n")
+    cluster.environment["WAL_SERVER_TOKEN_FILE"] = str(file)
+    cluster.token = "old"
+    await cluster.start(coordinators=1, nodes=2)
+    async with open_wal(cluster.root, token="old") as log:
+        await log.append("orders", b"1")
+    for tokens in (("old", "new"), ("new", "old"), ("new",)):
+        await renew(*tokens)
+    cluster.token = "new"
+    await asyncio.to_thread(cluster.nodes.pop().kill)
+    await cluster.settled(nodes=1)  # the coordinator gives all pchannels to the other node
+    async with open_wal(cluster.root, token="new") as log:
+        await log.append("orders", b"2")
+        assert [message.payload async for message in log.read("orders", follow=False)] == [b"1", b"2"]
 
 
 async def test_readiness_names_what_is_on_no_node(cluster: Cluster) -> None:
@@ -135,7 +166,7 @@ async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
         await asyncio.to_thread(cluster.nodes[0].kill)
 
         async def is_raised() -> bool:
-            return await form() == 3
+            return await form() == FORMAT
 
         assert not kv.calls.sealed, "every record so far can be read by the earlier node"
         await eventually(is_raised)
@@ -148,7 +179,7 @@ async def test_format_rises_once_every_node_writes_it(cluster: Cluster) -> None:
             return kv.calls.sealed
 
         await eventually(have_checksums)
-    with pytest.raises(RuntimeError, match="writes format 3, and this version supports 1: update it first"):
+    with pytest.raises(RuntimeError, match=f"writes format {FORMAT}, and this version supports 1: update it first"):
         await asyncio.to_thread(cluster.node(2, before=earlier).start)
 
 

@@ -18,24 +18,6 @@ from wal.operate.status.app import ACTION_BYTES_MAX
 
 JSON: Final = {**BEARER, "Content-Type": "application/json"}
 DIGITS: Final = "9" * 5_000
-ACTIONS: Final[dict[str, dict[str, str]]] = {
-    "append": {
-        "vchannel": '"orders"',
-        "payload": '"x"',
-        "properties": "{}",
-        "key": '"k"',
-        "create": "true",
-        "deliver_at": '"2100-01-01T00:00:00Z"',
-    },
-    "create": {"vchannel": '"c"', "pchannel": '"p0"'},
-    "drop": {"vchannel": '"c"', "confirm": '"c"'},
-    "scheduled-cancel": {"vchannel": '"orders"', "key": '"k"', "confirm": '"k"'},
-    "cursor-set": {"cursor": '"c"', "vchannels": '["orders"]', "to": '"earliest"', "confirm": '"c"', "reset": "false"},
-    "cursor-rm": {"cursor": '"c"', "vchannels": '["orders"]', "confirm": '"c"'},
-    "broadcast-abort": {"broadcast_id": '"1"', "reason": '"r"', "confirm": '"1"'},
-    "truncate": {"up_to": '"p0:1:0:0"', "confirm": '"p0:1:0:0"'},
-}
-"""The arguments of each action, as JSON."""
 
 
 @pytest.fixture
@@ -65,6 +47,25 @@ def refused(answer: httpx.Response, what: object) -> str:
 
 
 async def test_wrong_values_of_fields_are_refused_by_name(direct: httpx.AsyncClient) -> None:
+    # The arguments of each action, as JSON.
+    actions = {
+        "append": {
+            "vchannel": '"orders"',
+            "payload": '"x"',
+            "properties": "{}",
+            "key": '"k"',
+            "create": "true",
+            "deliver_at": '"2100-01-01T00:00:00Z"',
+        },
+        "create": {"vchannel": '"c"', "pchannel": '"p0"'},
+        "drop": {"vchannel": '"c"', "confirm": '"c"'},
+        "scheduled-cancel": {"vchannel": '"orders"', "key": '"k"', "confirm": '"k"'},
+        "cursor-set": {"cursor": '"c"', "vchannels": '["orders"]', "to": '"earliest"', "confirm": '"c"', "reset": "false"},
+        "cursor-rm": {"cursor": '"c"', "vchannels": '["orders"]', "confirm": '"c"'},
+        "broadcast-abort": {"broadcast_id": '"1"', "reason": '"r"', "confirm": '"1"'},
+        "truncate": {"up_to": '"p0:1:0:0"', "confirm": '"p0:1:0:0"'},
+    }
+
     deep = "[" * 10_000 + "]" * 10_000
     # Values that no field takes: too large, negative, not a number, nested, of a wrong type, not Unicode, not UTF-8.
     wrong = (DIGITS, "-5", "NaN", "1e400", deep, '{"a":' * 10_000, "1.5", '"\\ud800"', '"\udcff\udcfe"', '[{"a":1}]')
@@ -77,11 +78,11 @@ async def test_wrong_values_of_fields_are_refused_by_name(direct: httpx.AsyncCli
     }
 
     def body_of(action: str, **changes: str) -> bytes:
-        fields = {name: value for name, value in {**ACTIONS[action], **changes}.items() if value}
+        fields = {name: value for name, value in {**actions[action], **changes}.items() if value}
         return ("{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}").encode(errors="surrogateescape")
 
     optional = {"payload", "properties", "reset", "vchannels", "create", "deliver_at", "pchannel"}
-    for action, fields in ACTIONS.items():
+    for action, fields in actions.items():
         path = f"/api/actions/{action}"
         for field, right in fields.items():
             for value in wrong:

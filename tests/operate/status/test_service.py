@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,21 @@ async def test_dead_letters_are_redriven_with_the_token(log: WALAccesser) -> Non
         assert (await action(client, "redrive", dead_letter="dead", confirm="dead")).json() == {"dead_letter": "dead", "redriven": 1}
         assert (await action(client, "redrive", dead_letter="dead", confirm="dead")).json()["redriven"] == 0
         assert (await action(client, "redrive", dead_letter="none", confirm="none")).status_code == 500
+
+
+async def test_listing_of_a_schedule_stays_while_it_is_paged(log: WALAccesser) -> None:
+    for number in range(3):
+        await log.append("mails", b"x", deliver_at=datetime(2100, 1, 1, tzinfo=UTC), idempotency_key=f"{number}")
+    async with log.serve_status() as page, httpx.AsyncClient(base_url=page.address) as client:
+        first = (await client.get("/api/scheduled?limit=2")).json()
+        assert ([row["key"] for row in first["rows"]], first["total"]) == (["0", "1"], 3)
+        await (await log.scheduled("mails")).cancel("0")
+        second = (await client.get(f"/api/scheduled?limit=2&offset=2&listing={first['listing']}")).json()
+        assert ([row["key"] for row in second["rows"]], second["total"]) == (["2"], 3)
+        for _ in range(4):
+            await client.get("/api/scheduled?limit=1")
+        ended = await client.get(f"/api/scheduled?offset=2&listing={first['listing']}")
+        assert (ended.status_code, "begin again without it" in ended.json()["text"]) == (400, True)
 
 
 async def test_readiness_reads_no_cursor(log: WALAccesser, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from wal.errors import InvalidArgumentError
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
@@ -49,11 +50,14 @@ def _allowed(name: str) -> bool:
 
 names = st.text(min_size=1, max_size=70).filter(_allowed)
 _places = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
+events = st.lists(st.builds(lambda name, place: (name, *place), names, _places), max_size=3).map(tuple)
+"""An event of each of some pchannels."""
 
 
 @st.composite
 def cursors(draw: st.DrawFn) -> Cursor:
-    key = CursorKey.of(draw(names), draw(st.lists(st.text(min_size=1, max_size=20).filter(_allowed), min_size=1)))
+    vchannels = st.lists(st.text(min_size=1, max_size=20).filter(_allowed), min_size=1)
+    key = CursorKey.of(draw(names), draw(vchannels | st.builds(Matching, names)))
     return Cursor(
         key,
         tuple(draw(st.none() | st.integers(1, 2**32)) for _ in key.vchannels),
@@ -65,4 +69,5 @@ def cursors(draw: st.DrawFn) -> Cursor:
         draw(st.floats(0, 1e12)),
         draw(st.sampled_from([1, 2])),
         draw(st.text(max_size=20).filter(lambda text: text.isprintable())),
+        begun=draw(events) if key.pattern else (),
     )

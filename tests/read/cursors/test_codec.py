@@ -5,21 +5,22 @@ from __future__ import annotations
 import struct
 
 import google_crc32c
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.read.cursors.samples import cursor, cursors, names
+from tests.read.cursors.samples import cursor, cursors, events, names
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError
 from wal.read.cursors.cursor import CURSOR_NAME_BYTES_MAX, Cursor, CursorKey, check_cursor
 from wal.read.cursors.pins import Pin, decode_pin, encode_pin, name_of, pin_in, prefix_of, stem_of
 
 
-@given(cursors(), st.integers(0, 2**63), st.booleans())
-def test_pin_comes_back(saved: Cursor, revision: int, deleted: bool) -> None:
-    pin = Pin(saved, revision, deleted)
+@given(cursors(), st.integers(0, 2**63), st.booleans(), events)
+def test_pin_comes_back(saved: Cursor, revision: int, deleted: bool, firsts: tuple[tuple[str, int, int], ...]) -> None:
+    pin = Pin(saved, revision, deleted, firsts=firsts if saved.key.pattern else ())
     assert decode_pin(encode_pin(pin)) == pin
-    named = Pin(saved, revision, deleted, 17, name_of(saved.key, 17))
+    named = msgspec.structs.replace(pin, number=17, name=name_of(saved.key, 17))
     assert pin_in(named.name, encode_pin(pin), where="here") == named
 
 
@@ -48,8 +49,21 @@ def test_wrong_body_with_a_right_checksum_is_refused(body: bytes) -> None:
 
 
 def test_newer_version_says_so() -> None:
-    with pytest.raises(FormatError, match="version 4"):
-        decode_pin(framed(b"", version=4))
+    with pytest.raises(FormatError, match="version 5"):
+        decode_pin(framed(b"", version=5))
+
+
+@given(cursors())
+def test_version_of_pin_follows_its_kind(saved: Cursor) -> None:
+    """Versions of the product that save no cursor of a pattern refuse its pin, and use those of names as before."""
+    assert struct.unpack_from("<8sI", encode_pin(Pin(saved))) == (b"WALCURSR", 4 if saved.key.pattern else 3)
+
+
+@pytest.mark.parametrize("named", [{"vchannels": []}, {"vchannels": [("b", 1), ("a", 1)]}, {"vchannels": [("a", 1)], "pattern": "a*"}])
+def test_pin_of_names_or_of_a_pattern(named: dict[str, object]) -> None:
+    body = msgspec.msgpack.decode(encode_pin(Pin(cursor()))[24:]) | named
+    with pytest.raises(CorruptionError, match="names the vchannels"):
+        decode_pin(framed(msgspec.msgpack.encode(body), version=4))
 
 
 def framed(body: bytes, *, version: int = 1) -> bytes:

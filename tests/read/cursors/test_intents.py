@@ -18,7 +18,7 @@ from tests.probes import local
 from tests.processes import Line, Other
 from tests.read.readers import numbered
 from tests.write.idempotency.test_write_path import Gate
-from wal import Log, Message, open_wal
+from wal import Log, Matching, Message, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import AppendResult, LogPosition
 from wal.node.cursors import NodeCursors
@@ -28,6 +28,7 @@ from wal.read.cursors.pins import Pin, PinFiles
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
 
+KINDS = pytest.mark.parametrize("kind", ["names", "pattern"])
 STEPS = 4
 """A pin is stored, or the intent looked at, before the writer says what it means to do, after that, after it has looked, or at the end."""
 
@@ -37,11 +38,13 @@ class SteppedPins(PinFiles):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self.checked = threading.Event()
         self.may_store = threading.Event()
         self.stored = threading.Event()
         self.may_look = threading.Event()
 
     def write(self, name: str, pin: Pin) -> None:
+        self.checked.set()
         assert self.may_store.wait(60)
         super().write(name, pin)
         self.stored.set()
@@ -60,9 +63,12 @@ async def beside(data: str) -> AsyncIterator[tuple[ReadOnlyCore, SteppedPins, Pi
         await asyncio.to_thread(core.close)
 
 
-def at(core: ReadOnlyCore, position: LogPosition, name: str = "elsewhere") -> Cursor:
+def at(core: ReadOnlyCore, position: LogPosition, tick: int, kind: str, name: str = "elsewhere") -> Cursor:
+    """Returns a cursor of names, or of a pattern, whose next event is at this position, and has this tick."""
     log = core.logs["p0"]
-    return Cursor(CursorKey.of(name, ["orders"]), (1,), "p0", log.incarnation, position, None, 0, 1e9, core.source.form)
+    if kind == "names":
+        return Cursor(CursorKey.of(name, ["orders"]), (1,), "p0", log.incarnation, position, None, 0, 1e9, core.source.form)
+    return Cursor(CursorKey.of(name, Matching("order*")), (), "p0", 0, (0, 0), None, tick - 1, 1e9)
 
 
 class Steps:
@@ -101,12 +107,14 @@ class Steps:
         monkeypatch.setattr(NodeCursors, "look", look)
 
 
+@KINDS
 @pytest.mark.parametrize(("stored", "looked"), list(combinations_with_replacement(range(STEPS), 2)))
-async def test_no_interleaving_passes_pin(data: str, monkeypatch: pytest.MonkeyPatch, stored: int, looked: int) -> None:
+async def test_no_interleaving_passes_pin(data: str, monkeypatch: pytest.MonkeyPatch, stored: int, looked: int, kind: str) -> None:
     async with open_wal(data) as log, beside(data) as (core, pins, cursors):
         results = await numbered(log, 10)
         start = (results[3].message_id.position, results[3].message_id.index)
-        saving = asyncio.ensure_future(asyncio.to_thread(cursors.save, at(core, start)))
+        saving = asyncio.ensure_future(asyncio.to_thread(cursors.save, at(core, start, results[3].time_tick, kind)))
+        assert await asyncio.to_thread(pins.checked.wait, 60), "the log was looked at before the pin is stored"
 
         async def before(number: int) -> None:
             if number == stored:
@@ -192,8 +200,9 @@ async def test_saves_in_flight_hold_the_log(data: str, monkeypatch: pytest.Monke
 # -- a writer that dies
 
 
+@KINDS
 @pytest.mark.parametrize("step", range(STEPS))
-async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
+async def test_writer_dies_while_it_truncates(data: str, step: int, kind: str) -> None:
     async def die_while_truncating(line: Line, data: str, step: int) -> None:
         log = await open_wal(data)
         results = await numbered(log, 10)
@@ -201,19 +210,19 @@ async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
 
         async def before(number: int) -> None:
             if number == step:
-                line.tell((results[3].message_id.position, results[3].message_id.index))
+                line.tell(((results[3].message_id.position, results[3].message_id.index), results[3].time_tick))
                 os._exit(9)
 
         Steps(patched, log, before)
         await log.truncate(up_to=results[6].message_id)
 
     other = Other(die_while_truncating, data, step)
-    start = await other.hear()
+    start, tick = await other.hear()
     await other.kill()
     async with asyncio.timeout(5), beside(data) as (core, pins, cursors):
         pins.may_store.set()
         pins.may_look.set()
-        saving = asyncio.to_thread(cursors.save, at(core, start))
+        saving = asyncio.to_thread(cursors.save, at(core, start, tick, kind))
         if step == 3:
             with pytest.raises(TruncatedError):
                 await saving
@@ -232,8 +241,9 @@ async def test_writer_dies_while_it_truncates(data: str, step: int) -> None:
 # -- processes
 
 
-async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak: int) -> None:
-    async def save_at_the_beginning(line: Line, data: str, seed: int, rounds: int) -> None:
+@KINDS
+async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak: int, kind: str) -> None:
+    async def save_at_the_beginning(line: Line, data: str, seed: int, rounds: int, kind: str) -> None:
         """Saves cursors for the first time, as low as it can, and reports each save; then deletes it on a command."""
         chance = random.Random(seed)
         source = ReadOnlyJournalSource(Path(data))
@@ -241,24 +251,31 @@ async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak:
         core.open()
         saved = refused = 0
         for number in range(rounds):
-            earliest, _ = source.logs["p0"].kept()
-            name = f"{seed} {number}"
+            log = source.logs["p0"]
+            earliest, _ = log.kept()
             try:
-                source.cursors.save(at(core, (earliest[0], earliest[1] + chance.randrange(2)), name))
+                frame = next(log.heads(earliest[0], log.reach().durable_end))
+                start = earliest[0], earliest[1] + chance.randrange(2)
+                tick = frame.view.header.first_tick + (start[1] if frame.position == start[0] else 0)
+                cursor = at(core, start, tick, kind, f"{seed} {number}")
+                source.cursors.save(cursor)
             except TruncatedError:
                 refused += 1
                 continue
             saved += 1
-            found = source.cursors.load(CursorKey.of(name, ["orders"]))
-            assert found is not None, "it was saved"
-            assert source.logs["p0"].kept()[0] <= found.start, "and nothing has passed it since"
-            source.cursors.delete_named(name, None)
+            stored = source.cursors.load(cursor.key)
+            assert stored is not None, "it was saved"
+            if kind == "names":
+                assert log.kept()[0] <= stored.start, "and nothing has passed it since"
+            else:
+                assert log.first_after(stored.time_tick, (0, 0)) is not None, "and nothing has passed it since"
+            source.cursors.delete_named(cursor.key.name, None)
         core.close()
         line.tell((saved, refused))
 
     async with open_wal(data) as log:
         results: list[AppendResult] = list(await numbered(log, 20))
-        savers = [Other(save_at_the_beginning, data, seed, 60 * soak) for seed in (1, 2)]
+        savers = [Other(save_at_the_beginning, data, seed, 60 * soak, kind) for seed in (1, 2)]
         hearing = [asyncio.ensure_future(saver.hear()) for saver in savers]
         truncated = held = 0
         while not all(each.done() for each in hearing):

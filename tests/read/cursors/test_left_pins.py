@@ -33,19 +33,18 @@ async def saved_beside(data: str, count: int, *, deleted: bool = False) -> None:
             await take(beside, count, cursor="billing")
 
 
-async def leave_all(data: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves a cursor beside the writer so often, and then deletes it, by processes that are all killed before they remove earlier pins."""
-    with monkeypatch.context() as patch:
-        patch.setattr(PinFiles, "remove", lambda self, names: None)
-        for _ in range(count):
-            await saved_beside(data, 1)
-        await saved_beside(data, 0, deleted=True)
-
-
 @pytest.mark.parametrize("removed", [5, 10, 16])
 async def test_deletion_survives_a_kill_during_removal_of_pins(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int
 ) -> None:
+    async def leave_all(data: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Saves a cursor beside the writer so often, and then deletes it, by processes that are killed before they remove earlier pins."""
+        with monkeypatch.context() as patch:
+            patch.setattr(PinFiles, "remove", lambda self, names: None)
+            for _ in range(count):
+                await saved_beside(data, 1)
+            await saved_beside(data, 0, deleted=True)
+
     async with open_wal(data) as log:
         await numbered(log, 20)
     await leave_all(data, 16, monkeypatch)

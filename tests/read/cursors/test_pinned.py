@@ -37,6 +37,10 @@ class BareLog:
         self.looked: Callable[[], object] = lambda: None
         """Called at each look, before the answer."""
 
+    @property
+    def local_earliest(self) -> tuple[int, int]:
+        return self.earliest
+
     def kept(self) -> tuple[tuple[int, int], tuple[int, int]]:
         self.looked()
         return self.earliest, self.intended
@@ -331,6 +335,9 @@ def test_files_of_earlier_versions_are_pins(tmp_path: Path, revision: int, is_sa
     fields = {"moved_at": 5.0, "home": "p0", "revision": revision}
     (tmp_path / "cursors" / f"{stem_of(copy.key)}.cursor").write_bytes(written_by(2, copy, **fields))
     assert store.cursors.load_all() == ([copy, plain] if is_saved else [plain])
+    names = cursor("names")
+    (tmp_path / "cursors" / name_of(names.key, 1)).write_bytes(written_by(3, names, revision=0, deleted=False))
+    assert store.cursors.load(names.key) == names
     later = cursor("plain", start=(9999, 0))
     store.cursors.save(later)
     assert store.opened().load(plain.key) == msgspec.structs.replace(later, saved_at=later.saved_at + 1e-6)

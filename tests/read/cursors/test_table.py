@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.read.cursors.samples import cursor, cursors
-from wal.errors import CorruptionError, FormatError, InvalidRequestSeqError, ResourceAcquiredError, SessionLostError, TruncatedError
+from wal.errors import CorruptionError, FormatError, InvalidRequestSeqError, SessionLostError, TruncatedError
 from wal.frame import FrameDraft, FrameView, encode_frame
 from wal.read.cursors.cursor import Cursor
 from wal.read.cursors.records import CursorRecord, cursor_records, decode_record
@@ -136,15 +136,6 @@ def test_claim_judges_before_it_is_durable() -> None:
     table.claim(KEY)
     with pytest.raises(SessionLostError):
         table.save(CursorChange(KEY, at(10), fence=first.fence, number=1))
-
-
-def test_claim_expects_the_number_seen() -> None:
-    table = CursorTable()
-    seen = done(table, table.claim(KEY))
-    done(table, table.claim(KEY, expected_fence=seen.fence))
-    with pytest.raises(ResourceAcquiredError) as refusal:
-        table.claim(KEY, expected_fence=seen.fence)
-    assert refusal.value.keys == ("billing",)
 
 
 def test_repeated_commit_writes_nothing() -> None:

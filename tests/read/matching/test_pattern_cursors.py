@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 import wal
 from tests.locations import open_wal
 from tests.probes import bodies, facts, payloads, read_all
+from tests.processes import eventually
 from wal import Matching, Message, ReadPosition
-from wal.errors import FormatError, InvalidArgumentError, TruncatedError
-from wal.operate.copying import copy
+from wal.errors import FormatError, InvalidArgumentError, InvalidRequestSeqError, TruncatedError
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.records import CursorRecord, decode_record
 from wal.read.options import TickPosition
 
-pytestmark = pytest.mark.everywhere
+pytestmark = [pytest.mark.everywhere, pytest.mark.on_pulsar]
 
 ACCOUNTS = Matching("account-*")
+OUTPUTS_ANYWHERE = pytest.mark.not_on("cluster", "a transaction saves such a cursor on the first pchannel")
 
 
 async def spread(log: wal.WALAccesser, first: int, past: int) -> list[wal.AppendResult]:
@@ -35,15 +37,23 @@ async def take(log: wal.WALAccesser, count: int, cursor: str = "sums", **options
     return numbers
 
 
+async def lag_is_nothing(log: wal.WALAccesser) -> bool:
+    (info,) = await log.cursors()
+    return (info.lag_bytes, info.held_bytes) == (0, 0)
+
+
 # -- where it continues
 
 
-async def test_cursor_goes_on_after_every_message(log4: wal.WALAccesser) -> None:
+@pytest.mark.on_pulsar(cluster=True)
+async def test_cursor_goes_on_after_every_message(log4: wal.WALAccesser, kind_of_location: str, soak: int) -> None:
+    """Over the network every fourth message is enough by default: the position is computed in one way everywhere."""
     await spread(log4, 0, 20)
     whole = list(map(facts, await read_all(log4, ACCOUNTS)))
-    for at in range(20):
+    step = 1 if soak > 1 or kind_of_location in ("memory", "journal") else 4
+    for at in range(0, 20, step):
         assert list(map(facts, await read_all(log4, ACCOUNTS, cursor="sums"))) == whole[at:]
-        assert await take(log4, 1) == [at]
+        assert await take(log4, step) == list(range(at, at + step))
     assert await read_all(log4, ACCOUNTS, cursor="sums") == []
 
 
@@ -177,12 +187,106 @@ async def test_pattern_under_the_cursor_of_names_is_refused(log4: wal.WALAccesse
     assert await take(log4, 5) == list(range(5))
 
 
-async def test_transaction_cannot_save_a_position_of_all_pchannels(log: wal.WALAccesser) -> None:
-    await spread(log, 0, 2)
-    async with log.read(ACCOUNTS, cursor="sums", follow=False) as scanner, log.txn("out") as txn:
-        await anext(scanner)
-        with pytest.raises(InvalidArgumentError, match=r"a transaction cannot save .*: save it with scanner.save\(\)"):
+# -- with transactions
+
+
+@pytest.mark.on_pulsar(cluster=True)
+async def test_transaction_on_the_first_pchannel_moves_the_cursor(log4: wal.WALAccesser) -> None:
+    await log4.create_vchannel("out", pchannel="p0")
+    await spread(log4, 0, 6)
+    for number in range(6):
+        async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner, log4.txn("out") as txn:
+            assert (await anext(scanner)).payload == b"%d" % number
+            await txn.append(b"%d" % number)
             txn.save(scanner)
+    assert await payloads(log4, "out") == [b"%d" % number for number in range(6)]
+    assert await payloads(log4, ACCOUNTS, cursor="sums") == []
+
+
+@OUTPUTS_ANYWHERE
+async def test_cursor_moves_with_a_transaction(log4: wal.WALAccesser) -> None:
+    """Output and position are one frame: a commit moves the cursor of a family, and a rollback leaves it, as does an error."""
+    await spread(log4, 0, 6)
+    assert await take(log4, 1) == [0]  # kept in the log of another pchannel until a transaction saves it
+    async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner:
+        async with log4.txn("out") as txn:
+            assert (await anext(scanner)).payload == b"1"
+            await txn.append(b"1")
+            txn.save(scanner)
+            assert (await anext(scanner)).payload == b"2"
+        assert await payloads(log4, ACCOUNTS, cursor="sums") == [b"2", b"3", b"4", b"5"]
+        with pytest.raises(ValueError, match="no sum"):
+            async with log4.txn("out") as txn:
+                await txn.append(b"2")
+                txn.save(scanner)
+                raise ValueError("no sum")
+    assert await payloads(log4, "out") == [b"1"]
+    assert await payloads(log4, ACCOUNTS, cursor="sums") == [b"2", b"3", b"4", b"5"]
+    (info,) = await log4.cursors()
+    assert (info.pattern, info.stale) == ("account-*", False)
+
+
+@OUTPUTS_ANYWHERE
+async def test_position_of_a_family_is_saved_by_name(log4: wal.WALAccesser) -> None:
+    await spread(log4, 0, 5)
+    async with log4.read(ACCOUNTS, follow=False) as scanner:
+        async with log4.txn("out") as txn:
+            with pytest.raises(InvalidArgumentError, match="cursor"):
+                txn.save(scanner)
+            await txn.rollback()
+        positions = [position async for _ in scanner if (position := scanner.position) is not None]
+    async with log4.txn("out") as txn:
+        await txn.append(b"out")
+        txn.save(positions[2], cursor="sums", vchannels=ACCOUNTS)
+    assert await payloads(log4, ACCOUNTS, cursor="sums") == [b"3", b"4"]
+    async with log4.txn("out") as txn:
+        txn.save(positions[3], cursor="sums", vchannels=ACCOUNTS)
+    assert await payloads(log4, ACCOUNTS, cursor="sums") == [b"4"]
+    async with log4.txn("out") as txn:
+        txn.save(positions[3], cursor="names", vchannels="account-1")
+        with pytest.raises(InvalidArgumentError):
+            await txn.commit()
+    assert [info.name for info in await log4.cursors()] == ["sums"]
+
+
+@OUTPUTS_ANYWHERE
+async def test_repeated_transaction_moves_the_cursor_forward_only(log4: wal.WALAccesser) -> None:
+    await spread(log4, 0, 6)
+    for count, left in ((4, [b"4", b"5"]), (2, [b"4", b"5"]), (5, [b"5"])):
+        async with log4.read(ACCOUNTS, follow=False) as scanner, log4.txn("out", idempotency_key="once") as txn:
+            for _ in range(count):
+                await anext(scanner)
+            await txn.append(b"%d" % count)
+            txn.save(scanner, cursor="sums")
+        assert await payloads(log4, ACCOUNTS, cursor="sums") == left
+    assert await payloads(log4, "out") == [b"4"]
+
+
+@OUTPUTS_ANYWHERE
+async def test_unwritten_transaction_holds_up_later_saves(log4: wal.WALAccesser) -> None:
+    """No save covers one before it that failed, whether the commits are sent together or not."""
+    await spread(log4, 0, 6)
+    last = await log4.append("out", b"first")
+    expected: dict[int, dict[str, Any]] = {0: {"expected_last": last.message_id}, 1: {"expected_last": None}}
+    async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner:
+        commits = []
+        for number in range(4):
+            await anext(scanner)
+            txn = await log4.txn("out", **expected.get(number, {}))
+            await txn.append(b"%d" % number)
+            txn.save(scanner)
+            commits.append(txn.commit())
+        outcomes = await asyncio.gather(*commits, return_exceptions=True)
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "AppendResult",
+            "ConflictError",
+            "InvalidRequestSeqError",
+            "InvalidRequestSeqError",
+        ]
+        with pytest.raises(InvalidRequestSeqError, match=r"an earlier save of .* was not written"):
+            await scanner.save()
+    assert await payloads(log4, "out") == [b"first", b"0"]
+    assert await payloads(log4, ACCOUNTS, cursor="sums") == [b"%d" % number for number in range(1, 6)]
 
 
 async def test_position_of_names_is_refused(log: wal.WALAccesser) -> None:
@@ -197,6 +301,7 @@ async def test_position_of_names_is_refused(log: wal.WALAccesser) -> None:
 # -- what it holds back
 
 
+@pytest.mark.on_pulsar(cluster=True)
 async def test_cursor_holds_back_every_pchannel(log4: wal.WALAccesser) -> None:
     results = await spread(log4, 0, 30)
     assert await take(log4, 10) == list(range(10))
@@ -246,8 +351,8 @@ async def test_lag_of_a_complete_reader_is_nothing(log4: wal.WALAccesser) -> Non
     async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner:
         assert len([message async for message in scanner]) == 7
         await scanner.save()
-    (info,) = await log4.cursors()
-    assert (info.lag_bytes, info.held_bytes, info.lag_s) == (0, 0, 0.0)
+    await eventually(lambda: lag_is_nothing(log4))  # in a cluster the other nodes follow
+    assert (await log4.cursors())[0].lag_s == 0.0
 
 
 async def test_idle_pchannels_add_no_lag(log4: wal.WALAccesser) -> None:
@@ -256,10 +361,10 @@ async def test_idle_pchannels_add_no_lag(log4: wal.WALAccesser) -> None:
     async with log4.read(ACCOUNTS, cursor="sums", follow=False) as scanner:
         assert [message async for message in scanner] == []
         await scanner.save()
-    (info,) = await log4.cursors()
-    assert (info.lag_bytes, info.held_bytes) == (0, 0)
+    await eventually(lambda: lag_is_nothing(log4))
 
 
+@pytest.mark.on_pulsar(cluster=True)
 async def test_save_past_a_truncation_is_refused(log4: wal.WALAccesser) -> None:
     results = await spread(log4, 0, 20)
     async with log4.read(ACCOUNTS, cursor="sums") as scanner:
@@ -289,18 +394,7 @@ async def test_cursor_of_a_truncated_log_goes_on(data: str) -> None:
             assert "+" not in str(scanner.position)
 
 
-# -- copies, and the record
-
-
-async def test_copy_of_the_log_has_the_cursor(tmp_path: Path) -> None:
-    async with open_wal(tmp_path / "data", pchannels=3) as log:
-        await spread(log, 0, 20)
-        await take(log, 7)
-    with pytest.raises(InvalidArgumentError, match="is a position on the 3 pchannels of the log: copy it to as many"):
-        await copy(str(tmp_path / "data"), str(tmp_path / "fewer"), pchannels=2)
-    await copy(str(tmp_path / "data"), str(tmp_path / "copy"))
-    async with open_wal(tmp_path / "copy") as log:
-        assert await take(log, 13) == list(range(7, 20))
+# -- the record
 
 
 def test_record_of_a_pattern_round_trips() -> None:

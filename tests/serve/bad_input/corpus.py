@@ -11,7 +11,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from broadcaster.message import BroadcastMessage
 from tests.serve.columns import columns_of, request_of
-from wal.channels.vchannels import OwnerDescription
+from wal.channels.owners import OwnerDescription
 from wal.message import Message, MessageID, MessageType, ResourceKey
 from wal.message.wire_pb2 import BeginTxnHeader, TxnContext
 from wal.message.wire_pb2 import Message as Wire

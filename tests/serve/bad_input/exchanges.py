@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from wal.errors import UnknownError, WALError
 from wal.message import MessageID
@@ -174,12 +173,3 @@ class Exchanges:
         self.slowest_s = max(self.slowest_s, seconds)
         if seconds >= DEADLINE_S:
             self.defects.append(f"{what}: it took {seconds:.1f} s"[:_CUT])
-
-
-def parses(method: Method[Any, Any], data: bytes) -> bool:
-    """Returns whether these bytes are a request of this call at all."""
-    try:
-        method.request.FromString(data)
-    except DecodeError:
-        return False
-    return True

@@ -103,24 +103,6 @@ async def test_child_forked_within_an_append_has_no_lock(data_dir: Path) -> None
     assert len(children) == 20
 
 
-async def write_and_let_a_child_open(line: Line, directory: str) -> None:
-    """Lets a child open the log after this process has ended, and report how that went."""
-    warnings.simplefilter("ignore", DeprecationWarning)
-    log = await open_wal(directory)
-    await log.raw_append(Message("orders", b"1"))
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        os.close(writing)
-        os.read(reading, 1)
-        asyncio._set_running_loop(None)
-        try:
-            asyncio.run(open_and_close(directory))
-        except LockedError as error:
-            line.tell(str(error))
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def open_and_close(directory: str) -> None:
     async with open_wal(directory):
         pass
@@ -128,6 +110,24 @@ async def open_and_close(directory: str) -> None:
 
 async def test_child_gets_the_reason_for_a_refused_opening(data_dir: Path) -> None:
     """Sqlite refuses the file to the child; a separately started process can open it."""
+
+    async def write_and_let_a_child_open(line: Line, directory: str) -> None:
+        """Lets a child open the log after this process has ended, and report how that went."""
+        warnings.simplefilter("ignore", DeprecationWarning)
+        log = await open_wal(directory)
+        await log.raw_append(Message("orders", b"1"))
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            asyncio._set_running_loop(None)
+            try:
+                asyncio.run(open_and_close(directory))
+            except LockedError as error:
+                line.tell(str(error))
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     parent = Other(write_and_let_a_child_open, str(data_dir))
     assert "forked" in await parent.hear()
     await open_and_close(str(data_dir))

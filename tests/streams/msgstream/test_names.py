@@ -1,12 +1,13 @@
-"""docs/reference/message-streams.md has each name of Milvus, and each of its Python names exists in the file of its row."""
+"""docs/reference/message-streams.md has each name of Milvus, and each of its Python names exists in a file of its section."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -33,9 +34,30 @@ def rows_of(header: str) -> list[tuple[str, ...]]:
     return found
 
 
-ROWS: Final = rows_of("| Milvus | Python |")
-NAMES: Final = [row for row in ROWS if not row[2].isdigit()]
-NUMBERS: Final = [row for row in ROWS if row[2].isdigit()]
+NUMBERS: Final = rows_of("| Milvus | Python | number |")
+
+
+class Row(NamedTuple):
+    """A row or an item of a section. `python` is empty where the names follow the page's rules; `files` are those of the section."""
+
+    milvus: str
+    python: str
+    files: tuple[str, ...]
+
+
+def rows_of_sections() -> Iterator[Row]:
+    """Returns the items and table rows of each section that has files; private names have the Python name "private"."""
+    for section in re.split(r"^## ", PAGE, flags=re.MULTILINE):
+        if not (line := re.search(r"^Files: (?:.|\n)*?`\.$", section, re.MULTILINE)):
+            continue
+        files = tuple(re.findall(r"`([^`]+)`", line[0]))
+        yield from (Row(item, "", files) for item in re.findall(r"^\* (`.*)$", section, re.MULTILINE))
+        yield from (Row(milvus, python, files) for milvus, python in re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[1:])
+        for private in re.findall(r"^Private: ([^.]+)\.$", section, re.MULTILINE):
+            yield from (Row(names, "private", files) for names in private.split("; "))
+
+
+ROWS: Final = list(rows_of_sections())
 
 
 def message_types() -> dict[str, int]:
@@ -50,8 +72,9 @@ def message_types() -> dict[str, int]:
 
 
 def python_name(milvus: str) -> str:
-    """Returns the Python cell that the page's rules give to this cell of Milvus' names, where the page leaves it empty."""
+    """Returns the Python names that the page's rules give to these names of Milvus."""
     owners, colon, members = milvus.partition("`: `")
+    owners = re.sub(r"`(?:New(?=[A-Z]))?(\w)", lambda first: "`" + first[1].upper(), owners)
     return owners + colon + re.sub(r"\w+", lambda name: snake(name[0]), members)
 
 
@@ -116,30 +139,29 @@ def test_seeds_are_read_whole() -> None:
 
 
 def test_each_name_of_the_seeds_has_a_row() -> None:
-    missing = names_of_seeds(SEEDS) - {name for row in ROWS for name in names_in(row[0])} - {*message_types(), "MsgType"}
+    missing = names_of_seeds(SEEDS) - {name for row in ROWS for name in names_in(row.milvus)}
+    missing -= {*message_types(), "MsgType", *(milvus.strip("`") for milvus, _, _ in NUMBERS)}
     assert sorted(missing) == []
 
 
-def test_each_python_name_is_in_its_file(subtests: pytest.Subtests) -> None:
-    def check_row(row: tuple[str, ...]) -> None:
-        milvus, python, file = row
-        python = python or python_name(milvus)
+def test_each_python_name_is_in_its_section(subtests: pytest.Subtests) -> None:
+    def check_row(row: Row) -> None:
+        python = row.python or python_name(row.milvus)
         if python.startswith(("none", "private")):
-            assert file == ""
             return
         names = names_in(python)
         assert names
-        path = file.strip("`") or "streams/msgstream/types.py"
-        module = importlib.import_module("wal." + path.removesuffix(".py").replace("/", "."))
-        assert (ROOT / "wal" / path).is_file()
+        assert all((ROOT / "wal" / path).is_file() for path in row.files)
+        modules = [importlib.import_module("wal." + path.removesuffix(".py").replace("/", ".")) for path in row.files]
         for name in names:
             owner, _, member = name.partition(".")
-            assert owner in vars(module)
-            found = getattr(module, owner)
-            assert not member or hasattr(found, member) or member in getattr(found, "__annotations__", {}), name
+            values = [vars(module)[owner] for module in modules if owner in vars(module)]
+            assert values, name
+            assert not member or any(hasattr(value, member) or member in getattr(value, "__annotations__", {}) for value in values), name
 
-    for row in NAMES:
-        with subtests.test(repr(row[0])):
+    assert len(ROWS) > 70
+    for row in ROWS:
+        with subtests.test(repr(row.milvus)):
             check_row(row)
 
 

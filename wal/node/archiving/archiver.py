@@ -27,6 +27,9 @@ from wal.runtime.tasks import end_tasks
 from wal.runtime.threads import in_thread
 from wal.storage.archive.manifest import Manifest
 from wal.storage.archive.store import open_store
+from wal.storage.base import PChannelLog
+from wal.storage.journal.log import JournalLog
+from wal.storage.journal.segments import SegmentSet
 
 ROUND_S: Final = 1.0
 MANIFESTS_MAX: Final = 64
@@ -40,12 +43,17 @@ _log: Final = logging.getLogger("wal.archive")
 
 
 class Archiver:
-    """Archives the journal in `directory` to `target`. `ends` returns the durable end of each open pchannel, by name."""
+    """Archives the journal in `directory` to `target`. `ends` returns the durable end of each open pchannel, by name, and `log_of` the
+    log of one.
+    """
 
-    def __init__(self, directory: Path, target: str, ends: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, directory: Path, target: str, ends: Callable[[], Mapping[str, int]], log_of: Callable[[str], PChannelLog | None]
+    ) -> None:
         self.place: str = target
         self._directory = directory
         self._ends = ends
+        self._log_of = log_of
         self._archived: dict[str, int] = {}
         self._behind_since: float | None = None
         self._failure: WALError | None = None
@@ -78,6 +86,11 @@ class Archiver:
         lag_s = 0.0 if not lag_bytes or self._behind_since is None else time.monotonic() - self._behind_since
         return ArchiveStatistics(self.place, lag_bytes, lag_s, self._failure is not None, str(self._failure or ""))
 
+    def hint(self) -> str:
+        """Returns why retention drops nothing, for the error of a full disk; empty after a success. Called in any thread."""
+        failure = self._failure
+        return "" if failure is None else f"; nothing is dropped, because the log cannot be archived at {self.place}: {failure}"
+
     async def _run(self) -> None:
         backoff = Backoff(_RETRY_MIN_S, _RETRY_MAX_S)
         while True:
@@ -104,7 +117,7 @@ class Archiver:
         """Makes a manifest, and removes old ones. Runs in a thread."""
         rounds = self._rounds
         if rounds is None:
-            rounds = self._rounds = Rounds(self._directory, open_store(self.place), None, keeps_history=True)
+            rounds = self._rounds = Rounds(self._directory, open_store(self.place), None, keeps_history=True, written=self._segments_of)
         manifest = rounds.make()
         try:
             if self._stored is None:
@@ -116,6 +129,10 @@ class Archiver:
             self._stored = None
             _log.debug("old manifests of the archive at %s stay: %s", self.place, error)
         return manifest
+
+    def _segments_of(self, pchannel: str) -> SegmentSet | None:
+        log = self._log_of(pchannel)
+        return log.segments if isinstance(log, JournalLog) else None
 
     def _succeeded(self, manifest: Manifest, began: float) -> None:
         if self._failure is not None:

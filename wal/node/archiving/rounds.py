@@ -6,7 +6,8 @@ the log. Broadcasts are those of both, since a broadcast that ended in between m
 promised one of all pchannels, and each pchannel is cut before its first frame above it. If the writer frees a file meanwhile, the round
 starts again. The files that the writer replaces most often, checkpoints and cursors, are read first.
 
-Costs: a round reads new bytes once, and checks their frames on the way, as `wal verify` does; several threads compress and store them.
+Costs: a round reads new bytes once, and checks each checksum on the way. It takes the index of the frames from the log, in the process of
+the writer from the writer; only damaged parts are read once more, as `wal verify` does. Several threads compress and store the bytes.
 Between two rounds the journal stays open, and the last manifest lists the content of the store. So a round lists nothing, and reads no
 index twice. It takes no lock, and writes nothing in the directory of the log.
 """
@@ -29,7 +30,7 @@ import google_crc32c
 import msgspec
 
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records, names_in
-from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError, TruncatedError, WALError
+from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, NoSpaceError, StorageError, TruncatedError, WALError
 from wal.frame.codec import load_zstd
 from wal.read.cursors.pins import CURSOR_SUFFIX, CURSORS_NAME, decode_pin
 from wal.storage.archive.manifest import (
@@ -62,14 +63,16 @@ from wal.storage.archive.objects import (
 )
 from wal.storage.archive.store import BackupStore, ObjectExistsError
 from wal.storage.files import META_NAME
+from wal.storage.journal.archived_file import load_start
 from wal.storage.journal.checkpoint import checkpoint_name
 from wal.storage.journal.control import CONTROL_NAME, ControlRecord, ControlView
-from wal.storage.journal.disk import Disk
+from wal.storage.journal.disk import Disk, JournalFile
+from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.layout import HEADER_PAGE_BYTES, SegmentHeader, segment_name
 from wal.storage.journal.lineage_file import LINEAGE_NAME
 from wal.storage.journal.read_only_journal import ReadOnlyJournal, ReadOnlyJournalLog
-from wal.storage.journal.segments import open_shared, read_header, segment_bases
-from wal.storage.journal.verify import check_frames
+from wal.storage.journal.segments import SegmentSet, open_shared, read_header, segment_bases
+from wal.storage.journal.verify import FramesCheck, check_frames
 from wal.storage.kv import RecordsBeside
 
 CHUNK_BYTES: Final = 16 << 20
@@ -92,11 +95,22 @@ Progress = Callable[[dict[str, Any]], None]
 class Rounds:
     """The backups of the journal in `directory`. Not thread-safe, except that any thread may call `close`, which ends a running backup."""
 
-    def __init__(self, directory: Path, store: BackupStore, progress: Progress | None, *, keeps_history: bool = False) -> None:
-        """With `keeps_history` each manifest also has the segments of the one before that the log has dropped since."""
+    def __init__(
+        self,
+        directory: Path,
+        store: BackupStore,
+        progress: Progress | None,
+        *,
+        keeps_history: bool = False,
+        written: Callable[[str], SegmentSet | None] = lambda _: None,
+    ) -> None:
+        """With `keeps_history` each manifest also has the segments of the one before that the log has dropped since. `written` returns the
+        segments of a pchannel whose writer is in this process.
+        """
         self.store: BackupStore = store
         self._directory = directory
         self._keeps_history = keeps_history
+        self._written = written
         self._newest: Manifest | None = None
         self._number = 0
         self._logs: dict[str, ReadOnlyJournalLog] = {}
@@ -128,7 +142,7 @@ class Rounds:
                     ) from None
             self._newest, self._number = manifest, manifest.number
             self._objects.there = manifest.names()
-            with contextlib.suppress(StorageError):  # a hint
+            with contextlib.suppress(StorageError, NoSpaceError):  # a hint
                 self.store.replace(NEWEST, b"%d" % manifest.number)
             return manifest
 
@@ -165,7 +179,7 @@ class Rounds:
             self._journal = ReadOnlyJournal(self._directory)
         for name in self._journal.pchannels():
             if name not in self._logs:
-                self._logs[name] = self._journal.open(name)
+                self._logs[name] = self._journal.open(name, written=self._written(name))
         if not self._logs:
             raise FormatError(f"{self._directory} holds no log yet: it is made by opening it for writing")
         return self._logs
@@ -191,6 +205,7 @@ class Rounds:
         tick = min(state.promised_tick for state in states.values())
         checkpoints = dict.fromkeys(logs, CheckpointRecord(0, 0)) | checkpoint_records(metadata)  # without one, recovery reads all
         records = {name: self._record(name, log) for name, log in logs.items()}
+        self._objects.bytes_total = sum(self._new_bytes(records[name], name, state.durable_end) for name, state in states.items())
         own_files = {name: self._own_files(log, checkpoints[name].state) for name, log in logs.items()}
         cursors = self._cursors()
         pchannels = {}
@@ -199,7 +214,7 @@ class Rounds:
             end, _ = log.first_above(tick, states[name].durable_end)
             if max(record.earliest[0], checkpoint) > end:
                 raise _CheckpointAhead(f"the recovery of pchannel {name} begins above tick {tick}")
-            segments = self._segments(name, record, min(record.earliest[0], checkpoint), end)
+            segments = self._copies(log, record, min(record.earliest[0], checkpoint), end)
             files = {file: chunk.result() for file, chunk in own_files[name].items()}
             newest, promised_tick = log.end_state(end)
             earliest = record.earliest
@@ -234,7 +249,7 @@ class Rounds:
     ) -> tuple[tuple[int, int], tuple[SegmentCopy, ...]]:
         """Returns the earliest event and the segments of a pchannel, with those of the archive that the log has dropped.
 
-        Raises InvalidArgumentError if the log does not continue the archive.
+        What `truncate` has dropped is dropped from the archive too. Raises InvalidArgumentError if the log does not continue the archive.
         """
         newest = None if self._newest is None else self._newest.pchannels.get(name)
         if newest is None or not newest.segments:
@@ -246,8 +261,12 @@ class Rounds:
             )
         first = segments[0].base if segments else newest.end
         older = tuple(segment for segment in newest.segments if segment.base < first)
+        start = load_start(self._pchannel(name))
+        begin = newest.earliest
+        if start is not None and earliest <= start.dropped:  # otherwise the local start was moved without this archive
+            begin = max(begin, min(start.earliest, earliest))
         if not older:
-            return min(earliest, newest.earliest) if newest.segments[0].base == first else earliest, segments
+            return min(earliest, begin) if newest.segments[0].base == first else earliest, segments
         stop = older[-1].base + older[-1].chunks[-1].end
         if stop < first:
             raise InvalidArgumentError(
@@ -256,7 +275,13 @@ class Rounds:
             )
         if stop > first:  # after a restore, a segment may begin inside an archived one
             return earliest, segments
-        return newest.earliest, older + segments
+        return begin, older + segments
+
+    def _new_bytes(self, record: ControlRecord, name: str, end: int) -> int:
+        """Returns the approximate number of bytes of a pchannel that the last backup does not have."""
+        newest = None if self._newest is None else self._newest.pchannels.get(name)
+        known_end = newest.end if newest is not None and newest.incarnation == record.incarnation else 0
+        return max(0, end - max(known_end, record.earliest[0]))
 
     def _record(self, name: str, log: ReadOnlyJournalLog) -> ControlRecord:
         with closing(ControlView(self._pchannel(name) / CONTROL_NAME)) as control:
@@ -296,9 +321,9 @@ class Rounds:
         except CorruptionError as error:
             self._damage.append(DamagedPart(file, error.offset or 0, str(error)))
 
-    def _segments(self, name: str, record: ControlRecord, start: int, end: int) -> tuple[SegmentCopy, ...]:
+    def _copies(self, log: ReadOnlyJournalLog, record: ControlRecord, start: int, end: int) -> tuple[SegmentCopy, ...]:
         """Copies the segments of a pchannel that have positions from `start` up to `end`."""
-        directory = self._pchannel(name)
+        name, directory = log.pchannel, log.directory
         bases = [base for base in segment_bases(directory) if base < end]
         first = max((at for at, base in enumerate(bases) if base <= start), default=-1)
         if first < 0:
@@ -314,7 +339,7 @@ class Rounds:
                 self._carry_damage(name, base, stop - base)
                 copies.append((segment, []))
             else:
-                copies.append(self._segment(name, directory / segment_name(base), base, stop - base, segment if is_same else None))
+                copies.append(self._segment(log, base, stop - base, segment if is_same else None))
         return tuple(
             msgspec.structs.replace(segment, chunks=(*segment.chunks, *(chunk.result() for chunk in chunks))) if chunks else segment
             for segment, chunks in copies
@@ -328,28 +353,59 @@ class Rounds:
         return chunk.name in self._objects.there and (chunk.index_name or chunk.name) in self._objects.there
 
     def _segment(
-        self, pchannel: str, path: Path, base: int, stop: int, stored: SegmentCopy | None
+        self, log: ReadOnlyJournalLog, base: int, stop: int, stored: SegmentCopy | None
     ) -> tuple[SegmentCopy, list[Future[Chunk]]]:
         """Returns an earlier backup's copy of a segment up to the offset `stop`, and the chunks of the rest, which are being stored."""
+        pchannel, path = log.pchannel, log.directory / segment_name(base)
         with closing(open_shared(Disk(), path)) as file:
             header = read_header(file)
             chunks, state = self._usable(pchannel, stored, header, stop)
             at = chunks[-1].end if chunks else 0
             self._carry_damage(pchannel, base, at)
-            # The check brings the chunks into the page cache.
-            frames, damages = check_frames(path, header, file.read, begin=at or HEADER_PAGE_BYTES, end=stop)
-            self._damage += [DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem) for damage in damages]
-            putting: list[Future[Chunk]] = []
-            for plan in plan_chunks(frames, base, at, stop, CHUNK_BYTES):
-                data = file.read(plan.end - plan.start, plan.start)
-                if len(data) < plan.end - plan.start:
-                    raise FileNotFoundError(2, "the segment is shorter than the log", str(path))
-                part = part_of_segment(pchannel, base, header.generation, plan.start)
-                putting.append(self._objects.put_frames(data, part, plan, state))
-                state = state_after(state, plan.frames)
+            again = stored.chunks[len(chunks) :] if stored is not None and stored.generation == header.generation else ()
+            index, check = log.index_of(base), FramesCheck(header)
+            putting = None if index is None else self._put_part(pchannel, file, state, index, at, stop, check, again)
+            if putting is None:
+                frames, damages = check_frames(path, header, file.read, begin=at or HEADER_PAGE_BYTES, end=stop)
+                self._damage += [DamagedPart(f"pchannels/{pchannel}/{path.name}", damage.offset, damage.problem) for damage in damages]
+                putting = self._put_part(pchannel, file, state, frames, at, stop)
+                assert putting is not None
             if read_header(file) != header:
                 raise FileNotFoundError(2, "the segment was recycled while it was being copied", str(path))
         return SegmentCopy(base, header.generation, header.size, tuple(chunks)), putting
+
+    def _put_part(
+        self,
+        pchannel: str,
+        file: JournalFile,
+        state: SegmentHeader,
+        index: SegmentIndex,
+        start: int,
+        stop: int,
+        check: FramesCheck | None = None,
+        again: tuple[Chunk, ...] = (),
+    ) -> list[Future[Chunk]] | None:
+        """Starts to store the bytes [start, stop) of a segment, whose header would be `state` if it began there, with the `index` of their
+        frames. Returns the chunks, or None if the frames do not pass the `check`, which needs only the checksum of chunks that are stored
+        `again`.
+        """
+        putting: list[Future[Chunk]] = []
+        for plan in plan_chunks(index, state.base, start, stop, CHUNK_BYTES):
+            data = file.read(plan.end - plan.start, plan.start)
+            if len(data) < plan.end - plan.start:
+                raise FileNotFoundError(2, "the segment is shorter than the log", str(file.path))
+            if check is not None:
+                sound = plan.start
+                for chunk in again:
+                    is_next = chunk.index is not None and chunk.start == sound and chunk.end <= plan.end
+                    if is_next and google_crc32c.value(data[sound - plan.start : chunk.end - plan.start]) == chunk.crc:
+                        sound = chunk.end
+                if plan.frames is None or not check.are_sound(data, plan.start, plan.frames, state.base + sound):
+                    return None
+            part = part_of_segment(pchannel, state.base, state.generation, plan.start)
+            putting.append(self._objects.put_frames(data, part, plan, state))
+            state = state_after(state, plan.frames)
+        return putting
 
     def _usable(self, pchannel: str, stored: SegmentCopy | None, header: SegmentHeader, stop: int) -> tuple[list[Chunk], SegmentHeader]:
         """Returns the chunks of an earlier copy of a segment, from its beginning, that stay; and the header of a segment that would begin
@@ -395,11 +451,13 @@ class StoredObjects:
 
     def __init__(self, store: BackupStore, progress: Progress | None) -> None:
         self.there: set[str] = set()
+        self.bytes_total: int = 0
+        """The approximate bytes of segments that the running attempt stores, for its progress."""
         self._store, self._progress = store, progress
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="wal-backup")
         self._running: deque[Future[Chunk]] = deque()
         self._lock = threading.Lock()
-        self._count = self._bytes = 0
+        self._count = self._bytes = self._bytes_done = 0
         try:
             self._compress: Callable[[bytes, int], bytes] | None = load_zstd().compress
         except ImportError:
@@ -416,7 +474,7 @@ class StoredObjects:
         while self._running:
             with contextlib.suppress(CancelledError):
                 self._running.popleft().exception()
-        self._count = self._bytes = 0
+        self._count = self._bytes = self._bytes_done = 0
 
     def close(self) -> None:
         """Ends the running operations."""
@@ -450,6 +508,9 @@ class StoredObjects:
                 stored = compress(data, _LEVEL)
         chunk = Chunk(f"{OBJECTS}{prefix}-{name}{suffix}", start, end, crc)
         self._create(chunk.name, stored)
+        if plan is not None:
+            with self._lock:
+                self._bytes_done += len(data)
         if plan is not None and plan.frames is not None and before is not None:
             index = ObjectIndex(plan.frames, block_ends).encode(incarnation=before.incarnation, generation=before.generation)
             chunk = indexed_chunk(chunk, index, before)
@@ -468,7 +529,9 @@ class StoredObjects:
             with self._lock:
                 self._count, self._bytes = self._count + 1, self._bytes + len(data)
                 if self._progress is not None:
-                    self._progress({"objects": self._count, "stored_bytes": self._bytes, "name": name})
+                    done = min(self._bytes_done, self.bytes_total)
+                    sizes = {"stored_bytes": self._bytes, "bytes_done": done, "bytes_total": self.bytes_total}
+                    self._progress({"objects": self._count, **sizes, "name": name})
         self.there.add(name)
 
     def _is_worth_it(self, data: bytes) -> bool:

@@ -3,7 +3,7 @@
 Owns the order in which the parts are opened: storage (lock, metadata), ticks, the directory of vchannels, every pchannel in a term of its
 own, maps for readers in other processes, cursors, and last the broadcaster, which completes what earlier openings of the log left
 unfinished. They are closed in reverse: broadcasts, the intake of appends, what is in flight, one closing tick for all pchannels, and then
-everything that was opened. What exists is the concern of the `Coordinator`, what is done on the pchannels that of the `StreamingNode`.
+everything that was opened. The `Coordinator` has the vchannels that exist, the `StreamingNode` the operations on pchannels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio._backends._asyncio  # noqa: F401 - anyio would import it at the first task group: 40 ms on the loop
@@ -29,7 +28,7 @@ from wal.coordinator.coordinator import Coordinator
 from wal.coordinator.submit import CoordinatorRequests
 from wal.engine import LogStatistics
 from wal.errors import CorruptionError, InvalidArgumentError, LockedError, NoSpaceError, closed_log
-from wal.location import Location
+from wal.location import Location, check_archive
 from wal.message.matching import Matching
 from wal.node.appends import LocalAppends
 from wal.node.archiving.archiver import Archiver
@@ -47,7 +46,7 @@ from wal.read.options import Selection
 from wal.requests.request import Answer, Request, Where
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
-from wal.storage.base import LogBackend, LogState
+from wal.storage.base import LogBackend, LogState, PChannelLog
 from wal.write.checkpoint_ledger import CheckpointRule
 from wal.write.pchannel import PChannel
 
@@ -67,7 +66,7 @@ class LocalLog:
         """
         if location.archive is not None:
             raise InvalidArgumentError(f"{location} is an archive, which is only read: open the log itself, or restore the archive first")
-        _check_archive(location, settings.archive)
+        check_archive(location, settings.archive)
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.place: str = str(location if location.path is None else location.path)
@@ -192,6 +191,10 @@ class LocalLog:
         """Returns the durable end of each pchannel."""
         return {name: pchannel.tail.durable_end for name, pchannel in self.node.pchannels.items()}
 
+    def _log_of(self, pchannel: str) -> PChannelLog | None:
+        hosted = self.node.pchannels.get(pchannel)
+        return None if hosted is None else hosted.log
+
     def _end_of(self, pchannel: str) -> VChannelBegin | None:
         """Returns where the log of a pchannel ends now: nothing of a vchannel that is created now is below."""
         hosted = self.node.pchannels.get(pchannel)
@@ -253,8 +256,10 @@ class LocalLog:
         self._undo.add(node.cursors.end)
         self._undo.add(abandon=self.backend.finish_calls)
         if self.settings.archive is not None and location.path is not None:
-            node.archiver = Archiver(location.path, self.settings.archive, self._ends)
+            node.archiver = Archiver(location.path, self.settings.archive, self._ends, self._log_of)
             await node.archiver.start()
+            for pchannel in node.pchannels.values():
+                pchannel.log.hint = node.archiver.hint
             self._undo.add(node.archiver.close)
         await node.start_retention()
         self._undo.add(node.retention.close)
@@ -302,19 +307,6 @@ class LocalLog:
     async def cursor_home(self, key: CursorKey, *, pchannel: str | None = None) -> LocalCursorHome:
         """Returns the home of a cursor, naming it if it has none."""
         return await self.node.cursor_home(key, pchannel=pchannel)
-
-
-def _check_archive(location: Location, archive: str | None) -> None:
-    """Raises InvalidArgumentError for an archive of a log that cannot archive itself, or for one inside of its log."""
-    if archive is None:
-        return
-    if location.path is None:
-        raise InvalidArgumentError(
-            f"setting archive={archive!r}: the log at {location} is not a journal, and only a journal archives itself; leave the setting "
-            "out"
-        )
-    if "://" not in archive and Path(archive).absolute().is_relative_to(location.path.absolute()):
-        raise InvalidArgumentError(f"setting archive={archive!r} lies in the log's own directory {location.path}: name another directory")
 
 
 _log: Final = logging.getLogger("wal")

@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 TURN_S: Final = 1.0
 _EXTENTS_MAX: Final = 16
 """The maximum number of extents that are dropped at once, so that a save by another process meanwhile does not wait for long."""
+_COPIES_LOOK_S: Final = 0.1
+"""The pause between two looks at copies of cursors, which follow the cursors a little later."""
 _log: Final = logging.getLogger("wal.retention")
 
 
@@ -126,12 +128,16 @@ class RetentionKeeper:
             return
 
         async def unless_pinned() -> None:
-            async with self._lock:
-                await self._cursors.look()
-                cursors = self._cursors.saved()
-                pins = [pin for pin in self._pins(cursors, await self._cursors.view_for(cursors), pchannel) if pin.position < up_to]
-                if pins or (pins := await self._truncate(pchannel, up_to)):
+            deadline = self._clock.monotonic() + self._cursors.copies_lag_s
+            while True:
+                async with self._lock:
+                    cursors = await self._cursors.holders()
+                    pins = [pin for pin in self._pins(cursors, await self._cursors.view_for(cursors), pchannel) if pin.position < up_to]
+                    if not pins and not (pins := await self._truncate(pchannel, up_to)):
+                        return
+                if self._clock.monotonic() >= deadline or any(pin.kind != "cursor" for pin in pins):
                     raise InvalidArgumentError(_refusal(message_id, pins))
+                await asyncio.sleep(_COPIES_LOOK_S)
 
         await self._whole(unless_pinned())
         await self._make_room([pchannel])
@@ -139,8 +145,7 @@ class RetentionKeeper:
     async def report(self, pchannels: Iterable[PChannel] | None = None) -> list[PChannelRetention]:
         """Returns the state of the log of each of these pchannels (None: all)."""
         drift_s = None if self._look() is not None else self._wall.drift_s
-        await self._cursors.look()
-        cursors = self._cursors.saved()
+        cursors = await self._cursors.holders()
         view = await self._cursors.view_for(cursors)
         return [
             await report_of(
@@ -212,11 +217,13 @@ class RetentionKeeper:
         truncated: list[PChannel] = []
         more = False
         await self._cursors.look()
-        cursors = await self._sweep(now_s)
+        cursors = await self._cursors.holders(await self._sweep(now_s))
         view = await self._cursors.view_for(cursors)
         for name, pchannel in list(self._pchannels.items()):
             pins = self._disk_pins(self._pins(cursors, view, pchannel), pchannel)
             drop_plan = self._plan(pchannel, pins, now_s)
+            if drop_plan.end is not None and await self._cursors.is_held(pchannel):
+                continue
             if drop_plan.end is not None and not await self._truncate(pchannel, (drop_plan.end, 0), self._unmarked, frees=True):
                 truncated.append(pchannel)
                 more = more or drop_plan.end != drop_plan.unpinned_end
@@ -333,8 +340,7 @@ class RetentionKeeper:
                 await pchannel.log.intend(up_to)
             else:
                 await self._cursors.intend(pchannel, up_to)
-            await self._cursors.look()
-            cursors = [cursor for cursor in self._cursors.saved() if cursor not in released]
+            cursors = [cursor for cursor in await self._cursors.holders() if cursor not in released]
             view = await self._cursors.view_for(cursors)
             pins = self._pins(cursors, view, pchannel)
             if pins := [pin for pin in (self._disk_pins(pins, pchannel) if frees else pins) if pin.position < up_to]:
@@ -343,7 +349,7 @@ class RetentionKeeper:
             done = True
         finally:
             if done:
-                self._cursors.truncated(pchannel)
+                await self._cursors.truncated(pchannel)
             else:
                 await self._cursors.intend(pchannel, None)
         return []
@@ -361,7 +367,9 @@ class RetentionKeeper:
         return pins
 
     def _disk_pins(self, pins: list[LogPin], pchannel: PChannel) -> list[LogPin]:
-        """Returns the pins that need what is on the disk: a reader below the local start reads the archive first."""
+        """Returns the pins that need what is on the disk: a reader below the local start reads the archive first, if there is one."""
+        if self._archiver is None:
+            return pins
         local = pchannel.log.local_earliest
         return [pin for pin in pins if pin.kind != "cursor" or pin.position >= local]
 

@@ -51,10 +51,14 @@ class BackupRow(Row, frozen=True, kw_only=True, tag="backup"):
 
 
 class BackupProgressRow(Row, frozen=True, kw_only=True, tag="backup_progress"):
-    """A running backup: the number of stored objects, their size, and the name of the last one."""
+    """A running backup: the number of stored objects, their size, and the name of the last one; how much of the new part of the log they
+    have, of about how many bytes.
+    """
 
     objects: int
     stored_bytes: int
+    bytes_done: int
+    bytes_total: int
     name: str
 
 
@@ -150,6 +154,8 @@ def _stored_noted(arguments: argparse.Namespace) -> Iterator[Callable[[dict[str,
         nonlocal text
         row = BackupProgressRow(**so_far)
         text = f"{size_text(row.stored_bytes)} stored, in {row.objects} objects"
+        if row.bytes_total:
+            text += f", {size_text(row.bytes_done)} of {size_text(row.bytes_total)} of the log"
         if arguments.json:
             tell(row, "", arguments)
 

@@ -88,7 +88,10 @@ def fill_cursors(parser: argparse.ArgumentParser) -> None:
 
 def fill_consumers(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `wal consumers`."""
-    add_log(parser, "Shows the consumers that run in the process that writes a journal: it is asked through its status service.")
+    add_log(
+        parser,
+        "Shows the consumers of the process that writes a journal, through its status service, or the shared consumers of a served log.",
+    )
     parser.set_defaults(run=_consumers)
 
 
@@ -254,8 +257,17 @@ def _settings(arguments: argparse.Namespace) -> int:
 
 
 def _consumer_rows(arguments: argparse.Namespace) -> list[Row] | None:
-    """Returns the consumers of the process that writes a journal; None if it serves no status page."""
+    """Returns the consumers of the process that writes a journal, or that share cursors of a log on the network; None if the process
+    serves no status page, or the log is neither.
+    """
     location, (settings, _) = parse_location(arguments.location), settings_of(arguments)
+    if location.servers is not None:
+
+        async def shared() -> list[Row]:
+            async with opened(arguments) as log:
+                return [*builders.consumer_rows(await log.shared_consumers())]
+
+        return asyncio.run(shared())
     if location.path is None or (service := StatusService.of(location, settings)) is None:
         return None
     return [msgspec.convert(row, ConsumerRow) for row in service.get("/api/consumers?limit=500")["rows"]]
@@ -274,14 +286,14 @@ def _consumers(arguments: argparse.Namespace) -> int:
     from wal.operate.inspect.outside import writer_of
 
     location = parse_location(arguments.location)
-    if location.path is None:
+    if location.path is None and location.servers is None:
         raise InvalidArgumentError(
             f"the consumers of {location} are visible only in the processes that run them: look at their status pages or metrics, and "
             "at `wal cursors` for the saved positions"
         )
     if (consumers := _consumer_rows(arguments)) is not None:
         pass
-    elif (writer := writer_of(location.path)).state == "open":
+    elif location.path is not None and (writer := writer_of(location.path)).state == "open":
         raise LockedError(
             f"the journal {location.path} is open in process {writer.pid or 'that cannot be seen from here'}, where its consumers "
             "run: serve its status page there (log.serve_status), or look at `wal cursors`",

@@ -207,10 +207,12 @@ def check_vchannels(names: Iterable[str], existing: Container[str]) -> None:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Returns the rows as text: a table for each kind of row, in the order of their first rows."""
+    """Returns the rows as text: a table for each kind of row, in the order of their first rows, and one for the members of rows."""
     kinds: dict[type[Row], list[Row]] = {}
     for row in rows:
         kinds.setdefault(type(row), []).append(row)
+        for below in getattr(row, "members", ()):
+            kinds.setdefault(type(below), []).append(below)
     return "\n".join(_fields(own) if kind.__struct_config__.tag == "log" else _table(own) for kind, own in kinds.items())
 
 
@@ -310,6 +312,8 @@ def _cell(name: str, value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, tuple) and value and isinstance(value[0], Row):
+        return str(len(value))
     if isinstance(value, tuple):
         return printable(",".join(map(str, value))) or "-"
     if isinstance(value, int | float) and "bytes" in name:

@@ -25,6 +25,8 @@ from wal.operate.inspect.rows import Row, ScheduledRow
 from wal.read.cursors.cursor import REDRIVE
 from wal.runtime.threads import in_thread
 
+_STEP_S: Final = 5.0
+"""The time of one step of a redrive through the status service, whose calls have a deadline."""
 _PAGE: Final = 500
 """The rows of one answer of the status service."""
 
@@ -156,8 +158,11 @@ def _redrive(arguments: argparse.Namespace) -> int:
 
     async def change(_rows: Sequence[Row]) -> AsyncIterator[Row]:
         if service is not None:
-            answer = await in_thread(service.act, "redrive", dead_letter=name, confirm=name)
-            yield RedriveRow(dead_letter=name, messages=answer["redriven"])
+            count = 0
+            while some := (await in_thread(service.act, "redrive", dead_letter=name, confirm=name, limit_s=_STEP_S))["redriven"]:
+                count += some
+                note(f"{count} messages are appended again")
+            yield RedriveRow(dead_letter=name, messages=count)
             return
         async with opened(arguments, write=True) as log:
             yield RedriveRow(dead_letter=name, messages=await log.redrive(name))
@@ -170,11 +175,14 @@ def _scheduled(arguments: argparse.Namespace) -> int:
 
     async def rows() -> list[Row]:
         if service is not None:
-            listed: list[Row] = []
-            while (answer := await in_thread(service.get, f"/api/scheduled?limit={_PAGE}&offset={len(listed)}"))["rows"]:
+            path = f"/api/scheduled?limit={_PAGE}"
+            answer = await in_thread(service.get, path)
+            listed = [msgspec.convert(row, ScheduledRow) for row in answer["rows"]]
+            while len(listed) < answer["total"]:
+                answer = await in_thread(service.get, f"{path}&listing={answer['listing']}&offset={len(listed)}")
                 listed += [msgspec.convert(row, ScheduledRow) for row in answer["rows"]]
             names = set(arguments.vchannels)
-            return [row for row in cast("list[ScheduledRow]", listed) if not names or row.vchannel in names]
+            return [row for row in listed if not names or row.vchannel in names]
         async with opened(arguments, write=True) as log:
             check_vchannels(arguments.vchannels, {info.name for info in await log.vchannels()})
             return [*await builders.scheduled_rows(log, arguments.vchannels)]

@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,18 @@ from wal.errors import InvalidArgumentError
 from wal.location import parse_location
 from wal.message import ImmutableMessage, MessageID, MessageType
 from wal.message.matching import Matching
-from wal.operate.cli.output import add_log, check_vchannels, no_cursor, opened, settings_of, whole
+from wal.operate.cli.output import (
+    add_log,
+    add_progress,
+    check_vchannels,
+    no_cursor,
+    opened,
+    progress_noted,
+    settings_of,
+    shows_progress,
+    size_text,
+    whole,
+)
 from wal.operate.cli.parquet import COLUMNS, ParquetFile
 from wal.operate.inspect.points import parse_point, tick_of
 from wal.operate.inspect.rows import Row, as_json, printable
@@ -36,6 +47,8 @@ from wal.runtime.threads import in_thread
 from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from wal.api.accesser import WALAccesser
 
 _BATCH: Final = 1024
@@ -76,6 +89,7 @@ def fill_cat(parser: argparse.ArgumentParser) -> None:
     target.add_argument("--to-jsonl", metavar="FILE", help="writes JSON lines")
     target.add_argument("--to-csv", metavar="FILE", help="writes CSV, the payloads in base64")
     target.add_argument("--to-parquet", metavar="FILE", help="writes Parquet (needs pyarrow, the extra arrow)")
+    add_progress(parser)
     parser.set_defaults(run=_tail, follow=False, lines=None, whole=True)
 
 
@@ -161,13 +175,46 @@ def _tail(arguments: argparse.Namespace) -> int:
     choice = _Choice(arguments)
     count = None if getattr(arguments, "whole", False) or arguments.since is not None else 20
     count = count if arguments.lines is None else arguments.lines
+    progress = _CatProgress()
+    is_printed = not (arguments.to_jsonl or arguments.to_csv or arguments.to_parquet) and sys.stdout.isatty()
+    is_shown = hasattr(arguments, "progress") and (arguments.progress or (shows_progress(arguments) and not is_printed))
     with contextlib.ExitStack() as stack:
         write = _writer(arguments, stack)
-        asyncio.run(_print(arguments, choice, count, write))
+        with progress_noted(progress.text, shown=is_shown):
+            asyncio.run(_print(arguments, choice, count, write, progress))
     return 0
 
 
-async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]) -> None:
+class _CatProgress:
+    """The messages that were written so far: their number, the bytes of their payloads, and the tick of the last one."""
+
+    def __init__(self) -> None:
+        self.messages = self.bytes = self.tick = 0
+
+    def add(self, bodies: Sequence[ImmutableMessage]) -> None:
+        if bodies:
+            self.messages += len(bodies)
+            self.bytes += sum(len(body.payload) for body in bodies)
+            self.tick = bodies[-1].time_tick
+
+    def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields these batches of `COLUMNS`; each counts once it was written."""
+        for batch in batches:
+            yield batch
+            if batch.num_rows:
+                self.messages += batch.num_rows
+                self.bytes += batch.column("payload").nbytes
+                self.tick = batch.column("time_tick")[-1].as_py()
+
+    def text(self) -> str:
+        if not self.messages:
+            return ""
+        return f"{self.messages} messages, {size_text(self.bytes)}, up to {to_datetime(self.tick).isoformat(timespec='seconds')}"
+
+
+async def _print(
+    arguments: argparse.Namespace, choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None], progress: _CatProgress
+) -> None:
     async with opened(arguments) as log:
         subjects = await _subjects(log, arguments)
         names = subjects[0]
@@ -178,9 +225,9 @@ async def _print(arguments: argparse.Namespace, choice: _Choice, count: int | No
             and choice.is_of_columns
             and parse_location(arguments.location).path is not None
         ):
-            await in_thread(_copy_columns, arguments, choice, names, write)
+            await in_thread(_copy_columns, arguments, choice, names, write, progress)
             return
-        resumes = await _past(log, subjects, choice, count, write)
+        resumes = await _past(log, subjects, choice, count, write, progress)
         if not arguments.follow:
             return
         following: asyncio.Queue[ImmutableMessage] = asyncio.Queue(1000)
@@ -220,7 +267,7 @@ async def _subjects(log: WALAccesser, arguments: argparse.Namespace) -> list[lis
     return list(groups.values())
 
 
-def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[str], file: ParquetFile) -> None:
+def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[str], file: ParquetFile, progress: _CatProgress) -> None:
     """Writes the present content of a journal, without an object for each message. Blocks."""
     from wal.api.blocking_reads import record_batches
 
@@ -235,11 +282,16 @@ def _copy_columns(arguments: argparse.Namespace, choice: _Choice, names: list[st
         follow=False,
         until_time_tick=choice.until_tick,
     ) as batches:
-        file.copy(batches)
+        file.copy(progress.counted(batches))
 
 
 async def _past(
-    log: WALAccesser, subjects: list[list[str] | Matching], choice: _Choice, count: int | None, write: Callable[[ImmutableMessage], None]
+    log: WALAccesser,
+    subjects: list[list[str] | Matching],
+    choice: _Choice,
+    count: int | None,
+    write: Callable[[ImmutableMessage], None],
+    progress: _CatProgress,
 ) -> list[tuple[list[str] | Matching, Any]]:
     """Writes the present content of the log, in the order of the ticks if it is on several pchannels; returns where each read ended."""
     async with contextlib.AsyncExitStack() as stack:
@@ -253,6 +305,7 @@ async def _past(
             batch.append(body)
             if count is None and len(batch) == _BATCH:
                 await in_thread(_write_all, list(batch), write)
+                progress.add(batch)
                 batch.clear()
         await in_thread(_write_all, list(batch), write)
         return [(names, scanner.position) for names, scanner in scanners]

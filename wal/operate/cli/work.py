@@ -27,6 +27,7 @@ from wal.message.matching import Matching
 from wal.operate.cli.commands import EXIT_ERROR, EXIT_FINDING, EXIT_STATUS
 from wal.operate.cli.output import add_log, seconds, settings_of, stopped_by_signals, whole
 from wal.runtime.backoff import Backoff
+from wal.runtime.tasks import unless
 from wal.timestamp.checks import whole_number
 
 DRAIN_S: Final = 30.0
@@ -169,14 +170,9 @@ class _Worker:
         is_local = parse_location(arguments.location).path is not None
         with stopped_by_signals() as (stopped, _):
             async with _health(host, port, self._probe), _linked(arguments.link, self.state, stopped):
-                opening = asyncio.ensure_future(
-                    _awaited(open_wal(arguments.location, settings=settings, create=not is_local, wait_s=arguments.wait))
-                )
-                if not await _before(opening, stopped):
-                    opening.cancel()
-                    await asyncio.wait((opening,))
+                opening = open_wal(arguments.location, settings=settings, create=not is_local, wait_s=arguments.wait)
+                if (log := await unless(stopped, _awaited(opening))) is None:
                     return 0
-                log = opening.result()
                 try:
                     self._consumer = consumer = log.consume(self._names(), self._handler, **self._options())
                     _log.info("handling %s with cursor %r: %s", arguments.vchannels, arguments.cursor, arguments.target)

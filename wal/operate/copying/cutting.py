@@ -12,13 +12,14 @@ as they are at the end. A forgotten producer is forgotten in the target too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.frame import FLAG_COMMIT, FrameDraft, FrameView, RunKind, SystemRecord
+from wal.read.options import TickPosition
 from wal.read.parts import Part, draft_of, parts_of
 
 _FORGOTTEN: Final = int(SystemRecord.PRODUCER_FORGOTTEN)
@@ -87,6 +88,18 @@ def cut(view: FrameView, routes: TargetRoutes, source: str, *, least: int = 0) -
     return pieces
 
 
+def moved_position(at: TickPosition, events: Mapping[str, str], targets: Iterable[str]) -> TickPosition:
+    """Returns the position in the target of a reader with a pattern. `events` are the pchannels with an event of its tick, and the targets
+    of these events.
+
+    Pchannels of a cluster may use the same tick, and those events may have another order in the target. Then the position is before the
+    first event that was not handed over: earlier events come again, and no event is lost.
+    """
+    following = [target for source, target in events.items() if source > at.pchannel]
+    before = [target for target in targets if not following or target < min(following)]
+    return TickPosition.at(at.time_tick, max(before)) if before else TickPosition.at(at.time_tick - 1, max(targets))
+
+
 def groups_of(views: Iterable[FrameView], cursors: Iterable[Collection[str]]) -> list[list[str]]:
     """Returns the vchannels that share a transaction of these frames, or a cursor: groups of several, sorted. Reads no bodies."""
     leaders: dict[str, str] = {}
@@ -116,7 +129,7 @@ def groups_of(views: Iterable[FrameView], cursors: Iterable[Collection[str]]) ->
 def _wide_txns(view: FrameView) -> Iterator[list[str]]:
     commits: dict[int, list[str]] = {}
     for run in view.runs.of_kind(RunKind.VCHANNEL):
-        rows = view.runs.rows(run)
+        rows = view.runs.rows(run.first, run.end)
         for index, flag in zip(rows.indices, rows.flags or b"", strict=False):
             if flag == FLAG_COMMIT:
                 commits.setdefault(index, []).append(run.name)

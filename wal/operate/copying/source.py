@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import time
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, cast
 
@@ -19,11 +20,12 @@ from wal.channels.cluster import FORMAT, ClusterRecord, load_cluster
 from wal.channels.metadata import open_metadata
 from wal.channels.pchannels import CheckpointRecord, checkpoint_records
 from wal.errors import CorruptionError, FormatError, InvalidArgumentError, LockedError, TruncatedError, UnavailableError
-from wal.frame import FrameView, RunName
+from wal.frame import FrameView, RunKind, RunName
 from wal.location import EtcdLocation, Location, ServerLocation, parse_kv, parse_location
 from wal.message import LogPosition
+from wal.message.matching import Matching
 from wal.operate.inspect.outside import metadata_of
-from wal.read.cursors.cursor import CursorKey
+from wal.read.cursors.cursor import CursorKey, pattern_home
 from wal.read.cursors.pinned import PinnedCursors
 from wal.read.cursors.pins import Pin, newest_pin
 from wal.read.cursors.records import CursorRecord, newest_records
@@ -229,6 +231,25 @@ class CopySource:
                     break
         return None
 
+    def vchannels_at(self, ticks: Iterable[int], pattern: Matching) -> dict[int, dict[str, str]]:
+        """Returns a matching vchannel of each event with one of these ticks, by the tick and the pchannel of the event."""
+        ascending = sorted(set(ticks) - {0})
+        vchannels: dict[int, dict[str, str]] = {}
+        for name in self._core.logs if ascending else ():
+            log, snapshot = self.log(name), self.log(name).reach()
+            at = log.position_after(ascending[0] - 1, snapshot.earliest[0], snapshot.durable_end)[0]
+            for frame in log.heads(at, snapshot.durable_end):
+                first_tick, runs = frame.view.header.first_tick, frame.view.runs
+                if first_tick > ascending[-1]:
+                    break
+                first, end = (bisect_left(ascending, first_tick + index) for index in (0, frame.view.header.indices))
+                for run in (*runs.of_kind(RunKind.VCHANNEL), *runs.of_kind(RunKind.COPY)) if first < end else ():
+                    if run.name in pattern:
+                        indices = (run.index,) if run.kind == RunKind.COPY else runs.rows(run.first, run.end).indices
+                        for tick in {first_tick + index for index in indices}.intersection(ascending[first:end]):
+                            vchannels.setdefault(tick, {})[name] = run.name
+        return vchannels
+
     # -- metadata
 
     def metadata(self) -> dict[str, str]:
@@ -261,7 +282,7 @@ class CopySource:
         for pin in self.pins():
             pins.setdefault(pin.cursor.key, []).append(pin)
         for key, each in pins.items():
-            home, before = saved.get(key, (each[0].cursor.pchannel, None))
+            home, before = saved.get(key, (pattern_home(records) if key.pattern else each[0].cursor.pchannel, None))
             if (later := newest_pin(pin for pin in each if pin.is_later(before))) is not None:
                 revision = 2 if before is None else before.revision + 1
                 saved[key] = home, CursorRecord(key, revision, None if later.deleted else later.cursor, deleted=later.deleted)

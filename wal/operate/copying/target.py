@@ -26,17 +26,19 @@ from wal.channels.metadata import BROADCAST_ROOT, IDS_KEY, broadcasts_in, save_m
 from wal.channels.pchannels import CHECKPOINT_PREFIX, COMPRESSION_KEY, CheckpointRecord, PChannelMeta, encode, names_in, new_incarnation
 from wal.channels.pchannels import PREFIX as PCHANNELS
 from wal.channels.vchannels import VChannelInfo, place
+from wal.consumers.delivery import BodyPosition
 from wal.consumers.state import decode_state
 from wal.consumers.state import encode_state as encode_saved
 from wal.errors import FormatError, InvalidArgumentError, StorageError, WALError, corruption
 from wal.frame import Compressor, EncodedFrame, FrameDraft, RunName, encode_frame
 from wal.location import Location, parse_location
 from wal.message import LogPosition
+from wal.message.matching import Matching
 from wal.node.local.log import LocalLog
 from wal.node.local.storage import Storage, Undo, open_storage
-from wal.operate.copying.cutting import CutFrame, TargetRoutes
+from wal.operate.copying.cutting import CutFrame, TargetRoutes, moved_position
 from wal.operate.copying.source import CopySource, Ends, StoredMetadata, TruncatedKeys
-from wal.read.cursors.cursor import Cursor
+from wal.read.cursors.cursor import Cursor, pattern_home
 from wal.read.cursors.records import CursorRecord
 from wal.runtime.system import is_foreign, sync_path
 from wal.runtime.threads import in_thread
@@ -244,17 +246,13 @@ class CopyTarget:
         if self.routes.spreads:
             check_homes(record for _, record in saved)
         incarnations = await in_thread(source.incarnations)
+        own = self.mark.incarnations.keys()
         moved: dict[str, list[CursorRecord]] = {}
         for home, record in saved:
             cursor = record.cursor
-            if cursor is not None and (at := cursor.tick_position) is not None:
-                if set(self.mark.incarnations) != incarnations.keys():
-                    raise InvalidArgumentError(
-                        f"{cursor.key} is a position on the {len(incarnations)} pchannels of the log: copy it to as many, or delete the "
-                        "cursor first"
-                    )
-                same = msgspec.structs.replace(cursor, pchannel=at.pchannel, begun=())
-                moved.setdefault(self.routes.default(home), []).append(msgspec.structs.replace(record, cursor=same))
+            if record.key.pattern:
+                target = self.routes.default(home) if record.is_moving else pattern_home(self.mark.incarnations)
+                moved.setdefault(target, []).append(await self._moved_pattern(source, record, is_same=incarnations.keys() == own))
                 continue
             if cursor is not None and (
                 incarnations.get(cursor.pchannel) != cursor.incarnation or not all(name in known for name in cursor.key.vchannels)
@@ -282,17 +280,37 @@ class CopyTarget:
 
     async def _moved_state(self, source: CopySource, record: CursorRecord) -> bytes:
         """Returns the state of a consumer with the target's positions of its bodies."""
-        state, cursor = decode_state(record.state), record.cursor
-        if state.covered is None or cursor is None:
-            return record.state if cursor is not None else b""
-        target = self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
+        cursor = record.cursor
+        if cursor is None:
+            return b""
+        state, target = decode_state(record.state), self.routes.target(cursor.pchannel, cursor.key.vchannels[0])
         moved = partial(_moved, source, self._writers[target].log, cursor.pchannel)
-        runs = [msgspec.structs.replace(run, first=await moved(run.first), last=await moved(run.last)) for run in state.runs]
-        tried = [msgspec.structs.replace(entry, at=await moved(entry.at)) for entry in state.tried]
-        covered = await moved(state.covered)
-        incarnation = self.mark.incarnations[target]
-        moved_state = msgspec.structs.replace(state, incarnation=incarnation, covered=covered, runs=tuple(runs), tried=tuple(tried))
-        return encode_saved(moved_state)
+        return encode_saved(state.moved({at: await moved(at) for at in state.positions}, self.mark.incarnations[target]))
+
+    async def _moved_pattern(self, source: CopySource, record: CursorRecord, *, is_same: bool) -> CursorRecord:
+        """Returns the record in the target of the cursor of a pattern. With `is_same` the pchannels have the names of the source's.
+
+        Raises InvalidArgumentError for a consumer with unfinished messages that share a tick, as messages of a cluster may.
+        """
+        cursor = record.cursor
+        if is_same or cursor is None or (at := cursor.tick_position) is None:
+            return msgspec.structs.replace(record, cursor=None if cursor is None else msgspec.structs.replace(cursor, begun=()))
+        state = decode_state(record.state)
+        ticks = () if cursor.stale else (at.time_tick, *[tick for (tick, _), _ in state.positions])
+        names = await in_thread(source.vchannels_at, ticks, Matching(cursor.key.pattern))
+        events = {tick: {name: self.routes.target(name, own) for name, own in by_name.items()} for tick, by_name in names.items()}
+        bodies: dict[BodyPosition, BodyPosition] = {}
+        for (tick, name), index in state.positions:
+            targets = events.get(tick, {})
+            if targets.keys() - {name}:
+                raise InvalidArgumentError(
+                    f"the consumer of {cursor.key} has read messages of several pchannels with the tick {tick}, which get another order: "
+                    "copy the log with as many pchannels as it has, or once this consumer has finished its messages"
+                )
+            bodies[(tick, name), index] = (tick, targets.get(name, min(self.mark.incarnations))), index
+        position = moved_position(at, events.get(at.time_tick, {}), self.mark.incarnations)
+        moved = msgspec.structs.replace(cursor, pchannel=position.pchannel, time_tick=position.time_tick, begun=())
+        return msgspec.structs.replace(record, cursor=moved, state=encode_saved(state.moved(bodies, 0)))
 
     async def _save_records(
         self, infos: list[VChannelInfo], before: Mapping[str, str], metadata: Mapping[str, str], ends: Mapping[str, int]
@@ -443,11 +461,12 @@ class _Writer:
 
 def check_homes(records: Iterable[CursorRecord]) -> None:
     """Raises InvalidArgumentError for cursors that move with transactions, where vchannels of one pchannel go to several."""
-    if any(record.is_moving and record.cursor is not None for record in records):
-        raise InvalidArgumentError(
-            "the log has cursors that move with transactions, which have to be on one pchannel with them: copy it with as many pchannels "
-            "as it has, or fewer"
-        )
+    for record in records:
+        if record.is_moving and record.cursor is not None and not (record.key.pattern and record.fence):
+            raise InvalidArgumentError(
+                f"{record.key} moves with transactions, which have to be on one pchannel with it: copy the log with as many pchannels as "
+                "it has, or fewer, or delete the cursor first"
+            )
 
 
 def new_mark(source: Mapping[str, int], count: int, groups: list[list[str]], floor: int) -> CopyMark:

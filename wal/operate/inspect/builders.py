@@ -8,6 +8,7 @@ awaited here; nothing is changed, and no cursor is moved.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -18,6 +19,7 @@ import msgspec
 from wal._version import __version__
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics
+from wal.errors import WALError
 from wal.message import MessageID, ScheduledMessage
 from wal.operate.inspect.rows import (
     BroadcastRow,
@@ -26,6 +28,7 @@ from wal.operate.inspect.rows import (
     HealthRow,
     HolderRow,
     LogRow,
+    MemberRow,
     PChannelRow,
     RetentionRow,
     Row,
@@ -42,7 +45,9 @@ from wal.timestamp.timestamp import to_datetime
 
 if TYPE_CHECKING:
     from broadcaster.message import BroadcastTask
+    from wal.api.accesser import WALAccesser
     from wal.consumers.consumer import ConsumerInfo
+    from wal.requests.work import CursorMember
 
 
 SCHEDULES: Final = 64
@@ -204,7 +209,31 @@ async def scheduled_rows(log: InspectedLog, vchannels: Iterable[str] = ()) -> li
 
 def consumer_rows(consumers: Iterable[ConsumerInfo]) -> list[ConsumerRow]:
     """Returns a row for each consumer."""
-    return [row_of(ConsumerRow, one, message_id=None if one.message_id is None else str(one.message_id)) for one in consumers]
+    return [
+        row_of(
+            ConsumerRow,
+            one,
+            message_id=None if one.message_id is None else str(one.message_id),
+            members=tuple([_member_row(one.cursor, member) for member in one.members]),
+        )
+        for one in consumers
+    ]
+
+
+def _member_row(cursor: str, member: CursorMember) -> MemberRow:
+    return row_of(MemberRow, member, cursor=cursor, member=member.name, since=member.joined_at, messages_per_s=round(member.rate, 1))
+
+
+async def visible_consumers(log: WALAccesser) -> list[ConsumerInfo]:
+    """Returns the consumers of this process, and the shared cursors whose members are all in other processes.
+
+    Servers that do not answer leave their shared cursors out.
+    """
+    consumers = log.consumers()
+    own = {(one.cursor, one.vchannels, one.pattern) for one in consumers}
+    with contextlib.suppress(WALError):
+        consumers += [one for one in await log.shared_consumers() if (one.cursor, one.vchannels, one.pattern) not in own]
+    return consumers
 
 
 async def cursor_rows(log: InspectedLog, details: Details | None = None, *, now_s: float | None = None) -> list[CursorRow]:

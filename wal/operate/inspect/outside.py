@@ -147,7 +147,7 @@ class OutsideDetails:
 
     def _pchannel(self, log: ReadOnlyPChannelLog) -> PChannelDetails:
         snapshot = log.reach()
-        start, end = snapshot.earliest[0], snapshot.durable_end
+        start, end = log.local_earliest[0], snapshot.durable_end  # an archive may have older events, and be away
         messages_per_s, bytes_per_s = _rates(log, start, end)
         if self._directory is None or not isinstance(log, ReadOnlyJournalLog):
             return PChannelDetails(end=end, promised_tick=snapshot.promised_tick, messages_per_s=messages_per_s, bytes_per_s=bytes_per_s)
@@ -208,8 +208,9 @@ class OutsideDetails:
         messages, sizes = dict.fromkeys(incarnations, 0), dict.fromkeys(incarnations, 0)
         newest: dict[str, tuple[int, LogPosition]] = {}
         snapshot = log.reach()
-        for frame in log.heads(snapshot.earliest[0], snapshot.durable_end, frozenset(incarnations)):
-            least = snapshot.earliest[1] if frame.position == snapshot.earliest[0] else 0
+        first, least_index = log.local_earliest  # an archive may have older events, and any number of them
+        for frame in log.heads(first, snapshot.durable_end, frozenset(incarnations)):
+            least = least_index if frame.position == first else 0
             for name, incarnation, count, size, last in rows_of(frame.view, incarnations, least):
                 if incarnations[name] == incarnation:
                     messages[name] += count
@@ -264,7 +265,7 @@ def rows_of(view: FrameView, names: Mapping[str, object], least: int = 0) -> Ite
                 shared = view.runs[run.shared]
                 yield run.name, run.incarnation, 1, shared.body_end - shared.body_start, run.index
         elif run.kind == RunKind.VCHANNEL and run.end > run.first:
-            rows = view.runs.rows(run)
+            rows = view.runs.rows(run.first, run.end)
             last = rows.indices[-1]
             if last < least:
                 continue

@@ -1,9 +1,9 @@
 """The rows that `wal info`, `wal ls` and the other commands print, and that the status service serves as JSON.
 
-A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts. None means unknown or absent; the docstring of
-the field states which. Sizes are in bytes, and durations in seconds. `as_json` is the one JSON form of a row: an object with `"version"`
-(VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or raises VERSION. Pure: nothing here waits,
-reads a clock or opens a file.
+A row is a frozen struct whose fields are numbers, texts, times in UTC, and tuples of texts or rows. None means unknown or absent; the
+docstring of the field states which. Sizes are in bytes, and durations in seconds. `as_json` is the one JSON form of a row: an object with
+`"version"` (VERSION) and `"row"` (the kind of the row), then its fields. A later version only adds fields, or raises VERSION. Pure: nothing
+here waits, reads a clock or opens a file.
 
 `json_of` encodes every JSON for users, of a command or of the status service. Ticks, ids, positions and incarnations have up to 128 bits,
 and jq and JavaScript round numbers above 2^53. So these fields are texts of decimal digits in JSON; see `_EXACT`.
@@ -96,7 +96,8 @@ class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
 
     `position` is None if it was saved before any message was passed. `lag_messages` and `lag_bytes` are those of its vchannels. `lag_s` is
     the age of the oldest unread message (0 without any). `held_bytes` is the size of the log that retention keeps for it. `idle_s` is the
-    time since its last save. All are None where they are not known. A `stale` cursor does not hold the log.
+    time since its last save. All are None where they are not known. A `stale` cursor does not hold the log. The cursor of a family has its
+    `pattern`, and no `vchannels`.
     """
 
     cursor: str
@@ -108,11 +109,26 @@ class CursorRow(Row, frozen=True, kw_only=True, tag="cursor"):
     held_bytes: int
     idle_s: float | None
     stale: bool
+    pattern: str = ""
+
+
+class MemberRow(Row, frozen=True, kw_only=True, tag="member"):
+    """One member of a shared cursor; see `wal.CursorMember`. `lease_s` is None in the process of the cursor's home."""
+
+    cursor: str
+    member: str
+    process: str
+    since: datetime | None
+    lease_s: float | None
+    in_hand: int
+    handled: int
+    messages_per_s: float
 
 
 class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
-    """One consumer of this process; see `wal.ConsumerInfo` for its counts. `error` is the error that ended it, empty while it
-    runs.
+    """One consumer of this process, or all consumers that share a cursor; see `wal.ConsumerInfo` for its counts.
+
+    `error` is the error that ended it, or made it trip, empty while it runs. `pattern` is set instead of `vchannels` for a family.
     """
 
     cursor: str
@@ -133,6 +149,8 @@ class ConsumerRow(Row, frozen=True, kw_only=True, tag="consumer"):
     error: str = ""
     message_id: str | None = None
     stopped_at: datetime | None = None
+    pattern: str = ""
+    members: tuple[MemberRow, ...] = ()
 
 
 class ScheduledRow(Row, frozen=True, kw_only=True, tag="scheduled"):

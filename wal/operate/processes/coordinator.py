@@ -30,8 +30,9 @@ from wal.operate.processes.opening import check_format, check_log, connected, op
 from wal.operate.processes.readiness import Readiness
 from wal.requests.request import Request
 from wal.rpc.api.pchannel_pb2 import PChannelInfo
+from wal.rpc.draining import Draining
 from wal.rpc.methods import ASSIGNMENT_DISCOVER, PCHANNEL_METHODS, WATCH_VCHANNELS
-from wal.rpc.serving import Draining, Handler, handed_on
+from wal.rpc.serving import Handler, handed_on
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import end_tasks
@@ -206,7 +207,7 @@ class ClusterCoordinator:
             self._record,
             self._settings,
             self.server.draining,
-            connect=partial(connected, self._access),
+            connect=partial(connected, lambda: self.server.access),
             expected_nodes=self._expected,
             ttl_s=self._ttl_s,
             version_count=version_count,

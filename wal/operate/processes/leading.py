@@ -39,7 +39,8 @@ from wal.operate.processes.opening import open_log
 from wal.requests.cluster import ClusterStatus, DrainNode, GetClusterStatus, NodeStatus, PauseBalancer, PlacedPChannel
 from wal.requests.request import Request
 from wal.rpc.connection import Connection
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.draining import Draining
+from wal.rpc.serving import Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import end_tasks
 from wal.serve.discovery import ClusterDiscovery

@@ -23,7 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors import ActorSystem, SystemClock
 from wal._version import __version__
-from wal.channels.cluster import FORMAT, LEADER, MOVING_CURSORS, NODES, NodeRecord, encode, load_cluster, node_from, node_key, ticks_key
+from wal.channels.cluster import (
+    FORMAT,
+    LEADER,
+    MOVING_CURSORS,
+    NODES,
+    PATTERN_CURSORS,
+    NodeRecord,
+    encode,
+    load_cluster,
+    load_created_cluster,
+    node_from,
+    node_key,
+    ticks_key,
+)
 from wal.channels.metadata import CURSOR_ROOT
 from wal.channels.pchannels import load_pchannels
 from wal.channels.vchannels import VChannelInfo
@@ -32,13 +45,17 @@ from wal.network import Method
 from wal.node.directory_view import DirectoryView
 from wal.node.local.storage import Storage, Undo
 from wal.node.node import StreamingNode
+from wal.node.pattern_pins import PatternPins
 from wal.node.session import TTL_S, NodeSession
+from wal.operate.processes.cluster_reader import ClusterReader
 from wal.operate.processes.opening import connected, open_log, open_root, settings_for
 from wal.operate.processes.readiness import Readiness
+from wal.read.cursors.cursor import pattern_home
 from wal.read.cursors.pins import PinKeys
 from wal.requests.request import Request
 from wal.requests.vchannels import CreateVChannel
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.draining import Draining
+from wal.rpc.serving import Handler
 from wal.runtime.backoff import Backoff
 from wal.runtime.secret import Secret
 from wal.runtime.tasks import keep_task
@@ -84,6 +101,7 @@ class ClusterNode:
         self._system = ActorSystem("wal node", clock=SystemClock())
         self._manager: NodeManager
         self._kv: KVBase
+        self._reader = ClusterReader(root, self._access_now)
         self._deleting: set[asyncio.Task[None]] = set()
 
     @property
@@ -137,6 +155,7 @@ class ClusterNode:
             self.node.hosting.disarm()
             return
         await self.hand_over()
+        await self._reader.close()  # its calls to this node would hold up the server's end
         await self.server.close()
         self.node.hosting.disarm()
         self.node.routes.end_warnings()
@@ -168,8 +187,12 @@ class ClusterNode:
         undo.add(node.hosting.close)
         view.on_changed = self._changed
         pins = PinKeys(storage.kv.under(CURSOR_ROOT))
-        await node.open_cursors(pins, storage.kv, raise_format=partial(_raise_format, storage), shared=True)
+        patterns = PatternPins(storage.kv, pattern_home(names), check_format=partial(_check_format, storage))
+        raise_format = partial(_raise_format, storage)
+        attach_matching = self._reader.attach_matching
+        await node.open_cursors(pins, storage.kv, raise_format=raise_format, patterns=patterns, attach_matching=attach_matching)
         undo.add(node.cursors.end)
+        undo.add(self._reader.close)
         await node.start_retention()
         undo.add(node.retention.close)
         node.hosting.arm()
@@ -181,22 +204,24 @@ class ClusterNode:
         _, coordinators = await self._kv.load_with_prefix(LEADER)
         if not coordinators:
             raise UnavailableError(f"vchannel {name!r} does not exist, and no coordinator is there to create it: try again when one is")
-        connection = await connected(self._access, *dict.fromkeys(coordinators))
+        connection = await connected(self._access_now, *dict.fromkeys(coordinators))
         try:
             with contextlib.suppress(ChannelExistError):
                 await connection.submit(CreateVChannel(name, pchannel), again=True)
         finally:
             await connection.close()
 
+    def _access_now(self) -> Access:
+        return self.server.access
+
     async def _joined(self) -> tuple[Any, Settings]:
-        """Waits until a coordinator has created the record of the cluster; returns it, and this node's settings."""
+        """Waits until a coordinator has created the cluster; returns its record, and this node's settings."""
         backoff = Backoff(0.1, 2.0)
         kv = await open_root(self._root)
         try:
             is_logged = False
             while True:
-                record = await load_cluster(kv)
-                if record is not None and await load_pchannels(kv):
+                if (record := await load_created_cluster(kv)) is not None:
                     return record, settings_for(record, self._own, self._root)
                 if not is_logged:
                     is_logged = True
@@ -283,3 +308,13 @@ async def _raise_format(storage: Storage) -> None:
             "all its nodes, and try again some seconds later"
         )
     await storage.backend.raise_format()
+
+
+async def _check_format(storage: Storage) -> None:
+    """Raises UnavailableError as long as the cluster may have nodes of a version that truncates past cursors of patterns."""
+    record = await load_cluster(storage.kv)
+    if record is not None and record.format < PATTERN_CURSORS:
+        raise UnavailableError(
+            f"cursors of patterns are saved from format {PATTERN_CURSORS} of a cluster on, and this one has format {record.format}: update "
+            "all its nodes, and try again some seconds later"
+        )

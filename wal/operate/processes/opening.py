@@ -7,6 +7,7 @@ token for Pulsar, are its own.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from wal.channels.cluster import FORMAT, LOG_KEY, ClusterRecord
 from wal.channels.metadata import open_metadata
 from wal.errors import FormatError, InvalidArgumentError
-from wal.location import parse_location, parse_root
+from wal.location import check_archive, parse_location, parse_root
 from wal.network import TlsFiles
 from wal.node.local.storage import Storage, Undo, open_storage
 from wal.requests.log import LogSettings
@@ -73,9 +74,10 @@ def check_format(record: ClusterRecord) -> ClusterRecord:
 def settings_for(record: ClusterRecord, own: Settings, root: str | Secret) -> Settings:
     """Returns the settings of a process of this cluster: the cluster's where they concern the log, its own elsewhere.
 
-    Raises FormatError for a cluster of a newer format, InvalidArgumentError for a setting that contradicts the cluster's.
+    Raises FormatError for a cluster of a newer format, InvalidArgumentError for a setting that contradicts the cluster's, or an archive.
     """
     check_format(record)
+    check_archive(parse_location(record.log), own.archive)
     defaults = Settings()
     for name in _SAVED:
         chosen, saved = getattr(own, name), record.settings.get(name, getattr(defaults, name))
@@ -85,11 +87,19 @@ def settings_for(record: ClusterRecord, own: Settings, root: str | Secret) -> Se
     return msgspec.structs.replace(own, kv=root, **changes)
 
 
-async def connected(access: Access, *addresses: str) -> Connection:
-    """Returns a connection to servers of this cluster at these addresses, with the certificate and the token that the servers share."""
-    secret = next((token.secret for token in access.tokens if Right.SERVER in token.rights), None)
-    tls = None if access.tls is None else TlsFiles(ca=access.tls.ca, certificate=access.tls.certificate, key=access.tls.key)
-    return await Connection.open(addresses, tls=tls, token=secret, timeout_s=CALL_S)
+async def connected(access_now: Callable[[], Access], *addresses: str) -> Connection:
+    """Returns a connection to servers of this cluster at these addresses, with the certificate that the servers share, and the token of
+    each moment, which SIGHUP changes.
+    """
+    files = access_now().tls
+    tls = None if files is None else TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)
+    return await Connection.open(addresses, tls=tls, token=lambda: shared_token(access_now(), Right.SERVER), timeout_s=CALL_S)
+
+
+def shared_token(access: Access, right: Right) -> Secret | None:
+    """Returns a token of the servers of this cluster with this right: that for calls between them if it has the right."""
+    tokens = sorted([token for token in access.tokens if right in token.rights], key=lambda token: Right.SERVER not in token.rights)
+    return tokens[0].secret if tokens else None
 
 
 async def open_log(log: str, settings: Settings, undo: Undo, *, create: bool) -> Storage:

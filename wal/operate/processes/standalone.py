@@ -14,7 +14,8 @@ from wal.location import Location
 from wal.network import Method
 from wal.node.local.log import LocalLog
 from wal.requests.pchannels import Retention
-from wal.rpc.serving import Draining, Handler
+from wal.rpc.draining import Draining
+from wal.rpc.serving import Handler
 from wal.serve.access import Access
 from wal.serve.discovery import Discovery
 from wal.serve.fence import LogCheck

@@ -78,10 +78,13 @@ class RemoveCursor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RedriveAction(msgspec.Struct, forbid_unknown_fields=True):
-    """`dead_letter` is the vchannel that a consumer names as its dead letter."""
+    """`dead_letter` is the vchannel that a consumer names as its dead letter. With `limit_s` the action ends after so many seconds, and is
+    repeated until it has redriven none.
+    """
 
     dead_letter: str
     confirm: str
+    limit_s: float | None = None
 
 
 class AbortAction(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,7 +180,7 @@ async def _remove_cursor(log: Any, call: RemoveCursor) -> dict[str, Any]:
 
 async def _redrive(log: Any, call: RedriveAction) -> dict[str, Any]:
     _confirmed(call.confirm, call.dead_letter)
-    return {"dead_letter": call.dead_letter, "redriven": await log.redrive(call.dead_letter)}
+    return {"dead_letter": call.dead_letter, "redriven": await log.redrive(call.dead_letter, limit_s=call.limit_s)}
 
 
 async def _abort(log: Any, call: AbortAction) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -28,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from wal._version import __version__
 from wal.channels.vchannels import VChannelInfo
 from wal.engine import LogStatistics
-from wal.errors import AuthenticationError, InvalidArgumentError, WALError
+from wal.errors import AuthenticationError, InvalidArgumentError, WALError, shortened
 from wal.operate.inspect.builders import (
     VChannelCounts,
     archive_rows,
@@ -41,8 +42,9 @@ from wal.operate.inspect.builders import (
     scheduled_rows,
     setting_rows,
     vchannel_rows,
+    visible_consumers,
 )
-from wal.operate.inspect.rows import ConsumerRow, Row, as_dict, json_of
+from wal.operate.inspect.rows import ConsumerRow, Row, ScheduledRow, as_dict, json_of
 from wal.operate.metrics.collector import Collector
 from wal.operate.metrics.snapshot import Snapshots
 from wal.operate.status.access import StatusAccess
@@ -62,6 +64,9 @@ TASKS_MAX: Final = 2_000
 """The number of unfinished broadcasts above which only their counts are returned: listing them would hold the loop."""
 ROOM_BYTES_MIN: Final = 256 << 20
 """The free space below which a log on a disk is not ready: four segments of the default size."""
+LISTINGS_MAX: Final = 4
+LISTING_S: Final = 60.0
+"""The time for which the pages of a listing can be read."""
 READY_S: Final = 5.0
 """The time after which a pchannel without an answer makes the log not ready."""
 ACTION_BYTES_MAX: Final = 2 << 20
@@ -119,6 +124,8 @@ class StatusHandlers:
         self._collector: Collector | None = None
         self._counts = None if directory is None else JournalCounts(directory)
         self._began_s = time.monotonic()
+        self._listings: dict[str, list[ScheduledRow]] = {}
+        """The rows of the last listings of scheduled messages that have several pages."""
         read: Callable[[Callable[[Request], Awaitable[Response]]], Callable[[Request], Awaitable[Response]]] = self._reading
         self.app: Starlette = Starlette(
             routes=[
@@ -131,7 +138,7 @@ class StatusHandlers:
                 Route("/api/ls", read(self._vchannels)),
                 Route("/api/cursors", read(self._rows(lambda: cursor_rows(log)))),
                 Route("/api/consumers", read(self._rows(self._consumers))),
-                Route("/api/scheduled", read(self._rows(lambda: scheduled_rows(log)))),
+                Route("/api/scheduled", read(self._scheduled)),
                 Route("/api/broadcasts", read(self._rows(self._broadcasts))),
                 Route("/api/retention", read(self._rows(lambda: retention_rows(log)))),
                 Route("/api/settings", read(self._rows(self._setting_rows))),
@@ -245,8 +252,25 @@ class StatusHandlers:
 
         return answer
 
+    async def _scheduled(self, request: Request) -> Response:
+        """Lists scheduled messages. The schedules of all vchannels are read once for all pages of a listing, which the first page names."""
+        offset, limit, text = _page(request)
+        name = request.query_params.get("listing")
+        if name is None:
+            name, rows = secrets.token_hex(8), list(await scheduled_rows(self._log))
+            if len(rows) > limit:
+                while len(self._listings) >= LISTINGS_MAX:
+                    del self._listings[next(iter(self._listings))]
+                self._listings[name] = rows
+                asyncio.get_running_loop().call_later(LISTING_S, self._listings.pop, name, None)
+        elif (rows := self._listings.get(name, [])) == []:
+            raise InvalidArgumentError(
+                f"listing {shortened(name)} has ended, after {LISTING_S:g} s or others since: begin again without it"
+            )
+        return await in_thread(_listed, rows, offset, limit, text, name)
+
     async def _consumers(self) -> list[ConsumerRow]:
-        return consumer_rows(self._log.consumers())
+        return consumer_rows(await visible_consumers(self._log))
 
     async def _vchannels(self, request: Request) -> Response:
         """Lists vchannels. A thread filters and cuts the list, and only the last events of listed vchannels are read."""
@@ -272,7 +296,7 @@ class StatusHandlers:
         return [] if self._settings is None else list(setting_rows(self._settings))
 
     async def _health(self) -> list[Row]:
-        rows = health_rows([*await log_rows(self._log, self._log.location), *consumer_rows(self._log.consumers())])
+        rows = health_rows([*await log_rows(self._log, self._log.location), *await self._consumers()])
         return [*rows, *archive_rows(self._log.statistics())]
 
     # -- actions
@@ -384,11 +408,11 @@ def _page(request: Request) -> tuple[int, int, str]:
     return offset, whole_number("limit", texts["limit"], 1, LIMIT_MAX), texts["filter"]
 
 
-def _listed(rows: list[Row], offset: int, limit: int, text: str) -> Response:
-    listed = [as_dict(row) for row in rows]
+def _listed(rows: Sequence[Row], offset: int, limit: int, text: str, listing: str | None = None) -> Response:
     if text:
-        listed = [row for row in listed if any(text in str(value) for value in row.values())]
-    return _json({"total": len(listed), "offset": offset, "rows": listed[offset : offset + limit]})
+        rows = [row for row in rows if any(text in str(value) for value in as_dict(row).values())]
+    page = {"total": len(rows), "offset": offset, "rows": [as_dict(row) for row in rows[offset : offset + limit]]}
+    return _json(page if listing is None else {**page, "listing": listing})
 
 
 def _json(answer: Any, *, status: int = 200) -> Response:

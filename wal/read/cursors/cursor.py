@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from wal.channels.vchannels import check_name
 from wal.errors import InvalidArgumentError, InvalidRequestSeqError
 from wal.message import FORM_JOURNAL, MessageID
 from wal.message.matching import Matching
@@ -27,6 +28,10 @@ CHAIN_MAX: Final = 1024
 """The most saves of a reader that are remembered while they are in flight, or after they failed."""
 DELETION: Final = "delete_cursor"
 """The call that deletes the cursors of a name, as errors spell the remedy."""
+
+
+Mark = tuple[int, Any]
+"""The order among the saves of one reader: the newest event that they cover, or of a pattern the tick and the pchannel."""
 
 
 class CursorKey(msgspec.Struct, frozen=True, order=True):
@@ -97,8 +102,19 @@ class Cursor(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, int | str]:
-        """What orders the positions of one cursor: where its next reader begins, or of a pattern the tick and the pchannel."""
+        """The key that orders the positions of one cursor: the start of its next reader, or of a pattern the tick and the pchannel."""
         return (self.time_tick, self.pchannel) if self.key.pattern else self.start
+
+    @property
+    def mark(self) -> Mark | None:
+        """The order among the saves of one reader, None before any event."""
+        return self.order if self.key.pattern else self.event
+
+    def has_passed(self, other: Cursor) -> bool:
+        """Returns whether this position is at the other one of the same cursor or after it; False for positions in different logs."""
+        if not self.key.pattern and (self.pchannel, self.incarnation) != (other.pchannel, other.incarnation):
+            return False
+        return self.order >= other.order
 
     @property
     def position(self) -> ReadPosition | None:
@@ -108,6 +124,11 @@ class Cursor(msgspec.Struct, frozen=True):
         if self.event is None:
             return None
         return ReadPosition(MessageID(self.pchannel, self.incarnation, self.event[0], self.event[1], self.form), self.time_tick)
+
+
+def pattern_home(pchannels: Iterable[str]) -> str:
+    """Returns the pchannel that has the cursors of patterns: the first one of the log by name, before all that are added later."""
+    return min(pchannels)
 
 
 class SaveChain:
@@ -121,15 +142,15 @@ class SaveChain:
     __slots__ = ("_unwritten",)
 
     def __init__(self) -> None:
-        self._unwritten: list[tuple[int, int]] = []
+        self._unwritten: list[Mark] = []
         """The newest events of saves that were sent and are not known to be written, ascending, each once."""
 
-    def before(self, event: tuple[int, int]) -> tuple[int, int] | None:
+    def before(self, event: Mark) -> Mark | None:
         """Returns the newest event of the save before one up to this event, None if those are written."""
         at = bisect_left(self._unwritten, event)
         return self._unwritten[at - 1] if at else None
 
-    def sent(self, event: tuple[int, int]) -> None:
+    def sent(self, event: Mark) -> None:
         """Notes that a save up to this event is sent."""
         unwritten = self._unwritten
         at = bisect_left(unwritten, event)
@@ -138,7 +159,7 @@ class SaveChain:
             if len(unwritten) > CHAIN_MAX:
                 del unwritten[-2]  # the newest one holds every save that goes further
 
-    def written(self, event: tuple[int, int]) -> None:
+    def written(self, event: Mark) -> None:
         """Notes that a save up to this event was written, and so those before it."""
         del self._unwritten[: bisect_right(self._unwritten, event)]
 
@@ -195,14 +216,7 @@ def check_cursor(name: object) -> str:
         raise TypeError(f"a cursor is named by a str, not {type(name).__name__}")
     if not name:
         raise InvalidArgumentError("cursor is empty: name the cursor")
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidArgumentError(f"cursor {name!r} cannot be encoded as UTF-8: name it without lone surrogates") from error
-    if length > CURSOR_NAME_BYTES_MAX:
-        raise InvalidArgumentError(f"cursor {name[:40]!r}… is {length} bytes long: at most {CURSOR_NAME_BYTES_MAX}")
+    check_name("cursor", name, CURSOR_NAME_BYTES_MAX)
     if name.startswith("_"):
         raise InvalidArgumentError(f"cursor {name!r} begins with '_', as only the WAL's own do: name it otherwise")
-    if any(character < " " or character == "\x7f" for character in name):
-        raise InvalidArgumentError(f"cursor {name!r} holds control characters: name it without them")
     return name

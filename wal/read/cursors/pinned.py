@@ -1,6 +1,6 @@
 """PinnedCursors: the cursors of a log for a process beside its writer, or without one.
 
-What is saved is the newest of two: the record of a cursor in the log, and the pin that a process beside the writer has stored since. The
+The saved cursor is the newer of two: the record of a cursor in the log, and the pin that a process beside the writer has stored since. The
 records are read from the last checkpoint on, once, and from then on from the frames that were added since.
 
 A save stores a pin, and then looks how far the writer means to truncate (`PChannelLog.intend`): the writer looks at the pins after it has
@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 
 from wal.errors import NotLocalError, TruncatedError, WouldBlockError
-from wal.read.cursors.cursor import Cursor, CursorKey
+from wal.message import LogPosition
+from wal.read.cursors.cursor import Cursor, CursorKey, other_key
 from wal.read.cursors.pins import Pin, Pins, name_of, newest_pin, prefix_of, stem_of
 from wal.read.cursors.records import CursorRecord, CursorRecords, newest_records
 from wal.read.cursors.store import DamagedCursor, SavedCursors, below_earliest, check_replaced
@@ -46,13 +47,15 @@ class PinnedCursors(SavedCursors):
     def load(self, key: CursorKey) -> Cursor | None:
         """See `SavedCursors.load`."""
         saved = self._saved(key, self._pins_of(key))
-        return None if saved.deleted else saved.cursor
+        if saved.cursor is None or saved.deleted:
+            self._check_name(key)
+            return None
+        return saved.cursor
 
     def load_all(self) -> list[Cursor | DamagedCursor]:
         """Returns all cursors, by name and vchannels, damaged ones last."""
-        sound, damaged = self._sorted(self._pins.names())
-        saved = [self._saved(key, sound.get(key, [])) for key in sorted(sound.keys() | self._all_records().keys())]
-        return [*(each.cursor for each in saved if each.cursor is not None and not each.deleted), *damaged]
+        saved, _, damaged = self._look("", lambda _: True)
+        return [*(each.cursor for _, each in sorted(saved.items()) if each.cursor is not None and not each.deleted), *damaged]
 
     def all_pins(self) -> list[Pin | DamagedCursor]:
         """Returns all pins, whether the writer has made records of them or not."""
@@ -75,16 +78,17 @@ class PinnedCursors(SavedCursors):
                     "that log, or through a server of it"
                 )
             before = None if saved.deleted else saved.cursor
-            if before is not None:
+            if before is None:
+                self._check_name(key)
+            else:
                 if not check_replaced(before, cursor, forward_only=forward_only):
                     return False
                 cursor = msgspec.structs.replace(cursor, saved_at=max(cursor.saved_at, before.saved_at + _TIE_S))
-            log = self._logs()[cursor.pchannel]
-            if cursor.start < (first := log.kept()[0]):
-                raise below_earliest(cursor, first)
-            pin = self._store(cursor, saved, pins)
+            logs = self._logs()
+            pin = self._store(cursor, saved, pins, firsts=_firsts(cursor, logs))
             try:
-                _wait_for_truncation(log, cursor)
+                for name, first in pin.needs.items():
+                    _wait_for_truncation(logs[name], cursor, first)
             except TruncatedError:
                 self._pins.remove((pin.name,))
                 raise
@@ -99,10 +103,7 @@ class PinnedCursors(SavedCursors):
         """
         with self._turn:
             stem = prefix_of(name) if vchannels is None else stem_of(CursorKey(name, vchannels))
-            names = [file for file in self._pins.names() if file.startswith(stem)]
-            sound, damaged = self._sorted(names)
-            keys = {key for key in self._all_records() if key.name == name and vchannels in (None, key.vchannels)} | sound.keys()
-            saved = {key: self._saved(key, sound.get(key, [])) for key in keys}
+            saved, sound, damaged = self._look(stem, lambda key: key.name == name and vchannels in (None, key.vchannels))
             for key, each in saved.items():
                 if each.is_moving:
                     raise NotLocalError(
@@ -116,11 +117,28 @@ class PinnedCursors(SavedCursors):
                     self._pins.remove(pin.name for pin in sound.get(key, ()))
             self._pins.remove(each.file for each in damaged)
 
-    def _store(self, cursor: Cursor, before: _Saved, pins: Iterable[Pin], *, deleted: bool = False) -> Pin:
+    def _store(
+        self, cursor: Cursor, before: _Saved, pins: Iterable[Pin], *, deleted: bool = False, firsts: tuple[tuple[str, int, int], ...] = ()
+    ) -> Pin:
         number = max((pin.number for pin in pins), default=0) + 1
-        pin = Pin(cursor, before.revision, deleted, number, name_of(cursor.key, number))
+        pin = Pin(cursor, before.revision, deleted, number, name_of(cursor.key, number), firsts=firsts)
         self._pins.write(pin.name, pin)
         return pin
+
+    def _check_name(self, key: CursorKey) -> None:
+        """Raises InvalidArgumentError if another cursor has this name, and one of both is of a pattern."""
+        saved, _, _ = self._look(prefix_of(key.name), key.excludes)
+        for other, each in saved.items():
+            if key.excludes(other) and each.cursor is not None and not each.deleted:
+                raise other_key(key, other)
+
+    def _look(
+        self, stem: str, chosen: Callable[[CursorKey], bool]
+    ) -> tuple[dict[CursorKey, _Saved], dict[CursorKey, list[Pin]], list[DamagedCursor]]:
+        """Returns what is saved of the cursors with chosen records, or with pins whose names begin with `stem`; and these pins."""
+        sound, damaged = self._sorted([file for file in self._pins.names() if file.startswith(stem)])
+        keys = sound.keys() | set(filter(chosen, self._all_records()))
+        return {key: self._saved(key, sound.get(key, [])) for key in keys}, sound, damaged
 
     def _pins_of(self, key: CursorKey) -> list[Pin]:
         """Returns the pins of a cursor; raises the error of a damaged one."""
@@ -149,8 +167,7 @@ class PinnedCursors(SavedCursors):
             return _Saved(pin.cursor, pin.revision, pin.deleted)
         home, record = self._all_records().get(key, ("", None))
         logs = self._logs()
-        pins = [each for each in pins if each.cursor.pchannel not in logs or not each.is_below(logs[each.cursor.pchannel])]
-        pin = newest_pin(each for each in pins if each.is_later(record))
+        pin = newest_pin(each for each in pins if not each.is_below(logs) and each.is_later(record))
         if record is None:
             return _Saved() if pin is None else _Saved(pin.cursor, pin.revision, pin.deleted)
         if pin is None:
@@ -170,7 +187,7 @@ class PinnedCursors(SavedCursors):
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """What is saved of a cursor; `revision` is that of its newest record, 0 for none."""
+    """The saved state of a cursor; `revision` is that of its newest record, 0 for none."""
 
     cursor: Cursor | None = None
     revision: int = 0
@@ -218,18 +235,34 @@ class _Records:
             if (state := log.checkpoint_state(position)) is None:
                 return position
             self._records.restore(state)
-        self._upto = log.kept()[0][0] if position is None else position
+        self._upto = log.local_earliest[0] if position is None else position
         return position
 
 
-def _wait_for_truncation(log: ReadOnlyStoredLog, cursor: Cursor) -> None:
-    """Returns once the writer means to truncate nothing that the cursor needs. Raises TruncatedError if it has done so."""
+def _firsts(cursor: Cursor, logs: Mapping[str, ReadOnlyStoredLog]) -> tuple[tuple[str, int, int], ...]:
+    """Returns the first event that the cursor of a pattern needs of each pchannel. Raises TruncatedError if the log of a cursor is
+    truncated past it."""
+    at, firsts = cursor.tick_position, []
+    if at is None:
+        if cursor.start < (earliest := logs[cursor.pchannel].kept()[0]):
+            raise below_earliest(cursor, earliest)
+        return ()
+    for name, log in logs.items():
+        if (first := log.first_after(at.covered(name), at.first_of(name))) is None:
+            raise below_earliest(cursor, log.kept()[0])
+        firsts.append((name, *first))
+    return tuple(firsts)
+
+
+def _wait_for_truncation(log: ReadOnlyStoredLog, cursor: Cursor, first: LogPosition) -> None:
+    """Returns once the writer means to truncate nothing from the `first` event on that the cursor needs. Raises TruncatedError if it has
+    done so."""
     until = time.monotonic() + INTENT_TIMEOUT_S
     while True:
         earliest, intended = log.kept()
-        if cursor.start < earliest:
+        if first < earliest:
             raise below_earliest(cursor, earliest)
-        if cursor.start >= intended:
+        if first >= intended:
             return
         if time.monotonic() > until:
             raise WouldBlockError(

@@ -15,8 +15,9 @@ name as a file name can hold, for a person who lists the directory. The hashes i
 the sorted vchannels. So a cursor's name may have any characters and length, all pins of one name are found without opening them, and a
 damaged one can still be identified.
 
-Earlier versions saved all cursors in such files, without number and random part: in version 1 a cursor, in version 2 a copy of a cursor
-that moved with transactions, whose record is in the log.
+The pin of a pattern has version 4, which versions of the product that save none refuse, and a pin of names version 3. Earlier versions
+saved all cursors in such files, without number and random part: in version 1 a cursor, in version 2 a copy of a cursor that moved with
+transactions, whose record is in the log.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -77,7 +78,8 @@ class Pin(msgspec.Struct, frozen=True):
     """A cursor that a process beside the writer has saved, or deleted (`deleted`).
 
     `revision` is that of the newest record of the cursor that the process has seen, 0 for none. `number` orders the pins of a cursor. A
-    `copy` was written by the writer of an earlier version, from a record of this revision.
+    `copy` was written by the writer of an earlier version, from a record of this revision. `firsts` are those of a pattern: the position
+    and index of the first event that the cursor needs of each pchannel.
     """
 
     cursor: Cursor
@@ -86,6 +88,14 @@ class Pin(msgspec.Struct, frozen=True):
     number: int = 0
     name: str = ""
     copy: bool = False
+    firsts: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def needs(self) -> dict[str, LogPosition]:
+        """The first event that the cursor needs of each pchannel."""
+        if self.cursor.key.pattern:
+            return {name: (position, index) for name, position, index in self.firsts}
+        return {self.cursor.pchannel: self.cursor.start}
 
     def is_later(self, record: CursorRecord | None) -> bool:
         """Returns whether it was saved after the newest record of its cursor; None: there is none."""
@@ -95,10 +105,14 @@ class Pin(msgspec.Struct, frozen=True):
             return True
         return record.cursor is not None and self.cursor.saved_at > record.cursor.saved_at
 
-    def is_below(self, log: Truncated) -> bool:
-        """Returns whether the log was truncated past it: its process finds that too, and refuses the save. One in a file of an earlier
-        version was stored, and stays."""
-        return self.number > 0 and not self.deleted and self.cursor.incarnation == log.incarnation and self.cursor.start < log.earliest
+    def is_below(self, logs: Mapping[str, Truncated]) -> bool:
+        """Returns whether one of these logs was truncated past it: its process finds that too, and refuses the save. One in a file of an
+        earlier version was stored, and stays."""
+        if not self.number or self.deleted:
+            return False
+        needs = [(logs[name], first) for name, first in self.needs.items() if name in logs]
+        is_pattern = bool(self.cursor.key.pattern)  # a restored log has the same ticks
+        return any(first < log.earliest and (is_pattern or self.cursor.incarnation == log.incarnation) for log, first in needs)
 
 
 def newest_pin(pins: Iterable[Pin]) -> Pin | None:
@@ -144,9 +158,12 @@ def encode_pin(pin: Pin) -> bytes:
             cursor.stale,
             revision=pin.revision,
             deleted=pin.deleted,
+            pattern=cursor.key.pattern,
+            begun=_packed(cursor.begun),
+            firsts=_packed(pin.firsts),
         )
     )
-    head = _HEAD.pack(_MAGIC, _VERSION, len(body))
+    head = _HEAD.pack(_MAGIC, _VERSION if cursor.key.pattern else _VERSION_OF_NAMES, len(body))
     return head + _TAIL.pack(google_crc32c.extend(google_crc32c.value(head), body), 0) + body
 
 
@@ -168,7 +185,7 @@ def decode_pin(data: bytes) -> Pin:
         raise FormatError(f"cursor version {version} is not known here (known: 1 to {_VERSION}): upgrade to use it")
     with corruption("a cursor cannot be read", expected="the fields of a cursor"):
         fields = _decoder.decode(body)
-        names = [check_cursor(fields.name), *(name for name, _ in fields.vchannels)]
+        names = [check_cursor(fields.name), fields.pattern, *(name for name, _ in fields.vchannels)]
         for text in names:
             text.encode()
         start = (unpacked(fields.start[0]), fields.start[1])
@@ -176,11 +193,12 @@ def decode_pin(data: bytes) -> Pin:
         if not math.isfinite(fields.saved_at):
             raise ValueError(f"it was saved at {fields.saved_at}")
     vchannels = tuple(name for name, _ in fields.vchannels)
-    if not vchannels or list(vchannels) != sorted(set(vchannels)):
-        raise CorruptionError(f"a cursor names the vchannels {vchannels!r}", expected="sorted names, each once")
+    if bool(vchannels) == bool(fields.pattern) or list(vchannels) != sorted(set(vchannels)):
+        named = f"a cursor names the vchannels {vchannels!r} and the pattern {fields.pattern!r}"
+        raise CorruptionError(named, expected="sorted names, each once, or a pattern")
     is_copy = version == _VERSION_OF_COPIES
     cursor = Cursor(
-        CursorKey(fields.name, vchannels),
+        CursorKey(fields.name, vchannels, fields.pattern),
         tuple(incarnation for _, incarnation in fields.vchannels),
         fields.pchannel,
         fields.incarnation,
@@ -190,8 +208,9 @@ def decode_pin(data: bytes) -> Pin:
         fields.saved_at,
         fields.form,
         fields.stale,
+        begun=_unpacked(fields.begun),
     )
-    return Pin(cursor, fields.revision, fields.deleted, copy=is_copy)
+    return Pin(cursor, fields.revision, fields.deleted, copy=is_copy, firsts=_unpacked(fields.firsts))
 
 
 def pin_in(name: str, data: bytes, *, where: str) -> Pin | DamagedCursor:
@@ -420,6 +439,10 @@ class PinFilesInThreads:
         await in_thread(self._files.remove, names)
 
 
+_PackedEvent = tuple[str, PackedPosition, Natural]
+"""A pchannel, and the position and index of an event of its log."""
+
+
 class _Body(msgspec.Struct, frozen=True):
     name: str
     vchannels: list[tuple[str, Natural | None]]
@@ -433,6 +456,17 @@ class _Body(msgspec.Struct, frozen=True):
     stale: str
     revision: Natural = 0
     deleted: bool = False
+    pattern: str = ""
+    begun: list[_PackedEvent] = []
+    firsts: list[_PackedEvent] = []
+
+
+def _packed(events: Iterable[tuple[str, int, int]]) -> list[_PackedEvent]:
+    return [(name, packed(position), index) for name, position, index in events]
+
+
+def _unpacked(events: Iterable[_PackedEvent]) -> tuple[tuple[str, int, int], ...]:
+    return tuple([(name, unpacked(position), index) for name, position, index in events])
 
 
 def _present(pins: Iterable[Pin | DamagedCursor | None]) -> list[Pin | DamagedCursor]:
@@ -458,7 +492,8 @@ def _hash(texts: Iterable[str]) -> str:
 
 _MAGIC: Final = b"WALCURSR"
 _VERSION_OF_COPIES: Final = 2
-_VERSION: Final = 3
+_VERSION_OF_NAMES: Final = 3
+_VERSION: Final = 4
 _HEAD: Final = struct.Struct("<8sII")
 _TAIL: Final = struct.Struct("<II")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9]")

@@ -89,6 +89,11 @@ class CursorRecord(msgspec.Struct, frozen=True, gc=False):
         return not self.deleted and (self.fence > 0 if self.cursor is None else self.cursor.moving)
 
     @property
+    def is_stale(self) -> bool:
+        """Whether the cursor holds back nothing until it is deleted."""
+        return self.cursor is not None and bool(self.cursor.stale)
+
+    @property
     def size(self) -> int:
         """The bytes that its record takes in a frame, rounded up."""
         begun = 0 if self.cursor is None else sum([4 * len(name) + 40 for name, _, _ in self.cursor.begun])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from wal.errors import InvalidArgumentError, closed_log
+from wal.errors import closed_log
 from wal.message import Origin
 from wal.message.matching import Matching
 from wal.read.cursors.cursor import Cursor, CursorInfo, CursorKey
@@ -87,11 +87,6 @@ class CursorService:
 
     async def save(self, cursor: Cursor) -> bool:
         """Stores a reader's position; see `Cursors.save`."""
-        if cursor.key.pattern:
-            raise InvalidArgumentError(
-                f"{cursor.key} is saved by the process that writes the log, and this one only reads: store `scanner.position` as text, and "
-                "continue with resume=ReadPosition.parse(text)"
-            )
         saved = msgspec.structs.replace(cursor, saved_at=self._wall())
         return await self._run(lambda: self._store.save(saved))
 

@@ -40,7 +40,7 @@ class LogRange(msgspec.Struct, frozen=True, gc=False):
     unread_for: Callable[[frozenset[str], tuple[int, int], int], Unread] | None = None
 
     def held_bytes(self, start: tuple[int, int]) -> int:
-        """Returns the bytes of the log from `start` on, of all vchannels: what retention keeps for a cursor there."""
+        """Returns the bytes of the log from `start` on, of all vchannels. Retention keeps them for a cursor there."""
         if start[0] >= self.durable_end or (self.newest is not None and start > self.newest):
             return 0
         if self.bytes_between is not None:

@@ -66,7 +66,7 @@ def check_replaced(before: Cursor, cursor: Cursor, *, forward_only: bool) -> boo
         raise InvalidArgumentError(other_incarnation(before))
     if before.stale:
         raise TruncatedError(stale(before))
-    return not (forward_only and before.incarnations == cursor.incarnations and before.start >= cursor.start)
+    return not (forward_only and before.incarnations == cursor.incarnations and before.order >= cursor.order)
 
 
 def stale(cursor: Cursor) -> str:

@@ -9,6 +9,6 @@
 * error      errors, and the status of a call
 * component  the state of a component
 * cluster    LogService and PChannelService: the calls that Milvus' protocol does not have, and the messages of LogService
-* nodes      NodeService and ClusterService: what the servers of a cluster, and its operator, ask of one another
-* requests   the messages of Submit: what is asked of a log, and the answers
+* nodes      NodeService and ClusterService: the calls between the servers of a cluster, and those of its operator
+* requests   the messages of Submit: the requests to a log, and the answers
 """

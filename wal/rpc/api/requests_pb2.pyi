@@ -14,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("pchannel", "call", "latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "list_members", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class SubmitRequest(_message.Message):
     SETTLE_WORK_FIELD_NUMBER: _ClassVar[int]
     KEEP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     LEAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIST_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GET_MOMENT_FIELD_NUMBER: _ClassVar[int]
     NEWEST_TICK_FIELD_NUMBER: _ClassVar[int]
     WEIGH_FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +94,7 @@ class SubmitRequest(_message.Message):
     settle_work: SettleWork
     keep_member: KeepMember
     leave_cursor: LeaveCursor
+    list_members: ListMembers
     get_moment: GetMoment
     newest_tick: NewestTick
     weigh_frames: WeighFrames
@@ -123,10 +125,10 @@ class SubmitRequest(_message.Message):
     list_copies: ListCopies
     read_copy: ReadCopy
     forget_broadcasts: ForgetBroadcasts
-    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessage, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduled, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessage, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursor, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWork, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWork, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMember, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursor, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMoment, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTick, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFrames, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTick, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelow, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytes, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, pchannel: _Optional[_Union[_pchannel_pb2.PChannelInfo, _Mapping[str, object]]] = ..., call: _Optional[_Union[_nodes_pb2.ManagerCall, _Mapping[str, object]]] = ..., latest_tick: _Optional[_Union[LatestTick, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEvent, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[Truncate, _Mapping[str, object]]] = ..., retention: _Optional[_Union[Retention, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[Statistics, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducers, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursor, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursor, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursors, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursors, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHome, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursor, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursor, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessage, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduled, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessage, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursor, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWork, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWork, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMember, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursor, _Mapping[str, object]]] = ..., list_members: _Optional[_Union[ListMembers, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMoment, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTick, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFrames, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTick, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelow, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytes, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLog, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannels, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannel, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannel, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannels, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannels, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannels, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannels, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicks, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIds, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcast, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcast, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKey, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcasts, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcast, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCounts, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatus, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannels, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcast, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopies, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopy, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcasts, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
+    __slots__ = ("latest_tick", "last_event", "truncate", "retention", "statistics", "list_producers", "forget_producer", "load_cursor", "save_cursor", "list_cursors", "delete_cursors", "name_cursor_home", "claim_cursor", "keep_cursor", "schedule_message", "list_scheduled", "cancel_message", "join_cursor", "take_work", "settle_work", "keep_member", "leave_cursor", "list_members", "get_moment", "newest_tick", "weigh_frames", "find_tick", "find_event_below", "count_bytes", "describe_log", "locate_vchannels", "create_vchannel", "drop_vchannel", "list_vchannels", "create_channels", "destroy_channels", "describe_channels", "allocate_time_ticks", "allocate_ids", "append_broadcast", "ack_broadcast", "await_resource_key", "list_broadcasts", "abort_broadcast", "broadcast_counts", "get_cluster_status", "drain_node", "pause_balancer", "end_vchannels", "copy_broadcast", "list_copies", "read_copy", "forget_broadcasts")
     LATEST_TICK_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
     TRUNCATE_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +151,7 @@ class SubmitResponse(_message.Message):
     SETTLE_WORK_FIELD_NUMBER: _ClassVar[int]
     KEEP_MEMBER_FIELD_NUMBER: _ClassVar[int]
     LEAVE_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIST_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GET_MOMENT_FIELD_NUMBER: _ClassVar[int]
     NEWEST_TICK_FIELD_NUMBER: _ClassVar[int]
     WEIGH_FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -201,6 +204,7 @@ class SubmitResponse(_message.Message):
     settle_work: SettleWorkAnswer
     keep_member: KeepMemberAnswer
     leave_cursor: LeaveCursorAnswer
+    list_members: ListMembersAnswer
     get_moment: GetMomentAnswer
     newest_tick: NewestTickAnswer
     weigh_frames: WeighFramesAnswer
@@ -231,7 +235,7 @@ class SubmitResponse(_message.Message):
     list_copies: ListCopiesAnswer
     read_copy: ReadCopyAnswer
     forget_broadcasts: ForgetBroadcastsAnswer
-    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessageAnswer, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduledAnswer, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessageAnswer, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursorAnswer, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWorkAnswer, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWorkAnswer, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMemberAnswer, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursorAnswer, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMomentAnswer, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTickAnswer, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFramesAnswer, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTickAnswer, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelowAnswer, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytesAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, latest_tick: _Optional[_Union[LatestTickAnswer, _Mapping[str, object]]] = ..., last_event: _Optional[_Union[LastEventAnswer, _Mapping[str, object]]] = ..., truncate: _Optional[_Union[TruncateAnswer, _Mapping[str, object]]] = ..., retention: _Optional[_Union[RetentionAnswer, _Mapping[str, object]]] = ..., statistics: _Optional[_Union[StatisticsAnswer, _Mapping[str, object]]] = ..., list_producers: _Optional[_Union[ListProducersAnswer, _Mapping[str, object]]] = ..., forget_producer: _Optional[_Union[ForgetProducerAnswer, _Mapping[str, object]]] = ..., load_cursor: _Optional[_Union[LoadCursorAnswer, _Mapping[str, object]]] = ..., save_cursor: _Optional[_Union[SaveCursorAnswer, _Mapping[str, object]]] = ..., list_cursors: _Optional[_Union[ListCursorsAnswer, _Mapping[str, object]]] = ..., delete_cursors: _Optional[_Union[DeleteCursorsAnswer, _Mapping[str, object]]] = ..., name_cursor_home: _Optional[_Union[NameCursorHomeAnswer, _Mapping[str, object]]] = ..., claim_cursor: _Optional[_Union[ClaimCursorAnswer, _Mapping[str, object]]] = ..., keep_cursor: _Optional[_Union[KeepCursorAnswer, _Mapping[str, object]]] = ..., schedule_message: _Optional[_Union[ScheduleMessageAnswer, _Mapping[str, object]]] = ..., list_scheduled: _Optional[_Union[ListScheduledAnswer, _Mapping[str, object]]] = ..., cancel_message: _Optional[_Union[CancelMessageAnswer, _Mapping[str, object]]] = ..., join_cursor: _Optional[_Union[JoinCursorAnswer, _Mapping[str, object]]] = ..., take_work: _Optional[_Union[TakeWorkAnswer, _Mapping[str, object]]] = ..., settle_work: _Optional[_Union[SettleWorkAnswer, _Mapping[str, object]]] = ..., keep_member: _Optional[_Union[KeepMemberAnswer, _Mapping[str, object]]] = ..., leave_cursor: _Optional[_Union[LeaveCursorAnswer, _Mapping[str, object]]] = ..., list_members: _Optional[_Union[ListMembersAnswer, _Mapping[str, object]]] = ..., get_moment: _Optional[_Union[GetMomentAnswer, _Mapping[str, object]]] = ..., newest_tick: _Optional[_Union[NewestTickAnswer, _Mapping[str, object]]] = ..., weigh_frames: _Optional[_Union[WeighFramesAnswer, _Mapping[str, object]]] = ..., find_tick: _Optional[_Union[FindTickAnswer, _Mapping[str, object]]] = ..., find_event_below: _Optional[_Union[FindEventBelowAnswer, _Mapping[str, object]]] = ..., count_bytes: _Optional[_Union[CountBytesAnswer, _Mapping[str, object]]] = ..., describe_log: _Optional[_Union[DescribeLogAnswer, _Mapping[str, object]]] = ..., locate_vchannels: _Optional[_Union[LocateVChannelsAnswer, _Mapping[str, object]]] = ..., create_vchannel: _Optional[_Union[CreateVChannelAnswer, _Mapping[str, object]]] = ..., drop_vchannel: _Optional[_Union[DropVChannelAnswer, _Mapping[str, object]]] = ..., list_vchannels: _Optional[_Union[ListVChannelsAnswer, _Mapping[str, object]]] = ..., create_channels: _Optional[_Union[CreateChannelsAnswer, _Mapping[str, object]]] = ..., destroy_channels: _Optional[_Union[DestroyChannelsAnswer, _Mapping[str, object]]] = ..., describe_channels: _Optional[_Union[DescribeChannelsAnswer, _Mapping[str, object]]] = ..., allocate_time_ticks: _Optional[_Union[AllocateTimeTicksAnswer, _Mapping[str, object]]] = ..., allocate_ids: _Optional[_Union[AllocateIdsAnswer, _Mapping[str, object]]] = ..., append_broadcast: _Optional[_Union[AppendBroadcastAnswer, _Mapping[str, object]]] = ..., ack_broadcast: _Optional[_Union[AckBroadcastAnswer, _Mapping[str, object]]] = ..., await_resource_key: _Optional[_Union[AwaitResourceKeyAnswer, _Mapping[str, object]]] = ..., list_broadcasts: _Optional[_Union[ListBroadcastsAnswer, _Mapping[str, object]]] = ..., abort_broadcast: _Optional[_Union[AbortBroadcastAnswer, _Mapping[str, object]]] = ..., broadcast_counts: _Optional[_Union[BroadcastCountsAnswer, _Mapping[str, object]]] = ..., get_cluster_status: _Optional[_Union[GetClusterStatusAnswer, _Mapping[str, object]]] = ..., drain_node: _Optional[_Union[DrainNodeAnswer, _Mapping[str, object]]] = ..., pause_balancer: _Optional[_Union[PauseBalancerAnswer, _Mapping[str, object]]] = ..., end_vchannels: _Optional[_Union[EndVChannelsAnswer, _Mapping[str, object]]] = ..., copy_broadcast: _Optional[_Union[CopyBroadcastAnswer, _Mapping[str, object]]] = ..., list_copies: _Optional[_Union[ListCopiesAnswer, _Mapping[str, object]]] = ..., read_copy: _Optional[_Union[ReadCopyAnswer, _Mapping[str, object]]] = ..., forget_broadcasts: _Optional[_Union[ForgetBroadcastsAnswer, _Mapping[str, object]]] = ...) -> None: ...
 
 class LatestTick(_message.Message):
     __slots__ = ("vchannel", "local")
@@ -1027,12 +1031,14 @@ class LoadCursorAnswer(_message.Message):
     def __init__(self, value: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ...) -> None: ...
 
 class SaveCursor(_message.Message):
-    __slots__ = ("cursor", "forward_only")
+    __slots__ = ("cursor", "forward_only", "pchannel")
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     cursor: _cursors_pb2.Cursor
     forward_only: bool
-    def __init__(self, cursor: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ..., forward_only: bool = ...) -> None: ...
+    pchannel: str
+    def __init__(self, cursor: _Optional[_Union[_cursors_pb2.Cursor, _Mapping[str, object]]] = ..., forward_only: bool = ..., pchannel: _Optional[str] = ...) -> None: ...
 
 class SaveCursorAnswer(_message.Message):
     __slots__ = ("value",)
@@ -1236,7 +1242,7 @@ class CancelMessageAnswer(_message.Message):
     def __init__(self, value: bool = ...) -> None: ...
 
 class JoinCursor(_message.Message):
-    __slots__ = ("key", "pchannel", "member", "terms", "concurrency", "batch", "lease_ms")
+    __slots__ = ("key", "pchannel", "member", "terms", "concurrency", "batch", "lease_ms", "process", "tripped")
     KEY_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
@@ -1244,6 +1250,8 @@ class JoinCursor(_message.Message):
     CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    TRIPPED_FIELD_NUMBER: _ClassVar[int]
     key: _cursors_pb2.CursorKey
     pchannel: str
     member: bytes
@@ -1251,7 +1259,9 @@ class JoinCursor(_message.Message):
     concurrency: int
     batch: int
     lease_ms: int
-    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., terms: _Optional[_Union[WorkTerms, _Mapping[str, object]]] = ..., concurrency: _Optional[int] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    process: str
+    tripped: str
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., pchannel: _Optional[str] = ..., member: _Optional[bytes] = ..., terms: _Optional[_Union[WorkTerms, _Mapping[str, object]]] = ..., concurrency: _Optional[int] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., process: _Optional[str] = ..., tripped: _Optional[str] = ...) -> None: ...
 
 class WorkTerms(_message.Message):
     __slots__ = ("order", "key", "attempts", "backoff_s", "blocks", "dead_letter", "trip_after")
@@ -1310,7 +1320,7 @@ class TakeWorkAnswer(_message.Message):
     def __init__(self, value: _Optional[_Union[SentWork, _Mapping[str, object]]] = ...) -> None: ...
 
 class SentWork(_message.Message):
-    __slots__ = ("firsts", "sizes", "pchannel", "incarnation", "form", "frames", "frame_numbers", "indexes", "ticks", "vchannels", "vchannel_numbers", "payloads", "types", "properties", "attempts", "txn_ids", "keepalives", "broadcasts")
+    __slots__ = ("firsts", "sizes", "pchannel", "incarnation", "form", "frames", "frame_numbers", "indexes", "ticks", "vchannels", "vchannel_numbers", "payloads", "types", "properties", "attempts", "txn_ids", "keepalives", "broadcasts", "pchannels", "incarnations", "frame_pchannels")
     FIRSTS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     PCHANNEL_FIELD_NUMBER: _ClassVar[int]
@@ -1329,6 +1339,9 @@ class SentWork(_message.Message):
     TXN_IDS_FIELD_NUMBER: _ClassVar[int]
     KEEPALIVES_FIELD_NUMBER: _ClassVar[int]
     BROADCASTS_FIELD_NUMBER: _ClassVar[int]
+    PCHANNELS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_PCHANNELS_FIELD_NUMBER: _ClassVar[int]
     firsts: _containers.RepeatedScalarFieldContainer[int]
     sizes: _containers.RepeatedScalarFieldContainer[int]
     pchannel: str
@@ -1347,7 +1360,10 @@ class SentWork(_message.Message):
     txn_ids: _containers.RepeatedScalarFieldContainer[int]
     keepalives: _containers.RepeatedScalarFieldContainer[float]
     broadcasts: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, firsts: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_pchannel_pb2.Position, _Mapping[str, object]]]] = ..., frame_numbers: _Optional[_Iterable[int]] = ..., indexes: _Optional[_Iterable[int]] = ..., ticks: _Optional[_Iterable[int]] = ..., vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., types: _Optional[_Iterable[int]] = ..., properties: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., txn_ids: _Optional[_Iterable[int]] = ..., keepalives: _Optional[_Iterable[float]] = ..., broadcasts: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    pchannels: _containers.RepeatedScalarFieldContainer[str]
+    incarnations: _containers.RepeatedScalarFieldContainer[int]
+    frame_pchannels: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, firsts: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ..., pchannel: _Optional[str] = ..., incarnation: _Optional[int] = ..., form: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_pchannel_pb2.Position, _Mapping[str, object]]]] = ..., frame_numbers: _Optional[_Iterable[int]] = ..., indexes: _Optional[_Iterable[int]] = ..., ticks: _Optional[_Iterable[int]] = ..., vchannels: _Optional[_Iterable[str]] = ..., vchannel_numbers: _Optional[_Iterable[int]] = ..., payloads: _Optional[_Iterable[bytes]] = ..., types: _Optional[_Iterable[int]] = ..., properties: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., txn_ids: _Optional[_Iterable[int]] = ..., keepalives: _Optional[_Iterable[float]] = ..., broadcasts: _Optional[_Iterable[bytes]] = ..., pchannels: _Optional[_Iterable[str]] = ..., incarnations: _Optional[_Iterable[int]] = ..., frame_pchannels: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SettleWork(_message.Message):
     __slots__ = ("key", "pchannel", "member", "number", "handled", "outputs", "output_counts", "dead", "failed", "released", "restarted", "exhausted", "exhausted_text")
@@ -1459,18 +1475,56 @@ class SharedWork(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[CursorMember, _Mapping[str, object]]]] = ..., pending: _Optional[int] = ..., lag_messages: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_s: _Optional[float] = ..., held_by: _Optional[str] = ..., is_caught_up: bool = ..., trip: _Optional[int] = ..., tripped: _Optional[str] = ...) -> None: ...
 
 class CursorMember(_message.Message):
-    __slots__ = ("name", "client", "in_hand", "handled", "rate")
+    __slots__ = ("name", "client", "in_hand", "handled", "rate", "process", "joined_at", "lease_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     IN_HAND_FIELD_NUMBER: _ClassVar[int]
     HANDLED_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     client: str
     in_hand: int
     handled: int
     rate: float
-    def __init__(self, name: _Optional[str] = ..., client: _Optional[str] = ..., in_hand: _Optional[int] = ..., handled: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
+    process: str
+    joined_at: int
+    lease_s: float
+    def __init__(self, name: _Optional[str] = ..., client: _Optional[str] = ..., in_hand: _Optional[int] = ..., handled: _Optional[int] = ..., rate: _Optional[float] = ..., process: _Optional[str] = ..., joined_at: _Optional[int] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class ListMembers(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListMembersAnswer(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedCompositeFieldContainer[SharedCursor]
+    def __init__(self, value: _Optional[_Iterable[_Union[SharedCursor, _Mapping[str, object]]]] = ...) -> None: ...
+
+class SharedCursor(_message.Message):
+    __slots__ = ("key", "fence", "work", "handled", "failed", "retried", "dead_lettered", "idle_s", "tripped_at")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    HANDLED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    TRIPPED_AT_FIELD_NUMBER: _ClassVar[int]
+    key: _cursors_pb2.CursorKey
+    fence: int
+    work: SharedWork
+    handled: int
+    failed: int
+    retried: int
+    dead_lettered: int
+    idle_s: float
+    tripped_at: int
+    def __init__(self, key: _Optional[_Union[_cursors_pb2.CursorKey, _Mapping[str, object]]] = ..., fence: _Optional[int] = ..., work: _Optional[_Union[SharedWork, _Mapping[str, object]]] = ..., handled: _Optional[int] = ..., failed: _Optional[int] = ..., retried: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., idle_s: _Optional[float] = ..., tripped_at: _Optional[int] = ...) -> None: ...
 
 class LeaveCursor(_message.Message):
     __slots__ = ("key", "pchannel", "member")

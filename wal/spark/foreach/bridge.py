@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from wal.errors import InvalidArgumentError, UnknownError
+from wal.message.matching import Matching
 from wal.runtime.user_code import described
 from wal.spark.foreach.batch import Batch
 from wal.spark.foreach.decoding import Decode, Decoding
@@ -45,7 +46,7 @@ def foreach_batch(
     cursor: str | None = None,
     path: str | None = None,
     options: Mapping[str, str] | None = None,
-    vchannels_pattern: str | None = None,
+    vchannels_pattern: str | Matching | None = None,
     checkpoint: str | None = None,
 ) -> ForeachBatch:
     """Returns a function for `writeStream.foreachBatch` that calls `handler(df, batch)` for each batch; see `Batch`.
@@ -55,7 +56,9 @@ def foreach_batch(
       used several times. Pass False for a handler that uses `df` once.
     * `cursor` names the cursor that is saved at the end of the batch when the handler has returned, so that retention keeps unprocessed
       events. It is in the log that the source reads: the journal at `path`, or the log that `options` name, which are those of the source
-      (`service.url`, `kv` and so on). With `vchannels_pattern` it is saved for the vchannels that match, if the source reads by a pattern.
+      (`service.url`, `kv` and so on). With `vchannels_pattern` it is saved for the vchannels that match, if the source reads by a
+      `vchannelsPattern`. If the source reads a family, give its pattern as a `Matching`: the family has one cursor, at which a source with
+      `startingCursor` begins.
     * `checkpoint` is the query's checkpointLocation; only Spark Connect needs it.
 
     A wrong argument raises TypeError or InvalidArgumentError here, before anything runs. DDL in `schema` needs a session.
@@ -77,14 +80,16 @@ def foreach_batch(
             raise InvalidArgumentError(
                 "vchannels_pattern=… selects the vchannels for which a cursor is saved: give cursor=… and path=… or options=… with it"
             )
-        try:
-            re.compile(vchannels_pattern)
-        except re.error as error:
-            raise InvalidArgumentError(f"vchannels_pattern={vchannels_pattern!r} is not a regular expression: {error}") from error
+        if not isinstance(vchannels_pattern, Matching):
+            try:
+                re.compile(vchannels_pattern)
+            except re.error as error:
+                raise InvalidArgumentError(f"vchannels_pattern={vchannels_pattern!r} is not a regular expression: {error}") from error
     saved = None
     if cursor is not None:
         source = source_of(SparkLocation.named(path, options))
-        saved = QueryCursor(source, cursor, ChannelChoice(pattern=vchannels_pattern))
+        pattern, family = (None, vchannels_pattern) if isinstance(vchannels_pattern, Matching) else (vchannels_pattern, None)
+        saved = QueryCursor(source, cursor, ChannelChoice(pattern=pattern, family=family))
     return ForeachBatch(handler, decoding, saved, persist=persist, checkpoint=checkpoint)
 
 

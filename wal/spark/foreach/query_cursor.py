@@ -2,21 +2,26 @@
 
 Owns the choice of the vchannels that the cursor is saved for, and the saving. A cursor belongs to one vchannel, while a pchannel is
 truncated as a whole, and its slowest cursor holds all of it. So cursors of a few vchannels of each pchannel are enough for any number, and
-the others remain when one vchannel is dropped. A cursor is never above the end of the last finished batch, and never moves back. Saving
-blocks, for milliseconds.
+the others remain when one vchannel is dropped. A family has one cursor, a tick for all pchannels. A cursor is never above the end of the
+last finished batch, and never moves back. Saving blocks, for milliseconds.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import LogPosition
+from wal.message.matching import Matching
 from wal.read.cursors.cursor import Cursor, CursorKey, check_cursor
 from wal.read.cursors.store import SavedCursors
+from wal.read.merge import Merge
+from wal.read.merged import tick_cursor
 from wal.spark.frame_source import FrameLogs, LogSource, opened
 from wal.spark.offsets import PChannelOffset, StreamOffset
 from wal.spark.options import ChannelChoice
@@ -56,8 +61,24 @@ class QueryCursor:
         # The incarnations of a source that reads all vchannels, or by a pattern, are empty: then the cursor is for all.
         named = frozenset(name for end in here for name in end.incarnations) if all(end.incarnations for end in here) else _ALL
         store = logs.cursors
+        if self._choice.family is not None:
+            self._save_family(store, self._choice.family, _done(here), moments)
+            return
         for place in _done(here).values():
             self._save_pchannel(logs, store, place, self._vchannels(logs, place.pchannel, named, store))
+
+    def _save_family(self, store: SavedCursors, family: Matching, done: Mapping[str, PChannelOffset], pchannels: Iterable[str]) -> None:
+        """Saves the newest position up to which all pchannels are processed."""
+        merge = Merge(pchannels)
+        for name, place in done.items():
+            merge.cover(name, place.time_tick)
+        if (position := merge.position_before(merge.limit)) is None:
+            return  # a pchannel was not read yet
+        key = CursorKey.of(self._name, family)
+        cursor = msgspec.structs.replace(tick_cursor(key, position, merge.lanes), saved_at=time.time())
+        before = store.load(key)
+        if not store.save(cursor, forward_only=True) and before is not None and before.order > cursor.order:
+            _warn_ahead(key)
 
     def _vchannels(self, logs: FrameLogs, pchannel: str, named: frozenset[str], store: SavedCursors) -> dict[str, int]:
         """Returns the vchannels of this pchannel to save for, with their incarnations: first the ones with a cursor, then by name."""
@@ -98,12 +119,16 @@ class QueryCursor:
                 place.form,
             )
             if not store.save(cursor, forward_only=True) and since > place.log_position:
-                _log.warning(
-                    "%s is ahead of this query, and was not moved: it belongs to another query, or this query was restarted with a new "
-                    "checkpoint; name another cursor, or delete this one with %s",
-                    key,
-                    key.deletion,
-                )
+                _warn_ahead(key)
+
+
+def _warn_ahead(key: CursorKey) -> None:
+    _log.warning(
+        "%s is ahead of this query, and was not moved: it belongs to another query, or this query was restarted with a new "
+        "checkpoint; name another cursor, or delete this one with %s",
+        key,
+        key.deletion,
+    )
 
 
 def _done(ends: Sequence[StreamOffset]) -> dict[str, PChannelOffset]:

@@ -142,7 +142,6 @@ class ReadOnlyArchiveLog(SegmentedLog):
     def __init__(self, archive: Archive, pchannel: str, cut: Callable[[FrameView, int], EncodedFrame | None]) -> None:
         self._archive = archive
         self._cut = cut
-        self._manifest = archive.manifest
         copy = archive.manifest.pchannels[pchannel]
         self._segments = ArchiveSegments(archive, pchannel)
         lineage = Lineage(copy.incarnation)
@@ -406,10 +405,6 @@ class ArchiveFile:
             buffer[:] = data[at : at + len(buffer)]
             at += len(buffer)
         return True
-
-    def size(self) -> int:
-        """The bytes of the object before compression."""
-        return self._chunk.size
 
     def close(self) -> None:
         """Forgets the blocks."""

@@ -226,20 +226,24 @@ def numbered(names: Iterable[str]) -> list[tuple[int, str]]:
     return sorted((number, name) for name in names if (number := _number(name)) is not None)
 
 
-def decode_manifest(name: str, data: bytes) -> Manifest:
-    """Returns the manifest in these bytes. Raises FormatError for a newer version, CorruptionError for any other content."""
+def decode_manifest(place: str, name: str, data: bytes) -> Manifest:
+    """Returns the manifest of this name in the store at `place`, from its bytes.
+
+    Raises FormatError for a newer version, CorruptionError for any other content; both name the object.
+    """
+    path = f"{place}/{name}"
     try:
         body = data[:-_END_BYTES]
         is_checked = data.endswith(_end_of(body))
         if is_checked and (version := msgspec.json.decode(body + b"}", type=_Version).version) > VERSION:
-            raise FormatError(f"the backup {name} has version {version}, known here is {VERSION}: upgrade to use it")
+            raise FormatError(f"{path} has version {version}, known here is {VERSION}: upgrade to use it")
         manifest = msgspec.json.decode(body + b"}" if is_checked else data, type=Manifest)
         if not is_checked and (manifest.version != _UNCHECKED or msgspec.json.encode(manifest) != data):
             raise ValueError("its checksum does not fit, or it is not as version 1 wrote it")
         if manifest.number != _number(name):
             raise ValueError(f"it is backup {manifest.number}")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise CorruptionError(f"{name} is damaged: {error}", path=name, offset=0, expected="a manifest") from error
+        raise CorruptionError(f"{path} is damaged: {error}", path=path, offset=0, expected="a manifest") from error
     return manifest
 
 

@@ -7,7 +7,7 @@ determines its bytes: it has the length and the CRC32C of the chunk, and of bloc
     index object    magic "WALI" | version u32 | block_bytes u32 | blocks u32 | the end of each block in the object u64 |
                     an index of the frames, as of a segment whose base is the position of the chunk (`wal.storage.journal.index`)
 
-An index object has its length and its CRC32C in the manifest. What an object has is compared with its index; a contradiction is a
+An index object has its length and its CRC32C in the manifest. The content of an object is compared with its index; a contradiction is a
 CorruptionError that names the object.
 """
 
@@ -161,7 +161,7 @@ def expand_blocks(stored: bytes, size: int) -> bytes:
 
 def load_manifest(store: BackupStore, name: str) -> Manifest:
     """Returns the manifest of this name. Raises FormatError for a newer version, CorruptionError if it is damaged."""
-    return decode_manifest(name, store.get(name, BYTES_MAX))
+    return decode_manifest(store.place, name, store.get(name, BYTES_MAX))
 
 
 def fetch(store: BackupStore, chunk: Chunk) -> bytes:

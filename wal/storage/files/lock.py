@@ -51,11 +51,10 @@ class FileLock:
         return lock
 
     @classmethod
-    def look(cls, path: Path, *, dir_fd: int | None = None) -> FileLock:
+    def look(cls, path: Path) -> FileLock:
         """Opens an existing lock file without writing to it. Raises FileNotFoundError or PermissionError as `open` does."""
         with _forking:
-            name = path if dir_fd is None else path.name
-            lock = cls(path, open_file(name, os.O_RDONLY, dir_fd=dir_fd))
+            lock = cls(path, open_file(path, os.O_RDONLY))
             _open.add(lock)
         return lock
 

@@ -33,6 +33,10 @@ class ArchivedStart(msgspec.Struct, frozen=True):
     dropped: LogPosition
     url: str
 
+    def covers(self, local: LogPosition) -> bool:
+        """Returns whether the archive has what lies between the earliest event and this local start."""
+        return self.earliest < local <= self.dropped
+
 
 def save_start(disk: Disk, directory: Path, start: ArchivedStart) -> None:
     """Stores the file durably."""

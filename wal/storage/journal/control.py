@@ -20,6 +20,10 @@ The page also records that the map of the pchannel's vchannels was written once,
 A writer publishes its intent to truncate here before it does so, and withdraws it if it does not: see `PChannelLog.intend`.
 
     at 2048   magic "WALT" | position u64 | index u32 | crc32c u32; zeros without an intent
+
+The writer of a log that archives itself publishes the positions of the file `archived` here, before it moves the local start.
+
+    at 2560   magic "WALA" | earliest position u64, index u32 | dropped position u64, index u32 | crc32c u32; zeros without the file
 """
 
 from __future__ import annotations
@@ -230,6 +234,11 @@ class ControlPage:
         packed = bytes(_INTENT.size) if up_to is None else _INTENT.pack(b"WALT", *up_to)
         self._map[_INTENT_AT : _INTENT_AT + _INTENT.size + _CRC.size] = packed + _CRC.pack(google_crc32c.value(packed) if up_to else 0)
 
+    def publish_archived(self, earliest: LogPosition, dropped: LogPosition) -> None:
+        """Publishes where the log begins in its archive, see `ArchivedStart`. Only inside `locked`."""
+        packed = _ARCHIVED.pack(b"WALA", *earliest, *dropped)
+        self._map[_ARCHIVED_AT : _ARCHIVED_AT + _ARCHIVED.size + _CRC.size] = packed + _CRC.pack(google_crc32c.value(packed))
+
     def sync(self) -> None:
         """Makes all stores so far survive a power cut."""
         self._disk.sync_map(self._map, self._fd, self._path)
@@ -322,6 +331,20 @@ class ControlView:
                 return position, index
         return _NUMBERS_END, 0  # the writer was killed while it stored it
 
+    def archived(self) -> tuple[LogPosition, LogPosition] | None:
+        """Returns the earliest event of a log in its archive, and the highest local start, None without an archive.
+
+        Call it after `load`: the writer publishes both before it moves the local start.
+        """
+        for _ in range(_LOAD_TRIES):
+            data = self._map[_ARCHIVED_AT : _ARCHIVED_AT + _ARCHIVED.size + _CRC.size]
+            if not any(data):
+                return None
+            if _CRC.unpack_from(data, _ARCHIVED.size)[0] == google_crc32c.value(data[: _ARCHIVED.size]):
+                _, position, index, dropped, dropped_index = _ARCHIVED.unpack_from(data)
+                return (position, index), (dropped, dropped_index)
+        return None  # the writer was killed while it stored it, and publishes it again at its next opening
+
     def close(self) -> None:
         """Closes the mapping. Idempotent."""
         self._map.close()
@@ -363,6 +386,8 @@ _SLOT: Final = struct.Struct("<4sIQQQQQIIQQ")
 _CRC: Final = struct.Struct("<I")
 _INTENT_AT: Final = 4 * SECTOR_BYTES
 _INTENT: Final = struct.Struct("<4sQI")
+_ARCHIVED_AT: Final = 5 * SECTOR_BYTES
+_ARCHIVED: Final = struct.Struct("<4sQIQI")
 _NUMBERS_END: Final = 1 << 63
 """A bound above every number that is counted, so that a next number always fits its field."""
 

@@ -299,7 +299,7 @@ class SegmentIndex:
         if first < stop:
             index.end = self.positions[stop - 1] + slot_bytes(self.lengths[stop - 1])
         index._wide, index._keyed = (_shifted(row, first, stop) for row in (self._wide, self._keyed))
-        rows = {name: _shifted(row, first, stop) for name, row in self._names.items()}
+        rows = {name: _shifted(row, first, stop) for name, row in list(self._names.items())}  # a copy, because names may be added meanwhile
         index._names = {name: row for name, row in rows.items() if row}
         return index
 

@@ -96,7 +96,7 @@ class JournalLog(PChannelLog):
             loop_writes = loop_write(disk, recovered.active, write_path)
             if loop_writes is not None:
                 undo.callback(pool.submit, loop_writes.close)
-            self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes)
+            self._preparer = Preparer(disk, directory, name=pchannel, term=term, segment_bytes=segment_bytes, hint=lambda: self.hint())
             undo.callback(pool.submit, self._preparer.close)
             for spare in recovered.spares:
                 self._preparer.adopt(spare)
@@ -128,6 +128,11 @@ class JournalLog(PChannelLog):
     @property
     def lineage(self) -> Lineage:
         return self._lineage
+
+    @property
+    def segments(self) -> SegmentSet:
+        """The segments and their indexes, for readers in this process."""
+        return self._segments
 
     @property
     def durable_end(self) -> int:

@@ -13,7 +13,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from wal.errors import StorageError, WALError
@@ -185,7 +184,7 @@ class LogTail:
         except OSError as error:
             if error.errno in NO_DESCRIPTOR:
                 self._preparer.adopt(spare)
-                raise no_descriptor(error, self._folder) from error
+                raise no_descriptor(error, self.active.segment.path.parent) from error
             raise self.failed(error, outcome_unknown=False) from error
         self.segments += 1
         self._held.watch(self.active.segment.path, os.fstat(self.active.file.fd))
@@ -193,7 +192,3 @@ class LogTail:
         self._sealed(old, self.active)
         self._keeper.begin(self.active.segment, self.active.index)
         return self.active
-
-    @property
-    def _folder(self) -> Path:
-        return self.active.segment.path.parent

@@ -49,8 +49,10 @@ class Spare(msgspec.Struct, frozen=True, gc=False):
 class Preparer:
     """The preparer of one log that is open for writing. Any thread except the loop's may call `take` and `offer`."""
 
-    def __init__(self, disk: Disk, directory: Path, *, name: str, term: int, segment_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, *, name: str, term: int, segment_bytes: int, hint: Callable[[], str] = str) -> None:
+        """`hint` returns the end of the error of a full disk."""
         self._disk = disk
+        self._hint = hint
         self._directory = directory
         self._term = term
         self._segment_bytes = segment_bytes
@@ -105,6 +107,7 @@ class Preparer:
             raise failure or OSError(errno.ECANCELED, "the log is closing", str(self._directory))
         raise NoSpaceError(
             f"no room for the next segment in {self._directory}: free at least {size + KEPT_FREE_BYTES} bytes and append again"
+            + self._hint()
         ) from failure
 
     def offer(self, path: Path, size: int) -> bool:

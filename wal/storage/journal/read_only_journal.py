@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -33,6 +34,7 @@ from wal.storage.journal.segmented_log import SegmentedLog
 from wal.storage.journal.segments import Segment, SegmentSet, damaged, extend_index, load_index, segment_bases
 
 _T = TypeVar("_T")
+_LogT = TypeVar("_LogT", bound="ReadOnlyJournalLog")
 _CONTROL_PAGES: Final = f"pchannels/*/{CONTROL_NAME}"
 
 
@@ -94,9 +96,16 @@ class ReadOnlyJournal:
         names = _storage_errors(self._directory, lambda: _pchannels(self._directory))
         return sorted(names, key=lambda name: (len(name), name))
 
-    def open(self, pchannel: str) -> ReadOnlyJournalLog:
-        """Opens the log of this pchannel. Raises FormatError without a log, CorruptionError if its control page is damaged."""
-        return ReadOnlyJournalLog(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
+    def open(self, pchannel: str, *, written: SegmentSet | None = None) -> ReadOnlyJournalLog:
+        """Opens the log of this pchannel, in its writer's process with the segments that are `written`.
+
+        Raises FormatError without a log, CorruptionError if its control page is damaged.
+        """
+        return self.open_as(partial(ReadOnlyJournalLog, written=written), pchannel)
+
+    def open_as(self, make: Callable[..., _LogT], pchannel: str) -> _LogT:
+        """Opens the log of this pchannel as `make`, a subclass of `ReadOnlyJournalLog`, does. Raises as `open` does."""
+        return make(self._disk, self._directory / "pchannels" / pchannel, pchannel, within=self.held)
 
     def close(self) -> None:
         """Releases the directory; its logs must be closed first. Idempotent."""
@@ -108,7 +117,9 @@ class ReadOnlyJournalLog(SegmentedLog):
 
     refresh_waits = False
 
-    def __init__(self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, pchannel: str, *, within: HeldNames | None = None, written: SegmentSet | None = None
+    ) -> None:
         self.directory = directory
         self._disk = disk
         try:
@@ -132,7 +143,7 @@ class ReadOnlyJournalLog(SegmentedLog):
             self._control.close()
             raise
         super().__init__(pchannel, record.incarnation, lineage)
-        self._segments: ReadOnlySegments = ReadOnlySegments(disk, directory, lineage=lineage)
+        self._segments: SegmentSet = written or ReadOnlySegments(disk, directory, lineage=lineage)
         self._reader = JournalReader(self._segments, pchannel=pchannel, incarnation=record.incarnation, earliest=lambda: self.earliest)
 
     def check(self) -> None:
@@ -161,14 +172,12 @@ class ReadOnlyJournalLog(SegmentedLog):
             while True:
                 record, _ = self._reach()
                 first = segment_bases(self.directory)[0]
+                begin = max(start, first)
                 try:
-                    return max(start, first), self._last_events(max(start, first), record, names)
+                    return begin, self._held_reader(begin, record).last_events(begin, record.durable, names)
                 except (CorruptionError, TruncatedError, FileNotFoundError):
                     if segment_bases(self.directory)[0] == first:
                         raise  # otherwise segments were freed while they were read
-
-    def _last_events(self, start: int, record: ControlRecord, names: frozenset[str]) -> dict[RunName, LogPosition]:
-        return self._held_reader(start, record).last_events(start, record.durable, names)
 
     def _held_reader(self, start: int, record: ControlRecord) -> JournalReader:
         """Returns the reader of the frames from `start` on, which may be truncated and stored only for a recovery."""
@@ -218,7 +227,18 @@ class ReadOnlyJournalLog(SegmentedLog):
         self._closed = True
         self._control.close()
 
+    @property
+    def local_earliest(self) -> LogPosition:
+        return self._stored().earliest
+
     def _load(self) -> ControlRecord:
+        return self._seen(self._stored())
+
+    def _seen(self, record: ControlRecord) -> ControlRecord:
+        """Returns the content of the control page as readers see it."""
+        return record
+
+    def _stored(self) -> ControlRecord:
         if self._closed:
             raise closed_log(f"of pchannel {self.pchannel!r}")
         if self._lost is not None:
@@ -245,12 +265,12 @@ class ReadOnlyJournalLog(SegmentedLog):
 
     def _reach(self) -> tuple[ControlRecord, tuple[int, int] | None]:
         """Indexes all frames that are durable now; returns the control record and the newest event below its durable position."""
-        record = self._load()
+        record = self._stored()
         while True:
             try:
                 newest = self._segments.reach(record.durable, record.earliest[0])
             except (CorruptionError, OSError) as error:
-                before, record = record, self._load()
+                before, record = record, self._stored()
                 if record.earliest != before.earliest:
                     continue  # it was truncated while it was read
                 if isinstance(error, CorruptionError):
@@ -260,7 +280,7 @@ class ReadOnlyJournalLog(SegmentedLog):
                 missing = CorruptionError("the file is gone", expected="a segment of this log")
                 raise damaged(missing, Path(error.filename or self.directory), 0) from error
             self._newest = newest
-            return record, newest
+            return self._seen(record), newest
 
 
 def _storage_errors(path: Path, call: Callable[[], _T]) -> _T:

@@ -1,4 +1,4 @@
-"""SegmentedLog: what a reader asks of a log whose frames lie in segments with indexes, on a disk or in an archive.
+"""SegmentedLog: reads of a log whose frames lie in segments with indexes, on a disk or in an archive.
 
 It owns the answers to questions; a subclass owns the segments, and knows how far the log reaches (`_load`, `_reach`). Searches read indexes
 and not frames. It never writes, and needs no event loop: calls block, and any thread may call.
@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
-from wal.errors import TruncatedError
+from wal.errors import CorruptionError, TruncatedError
 from wal.message import FORM_JOURNAL, Lineage, LogPosition, Origin
 from wal.storage.base import FramePage, FrameWeight, LogSnapshot, RowsPage, RowsRequest, StoredFrame, Unread
 from wal.storage.journal.control import ControlRecord
 from wal.storage.journal.index import SegmentIndex
 from wal.storage.journal.reader import JournalReader, SegmentSource
-from wal.storage.journal.segments import last_truncated
+from wal.storage.journal.segments import last_truncated, truncated_tick
 from wal.storage.read_only import ReadOnlyStoredLog, VChannelChoice
 from wal.storage.search import PAGE_BYTES, weight_of, within
 
@@ -53,6 +55,10 @@ class SegmentedLog(ReadOnlyStoredLog):
     @property
     def last_truncated(self) -> tuple[int, int] | None:
         return last_truncated(self._segments.segments, self.earliest)
+
+    @property
+    def truncated_tick(self) -> int | None:
+        return truncated_tick(self._segments.segments, self.earliest)
 
     def refresh(self) -> LogSnapshot:
         """Returns the current content of the control page. Takes a few microseconds, reads no file and never blocks."""
@@ -107,6 +113,17 @@ class SegmentedLog(ReadOnlyStoredLog):
             header, index = segments[-1].header, self._segments.index(segments[-1])
             stop = index.ordinal(end)
             return index.last_event(0, stop) or header.newest, max(header.promised_tick, index.promise(0, stop))
+
+    def index_of(self, base: int) -> SegmentIndex | None:
+        """Returns the index of the segment with this base, None without one: for a damaged segment, or one below the earliest event."""
+        segments = self._segments.segments
+        at = bisect_left(segments, base, key=attrgetter("base"))
+        if at == len(segments) or segments[at].base != base:
+            return None
+        try:
+            return self._segments.index(segments[at])
+        except CorruptionError:
+            return None
 
     def first_above(self, tick: int, end: int) -> tuple[int, int | None]:
         """Returns the position of the first frame above this tick, and the position of the previous frame if it may have ticks above.

@@ -95,6 +95,12 @@ class SegmentSet:
         self._keep(segment, index, is_computed=is_computed)
         return index
 
+    def reach(self, durable: int, earliest: int) -> tuple[int, int] | None:
+        """Returns the newest event below `durable`, up to which the writer has indexed the frames."""
+        segment = next(segment for segment in reversed(self.segments) if segment.base <= durable)
+        index = self.index(segment)
+        return index.last_event(0, index.ordinal(durable)) or segment.header.newest
+
     def remade(self, segment: Segment) -> SegmentIndex:
         """Returns the index computed from the segment up to its last known frame, for a reader whose index was wrong."""
         with self._lock:

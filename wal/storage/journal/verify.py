@@ -23,7 +23,7 @@ import google_crc32c
 import msgspec
 
 from wal.errors import CorruptionError, FormatError, StorageError, WALError
-from wal.frame import FrameHeader, FrameView
+from wal.frame import FrameHeader, FrameView, check_frame
 from wal.message import Lineage
 from wal.storage.files import FORMAT_NAME, MAP_NAME
 from wal.storage.journal.archived_file import ARCHIVED_NAME, load_start
@@ -48,7 +48,14 @@ from wal.storage.journal.segments import open_shared, segment_bases
 _CHUNK_BYTES: Final = 2 << 20
 """The bytes of one read: a larger piece does not stay in the caches of a processor until its checksums are computed."""
 _SLOT_BYTES: Final = len(ControlRecord(0, 0, 0, (0, 0), 0, 0, closed=False).pack(0))
-_BOOT_BYTES: Final = 24
+_CHECKED_PARTS: Final = (
+    (0, _SLOT_BYTES, "a slot"),
+    (SECTOR_BYTES, _SLOT_BYTES, "a slot"),
+    (2 * SECTOR_BYTES, 24, "the boot id"),
+    (4 * SECTOR_BYTES, 20, "the intent to truncate"),
+    (5 * SECTOR_BYTES, 32, "the start in the archive"),
+)
+"""The parts of a control page that end with their CRC32C: offset, length and name."""
 _CONTROL_TRIES: Final = 100
 LOST_CONTROL: Final = "it is missing, and the log was opened: it had a control page"
 
@@ -99,6 +106,41 @@ def check_frames(
     checked = _SegmentCheck(path, header, header.base + end, VerifyProgress(), sealed=False, after=None, last=None, begin=begin)
     damages = list(checked.frames(read))
     return checked.index, damages
+
+
+class FramesCheck:
+    """Checks the frames of a segment that an index has, one after the other. Tables are not parsed, as `check_frames` does for several
+    times the processor time.
+    """
+
+    def __init__(self, header: SegmentHeader) -> None:
+        self._header = header
+        self._last: tuple[int, int] | None = None
+        self._tick = header.promised_tick
+
+    def are_sound(self, data: bytes, offset: int, index: SegmentIndex, start: int) -> bool:
+        """Returns whether the bytes of the segment from `offset` on have the frames of this index, from the position `start` on, as they
+        were written: each checksum and the padding, after the frames of the call before.
+        """
+        columns = index.positions, index.lengths, index.head_lens, index.indices, index.first_ticks, index.promises
+        first = index.ordinal(start)
+        for position, length, *fields in zip(*[column[first:] for column in columns], strict=True):
+            at = position - self._header.base - offset
+            envelope = Envelope.unpack(data, at, generation=self._header.generation, position=position)
+            begin, slot_end = at + ENVELOPE_BYTES, at + slot_bytes(length)
+            if envelope is None or envelope.length != length or _first_byte(data, begin + length, slot_end) >= 0:
+                return False
+            try:
+                frame = check_frame(data, begin)
+            except WALError:
+                return False
+            if [frame.head_bytes, frame.indices, frame.first_tick, frame.promised_tick] != fields or frame.frame_bytes != length:
+                return False
+            if (self._last is not None and not _follows(frame, *self._last)) or (frame.indices and frame.first_tick <= self._tick):
+                return False
+            self._last = frame.term, frame.sequence
+            self._tick = max(self._tick, frame.promised_tick)
+        return True
 
 
 class _Log:
@@ -384,8 +426,7 @@ class _SegmentCheck:
             return offset, str(error)
         if self.last is not None:
             term, sequence = self.last
-            follows = header.sequence == sequence + 1 if header.term == term else header.term > term and header.sequence == 0
-            if not follows and self.is_whole:
+            if self.is_whole and not _follows(header, term, sequence):
                 return offset, f"frame {header.sequence} of term {header.term} follows frame {sequence} of term {term}"
         if header.indices and header.first_tick <= self._tick:
             return offset, f"a frame begins with tick {header.first_tick}, not above the promised tick {self._tick} before it"
@@ -409,25 +450,27 @@ class _SegmentCheck:
         return Damage(path=str(self.path), offset=offset, problem=problem, kind="segment")
 
 
+def _follows(header: FrameHeader, term: int, sequence: int) -> bool:
+    """Returns whether a frame may be the next one after the frame of this term and sequence."""
+    return header.sequence == sequence + 1 if header.term == term else header.term > term and header.sequence == 0
+
+
 def _chain(header: SegmentHeader, after: SegmentHeader) -> Iterator[str]:
     if after.previous_base != header.base or not 0 <= after.base - header.base <= header.size:
         yield f"it follows the segment at {after.previous_base:#x}; expected the segment at {header.base:#x}: one between them is missing"
 
 
 def _control_damage(path: Path) -> Iterator[Damage]:
-    """Yields the damage in the slots and the padding of a control page. A store in progress breaks a slot for an instant only."""
+    """Yields the damage in the parts and the padding of a control page. A store in progress breaks a part for an instant only."""
     damages: list[Damage] = []
     for _ in range(_CONTROL_TRIES):
         page = path.read_bytes()[:CONTROL_BYTES]
         damages = []
-        for at in (0, SECTOR_BYTES):
-            slot = page[at : at + _SLOT_BYTES]
-            if slot.strip(b"\0") and google_crc32c.value(slot[:-4]) != struct.unpack("<I", slot[-4:])[0]:
-                damages.append(Damage(path=str(path), offset=at, problem="a slot does not match its CRC32C", kind="control"))
-        boot = page[2 * SECTOR_BYTES : 2 * SECTOR_BYTES + _BOOT_BYTES]
-        if boot.strip(b"\0") and google_crc32c.value(boot[:-4]) != struct.unpack("<I", boot[-4:])[0]:
-            damages.append(Damage(path=str(path), offset=2 * SECTOR_BYTES, problem="the boot id does not match its CRC32C", kind="control"))
-        marks = ((0, _SLOT_BYTES), (SECTOR_BYTES, _SLOT_BYTES), (2 * SECTOR_BYTES, _BOOT_BYTES), (3 * SECTOR_BYTES, 4))
+        for at, length, name in _CHECKED_PARTS:
+            part = page[at : at + length]
+            if part.strip(b"\0") and google_crc32c.value(part[:-4]) != struct.unpack("<I", part[-4:])[0]:
+                damages.append(Damage(path=str(path), offset=at, problem=f"{name} does not match its CRC32C", kind="control"))
+        marks = sorted([(at, length) for at, length, _ in _CHECKED_PARTS] + [(3 * SECTOR_BYTES, 4)])
         for (begin, used), (end, _) in pairwise([*marks, (CONTROL_BYTES, 0)]):
             if (bad := _first_byte(page, begin + used, end)) >= 0:
                 damages.append(Damage(path=str(path), offset=bad, problem="the padding of the control page is not zero", kind="control"))

@@ -101,12 +101,6 @@ class Admin:
         answer = self._request("GET", f"{_path(topic)}/stats", missing=None)
         return len((answer or {}).get("publishers", ()))
 
-    def cursor(self, topic: str, subscription: str) -> str | None:
-        """Returns the last message that a durable cursor released, as `ledger:entry`; None without such a cursor."""
-        answer = self._request("GET", f"{_path(topic)}/internalStats", missing=None)
-        cursor = (answer or {}).get("cursors", {}).get(subscription)
-        return None if cursor is None else str(cursor["markDeletePosition"])
-
     def _request(self, method: str, path: str, body: object = None, missing: object = ...) -> Any:
         url = f"{self._address.admin}/admin/v2/{path}"
         request = urllib.request.Request(url, method=method, headers={"Accept": "application/json"})

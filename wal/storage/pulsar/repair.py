@@ -1,4 +1,4 @@
-"""Repair: what a writer does after an answer that does not follow the previous one, a lost producer, or a fence. Pure.
+"""Repair: the steps of a writer after an answer that does not follow the previous answer, a lost producer, or a fence. Pure.
 
 Owns: the table of its states, and `Outage`, which bounds how long a writer retries. The writer is the shell: it reports events and carries
 out the action in the table.

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wal.channels.channels import CHANNELS_MAX, ChannelDescription, check_channel_count, check_channel_names
-from wal.channels.vchannels import OwnerDescription, check_owner
+from wal.channels.owners import OwnerDescription, check_owner
 from wal.errors import ChannelNotExistError, KeyNotExistError, corruption
 from wal.storage.kv import OPERATIONS_MAX, KVBase
 from wal.timestamp import IdAllocator

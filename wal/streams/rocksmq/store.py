@@ -33,7 +33,7 @@ STALL_RETRY_S: Final = 0.002
 STALLED: Final = "Result incomplete"
 """The beginning of the error text of a write that would have stalled (RocksDB's Status::Incomplete)."""
 WAL_BYTES_MAX: Final = 4
-"""The most write buffers of write-ahead log that RocksDB keeps: what an opening replays after a crash."""
+"""The most write buffers of write-ahead log that RocksDB keeps. An opening after a crash replays them."""
 _log: Final = logging.getLogger("wal.rocksmq")
 
 

@@ -103,7 +103,7 @@ def decode_state(
         if isinstance(piece, _Keys):
             keys += _runs(piece, of_each, [1] * len(piece.names))
             continue
-        _same_length(piece.sequences, *piece.columns())
+        _same_length(piece.sequences, *_results_of(piece))
         if sum(piece.counts) != len(piece.sequences):
             raise ValueError(f"producers have {sum(piece.counts)} results, but there are {len(piece.sequences)}")
         one_by_one, results = iter(piece.sequences), _kept(piece)
@@ -119,7 +119,7 @@ def decode_state(
 
 def _runs(piece: _Keys | _KeyRuns, of_each: list[Scope], counts: list[int]) -> Iterator[KeyRun]:
     """Returns the runs of a piece, each of at least one key."""
-    positions, *others = piece.columns()
+    positions, *others = _results_of(piece)
     _same_length(of_each, counts, positions, *others)
     if sum(counts) != len(piece.names) or not all(counts):
         raise ValueError(f"runs have {sum(counts)} keys, but there are {len(piece.names)}, or one has none")
@@ -170,9 +170,6 @@ class _Keys(msgspec.Struct, array_like=True, gc=False):
     txn_ids: list[Natural]
     keepalives_ms: list[Natural]
 
-    def columns(self) -> tuple[list[Any], ...]:
-        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
-
 
 class _KeyRuns(msgspec.Struct, array_like=True, gc=False):
     kind: int
@@ -186,9 +183,6 @@ class _KeyRuns(msgspec.Struct, array_like=True, gc=False):
     keepalives_ms: list[Natural]
     names: list[str]
     cut: Natural = 0
-
-    def columns(self) -> tuple[list[Any], ...]:
-        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
 
 
 class _Producers(msgspec.Struct, array_like=True, gc=False):
@@ -205,8 +199,10 @@ class _Producers(msgspec.Struct, array_like=True, gc=False):
     txn_ids: list[Natural]
     keepalives_ms: list[Natural]
 
-    def columns(self) -> tuple[list[Any], ...]:
-        return self.positions, self.indices, self.ticks, self.txn_ids, self.keepalives_ms
+
+def _results_of(piece: _Keys | _KeyRuns | _Producers) -> tuple[list[Any], ...]:
+    """Returns the columns of the results of a piece."""
+    return piece.positions, piece.indices, piece.ticks, piece.txn_ids, piece.keepalives_ms
 
 
 def _same_length(*columns: Sequence[Any]) -> None:
@@ -215,7 +211,7 @@ def _same_length(*columns: Sequence[Any]) -> None:
 
 
 def _kept(piece: _Producers) -> Iterator[Kept]:
-    positions, *others = piece.columns()
+    positions, *others = _results_of(piece)
     return map(Kept, map(unpacked, positions), *others)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.probes import first_of
 from wal import open_wal
 from wal.errors import InvalidArgumentError
 from wal.streams.flowgraph import Node, NodeFailedError, TimeTickedFlowGraph
@@ -245,10 +246,7 @@ async def test_failures_at_any_tick_lose_and_repeat_nothing(seed: int) -> None:
         graph.set_edges("merge", in_=["a", "b"], out=["sink"])
         graph.set_edges("sink", in_=["merge"])
         async with graph:
-            waiting = [asyncio.create_task(one) for one in (finished.wait(), graph.done())]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
+            await first_of(finished.wait(), graph.done())
         for stream in streams:
             await stream.close()
         assert (graph.error is None) or fail

@@ -121,8 +121,8 @@ async function refreshLive() {
 async function refreshTables() {
   const cursors = (await get("api/cursors?limit=500")).rows;
   cursors.sort((a, b) => b.lag_bytes - a.lag_bytes);
-  table("cursors", "cursors", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.vchannels.join(", ")], ["state", (r) => r.stale ? "stale" : "ok", "bad"], ["behind", (r) => size(r.lag_bytes), "n"], ["holds", (r) => size(r.held_bytes), "n"], ["since its save", (r) => seconds(r.idle_s), "n"]], cursors);
-  table("consumers", "consumers", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.vchannels.join(", ")], ["state", (r) => r.state, "bad"], ["handled", (r) => count(r.handled), "n"], ["failed", (r) => count(r.failed), "n"], ["dead letters", (r) => count(r.dead_lettered), "n"], ["in hand", (r) => count(r.in_hand), "n"], ["behind", (r) => seconds(r.lag_s), "n"], ["held by", (r) => r.held_by], ["error", (r) => r.error || "–", "bad"], ["at message", (r) => r.message_id], ["since", (r) => when(r.stopped_at)]], (await get("api/consumers?limit=500")).rows);
+  table("cursors", "cursors", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.pattern || r.vchannels.join(", ")], ["state", (r) => r.stale ? "stale" : "ok", "bad"], ["behind", (r) => size(r.lag_bytes), "n"], ["holds", (r) => size(r.held_bytes), "n"], ["since its save", (r) => seconds(r.idle_s), "n"]], cursors);
+  table("consumers", "consumers", [["cursor", (r) => r.cursor], ["vchannels", (r) => r.pattern || r.vchannels.join(", ")], ["members", (r) => r.members.map((m) => `${m.process} (${count(m.in_hand)} in hand)`).join(", ")], ["state", (r) => r.state, "bad"], ["handled", (r) => count(r.handled), "n"], ["failed", (r) => count(r.failed), "n"], ["dead letters", (r) => count(r.dead_lettered), "n"], ["in hand", (r) => count(r.in_hand), "n"], ["behind", (r) => seconds(r.lag_s), "n"], ["held by", (r) => r.held_by], ["error", (r) => r.error || "–", "bad"], ["at message", (r) => r.message_id], ["since", (r) => when(r.stopped_at)]], (await get("api/consumers?limit=500")).rows);
   table("broadcasts", "unfinished broadcasts", [["state", (r) => r.state === "stuck" ? "stuck" : r.state], ["age", (r) => seconds(r.age_s), "n"], ["keys", (r) => r.resource_keys.join(", ")], ["missing copies", (r) => r.missing_appends.join(", ")], ["missing acks", (r) => r.missing_acks.join(", ")], ["trouble", (r) => r.last_error, "bad"]], (await get("api/broadcasts?limit=500")).rows);
   table("retention", "pchannels", [["pchannel", (r) => r.pchannel], ["held by", (r) => r.row === "retention" ? "the log" : r.kind], ["name", (r) => r.row === "retention" ? "" : r.name], ["bytes", (r) => size(r.bytes), "n"], ["bound", (r) => r.bytes_max === undefined ? "" : size(r.bytes_max), "n"], ["oldest", (r) => r.oldest || ""]], (await get("api/retention?limit=500")).rows);
 }
@@ -150,7 +150,12 @@ byId("redrive").addEventListener("submit", async (event) => {
   event.preventDefault();
   const name = byId("letters").value, said = byId("redriven");
   said.textContent = "…";
-  try { said.textContent = `${count((await act("redrive", { dead_letter: name, confirm: name })).redriven)} appended again`; } catch (error) { said.textContent = error.message; }
+  try {
+    for (let all = 0, some = 1; some; said.textContent = `${count(all)} appended again${some ? "…" : ""}`) {
+      some = (await act("redrive", { dead_letter: name, confirm: name, limit_s: 5 })).redriven;
+      all += some;
+    }
+  } catch (error) { said.textContent = error.message; }
 });
 byId("filter").addEventListener("input", () => { offset = 0; refreshVChannels().catch(() => {}); });
 byId("before").addEventListener("click", () => { offset = Math.max(0, offset - LIMIT); refreshVChannels().catch(() => {}); });

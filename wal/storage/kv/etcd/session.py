@@ -52,7 +52,8 @@ class EtcdSession(AsyncClosing):
         self._calls = calls
         self._clock = clock
         self._on_end = on_end
-        self._until = self._owned_until(sent)
+        self.until: float = self._owned_until(sent)
+        """Until when the lease is certainly valid, by the session's clock. It may be read in any thread."""
         self._ended: asyncio.Future[WALError] = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._tell_in_time()
@@ -78,14 +79,9 @@ class EtcdSession(AsyncClosing):
     @property
     def alive(self) -> bool:
         """Returns whether the lease is certainly valid now. Check it before each action that only its holder may do."""
-        if not self._ended.done() and self._clock() >= self._until:
-            self._lose(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, have passed")
+        if not self._ended.done() and self._clock() >= self.until:
+            self.give_up(f"it was not renewed in time: {self.ttl_s:g} s, less a sixth to stop in, have passed")
         return not self._ended.done()
-
-    @property
-    def until(self) -> float:
-        """Returns until when the lease is certainly valid, by the session's clock. It may be read in any thread."""
-        return self._until
 
     @property
     def error(self) -> WALError | None:
@@ -127,17 +123,13 @@ class EtcdSession(AsyncClosing):
         except InvalidArgumentError as error:
             if "lease not found" not in str(error):
                 raise
-            self._lose(_GONE)
+            self.give_up(_GONE)
             raise self._failure() from error
 
     def check_alive(self) -> None:
         """Raises the session's error unless it is `alive`."""
         if not self.alive:
             raise self._failure()
-
-    def give_up(self, why: str) -> None:
-        """Stops renewing the lease, so that its keys are removed within its TTL, and notifies the owner. For elections."""
-        self._lose(why)
 
     async def confirm(self) -> None:
         """Asks etcd for a renewal now, and raises the session's error when the lease is gone; a missing answer does not prove that."""
@@ -159,14 +151,14 @@ class EtcdSession(AsyncClosing):
         try:
             await self._renew_in_time()
         except Exception as defect:  # the owner is notified now, not only when the lease has expired
-            self._lose(f"renewing it failed: {defect!r}")
+            self.give_up(f"renewing it failed: {defect!r}")
 
     async def _renew_in_time(self) -> None:
         loop = asyncio.get_running_loop()
         pause = self.ttl_s / _RENEWALS_PER_TTL
         while self.alive:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(pause, max(0.0, self._until - self._clock()))):
+                async with asyncio.timeout(min(pause, max(0.0, self.until - self._clock()))):
                     await asyncio.shield(self._ended)
             if not self.alive:
                 return
@@ -177,7 +169,7 @@ class EtcdSession(AsyncClosing):
 
     async def _renew(self) -> bool:
         connection = self._calls.connection
-        timeout_s = min(max(0.5, self.ttl_s / _MARGIN), max(0.0, self._until - self._clock()))
+        timeout_s = min(max(0.5, self.ttl_s / _MARGIN), max(0.0, self.until - self._clock()))
         sent = self._clock()
         try:
             stream = await connection.open_stream(KEEP_ALIVE, "renewing a lease", timeout_s=timeout_s)
@@ -186,7 +178,7 @@ class EtcdSession(AsyncClosing):
                 answer = await stream.read()
             except grpc.aio.AioRpcError as error:
                 if await connection.failed(stream, error) is Refusal.LEASE_GONE:
-                    self._lose(_GONE)
+                    self.give_up(_GONE)
                 return False
             finally:
                 stream.cancel()
@@ -195,23 +187,24 @@ class EtcdSession(AsyncClosing):
         if answer is None:
             return False
         if answer.TTL <= 0:
-            self._lose(_GONE)
+            self.give_up(_GONE)
             return False
         if self.alive:  # unless the answer came too late
             self.renewals += 1
             self.ttl_s = float(answer.TTL)
-            self._until = self._owned_until(sent)
+            self.until = self._owned_until(sent)
         return True
 
     def _tell_in_time(self) -> None:
         """Notifies the owner of the end in time, by a separate timer, even while a renewal waits."""
         if self.alive:
-            self._timer = asyncio.get_running_loop().call_later(max(0.001, self._until - self._clock()), self._tell_in_time)
+            self._timer = asyncio.get_running_loop().call_later(max(0.001, self.until - self._clock()), self._tell_in_time)
 
     def _owned_until(self, sent: float) -> float:
         return sent + self.ttl_s - self.ttl_s / _MARGIN
 
-    def _lose(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
+        """Stops renewing the lease, so that its keys are removed within its TTL, and notifies the owner."""
         self._end(SessionLostError(f"the session with etcd lease {self.lease:x} is lost, {why}; stop what it gave the right to"))
 
     def _end(self, error: WALError) -> None:

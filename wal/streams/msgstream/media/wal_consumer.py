@@ -66,16 +66,15 @@ class TickGrid:
         """Returns the ticks to announce before a message with this tick."""
         if tick <= self._end:
             return ()
-        announced = self._announced(tick - 1)
+        announced = self.promised(tick - 1)
         self._end = tick + -tick % self._step
         return announced
 
     def promised(self, tick: int) -> Sequence[int]:
-        """Returns the ticks to announce after the log has promised this one."""
-        return self._announced(tick)
+        """Returns the ticks to announce after the log has promised this one.
 
-    def _announced(self, tick: int) -> Sequence[int]:
-        """Returns the new ones of these two: the end of the last message's cell, and the newest end of a cell at or below this tick."""
+        They are the new ones of these two: the end of the last message's cell, and the newest end of a cell at or below this tick.
+        """
         newest = tick - tick % self._step
         if newest <= self._last:
             return ()

@@ -9,10 +9,6 @@ of a task does not handle, or an unexpected cancellation: gRPC raises CancelledE
 
 A kept task may restart because its stream begins with the whole state of the server. A producer may not: its requests would meet
 the same defect again, and their callers would wait for ever.
-
-Beside it is what the calls of a client share: `Pauses` between attempts to find a server, `SharedCalls` for callers that want the same
-answer (all readers at the tail ask for the same page when it moves), and the client's figures: the largest tick in its results, its events
-and frames, and its uncommitted bodies.
 """
 
 from __future__ import annotations
@@ -20,22 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final
 
+from wal.client.pauses import Pauses
 from wal.errors import UnknownError, WALError, caused
-from wal.rpc.api import result_pb2
-from wal.rpc.converters import id_from_bytes
-from wal.runtime.backoff import Backoff
 from wal.runtime.tasks import keep_task
 
 DEFECTS_MAX: Final = 5
-"""A task with this many defects within `DEFECTS_S` seconds is not started anew: what it meets does not pass."""
+"""A task with this many defects within `DEFECTS_S` seconds is not started again: its cause does not pass."""
 DEFECTS_S: Final = 60.0
-
-
 CANCEL_AGAIN_S: Final = 0.5
 """The pause before tasks that have not ended are cancelled again."""
+_log: Final = logging.getLogger("wal.remote")
 
 
 class Supervision:
@@ -116,123 +109,3 @@ class Supervision:
             defect,
         )
         self.end(failure)
-
-
-_log: Final = logging.getLogger("wal.remote")
-
-
-PAUSE_FIRST_S: Final = 0.02
-PAUSE_MAX_S: Final = 0.5
-
-
-class Pauses(Backoff):
-    """The pauses of a client between attempts to reach a server; they say when a user should know."""
-
-    __slots__ = ("_at_max", "waited_s")
-
-    def __init__(self) -> None:
-        super().__init__(PAUSE_FIRST_S, PAUSE_MAX_S)
-        self.waited_s: float = 0.0
-        """How long the pauses since the last success took in all; a caller may add what its attempts took."""
-        self._at_max = False
-
-    def reset(self) -> None:
-        self.next_s = PAUSE_FIRST_S
-        self.waited_s = 0.0
-        self._at_max = False
-
-    def next(self) -> float:
-        pause_s = super().next()
-        self.waited_s += pause_s
-        return pause_s
-
-    def to_tell(self) -> bool:
-        """Returns True once between two resets, when the attempts have failed for about half a second: then a user should know of it."""
-        was_at_max, self._at_max = self._at_max, self.next_s == PAUSE_MAX_S
-        return self._at_max and not was_at_max
-
-
-Answer = TypeVar("Answer")
-
-
-class SharedCalls(Generic[Answer]):
-    """The running calls, by request. The failure or cancellation of a call concerns its own caller: the others call by themselves."""
-
-    def __init__(self) -> None:
-        self._under_way: dict[Hashable, _UnderWay[Answer]] = {}
-
-    async def join(self, question: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Returns the answer of a call that is under way, or else of this one; raises what this one raises."""
-        while (other := self._under_way.get(question)) is not None:
-            await other.ended.wait()
-            if other.answers:
-                return other.answers[0]
-        own = self._under_way[question] = _UnderWay()
-        try:
-            answer = await call()
-            own.answers.append(answer)
-            return answer
-        finally:
-            del self._under_way[question]
-            own.ended.set()
-
-    async def join_next(self, question: Hashable, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Does as `join`, but with no call that was under way already, whose answer may be older than this caller's question."""
-        if (earlier := self._under_way.get(question)) is not None:
-            await earlier.ended.wait()
-        return await self.join(question, call)
-
-
-class _UnderWay(Generic[Answer]):
-    """A call under way, and its answer if it got one."""
-
-    __slots__ = ("answers", "ended")
-
-    def __init__(self) -> None:
-        self.ended = asyncio.Event()
-        self.answers: list[Answer] = []
-
-
-class SeenTick:
-    """The largest tick that this client has seen. Its later appends get larger ones, whichever server executes them."""
-
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value: int = 0
-
-    def saw(self, tick: int) -> None:
-        """Notes a tick."""
-        if tick > self.value:
-            self.value = tick
-
-
-class OpenTxns:
-    """The open transactions of a client on a pchannel, and the bytes that their bodies take."""
-
-    __slots__ = ("bytes", "count")
-
-    def __init__(self) -> None:
-        self.count: int = 0
-        self.bytes: int = 0
-
-
-class Written:
-    """The events that a client appended to a pchannel, and the frames that hold them."""
-
-    __slots__ = ("_newest", "events", "frames")
-
-    def __init__(self) -> None:
-        self.frames: int = 0
-        self.events: int = 0
-        self._newest = -1
-
-    def count(self, appended: Iterable[result_pb2.AppendedRange]) -> None:
-        """Counts results, but not those of duplicates."""
-        for results in appended:
-            if results.first_id and not results.duplicate:
-                self.events += results.count
-                position = id_from_bytes("first_id", results.first_id).position
-                if position > self._newest:
-                    self._newest = position
-                    self.frames += 1
