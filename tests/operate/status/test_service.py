@@ -23,6 +23,7 @@ from starlette.routing import Mount, Route
 from tests.locations import open_wal
 from tests.operate.cli.golden import inexact
 from tests.probes import local
+from tests.processes import eventually
 from wal import BroadcastMessage, Consumer, Delivery, Message, ResourceKey, WALAccesser, __version__
 from wal.errors import HandlerFailedError, InvalidArgumentError, StorageError
 from wal.operate.inspect.rows import VERSION
@@ -318,6 +319,7 @@ async def test_application_mounts_in_another_one(log: WALAccesser) -> None:
 async def test_reader_serves_what_it_sees(log: WALAccesser, data_dir: Path) -> None:
     async with open_wal(f"journal:{data_dir}", read_only=True) as beside, beside.serve_status() as page:
         assert not (data_dir / "STATUS").exists()
+        await eventually(beside.vchannels)  # the map of the vchannels, which other processes read, may lag behind an append
         async with httpx.AsyncClient(base_url=page.address) as client:
             assert [row["vchannel"] for row in (await client.get("/api/ls")).json()["rows"]] == ["orders"]
             assert (await client.get("/api/broadcasts")).json()["rows"] == []
