@@ -7,6 +7,7 @@ too. It never restarts a server by itself, and never hides why a server did not 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import queue
@@ -151,25 +152,39 @@ class ServerProcess:
         return f"its log {self.log} ends with:\n{tail}"
 
 
-_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS: Final = range(12_000 + _WORKER % 10 * 2000, 14_000 + _WORKER % 10 * 2000)
-"""The ports of this process of the tests. They lie below those that the system gives to outgoing connections (from 32768 on): one of these
-would be taken while the server that had it is down."""
-_FIRST: Final = os.getpid() * 61 % len(_PORTS)
-"""Two runs at once begin elsewhere: a server takes its ports seconds after they were found free."""
-_ports: Final = itertools.cycle([*_PORTS[_FIRST:], *_PORTS[:_FIRST]])
+_BLOCKS: Final = [range(first, first + 500) for first in range(12_000, 32_000, 500)]
+"""Each process of the tests has a block of ports to itself. They lie below those that the system gives to outgoing connections (from 32768
+on): one of these would be taken while the server that had it is down."""
+
+
+class _Ports:
+    """The ports of this process. Its socket has the first port of the block until the process ends, so that no other run of the tests, of
+    any user, takes from the same block: a server takes its ports seconds after they were found free."""
+
+    def __init__(self) -> None:
+        self._claim = socket.socket()
+        for self.block in _BLOCKS:
+            with contextlib.suppress(OSError):
+                self._claim.bind(("127.0.0.1", self.block.start))
+                break
+        else:
+            raise RuntimeError(f"none of the ports {_BLOCKS[0].start}, {_BLOCKS[1].start} … {_BLOCKS[-1].start} is free")
+        self.cycle = itertools.cycle(self.block[1:])
+
+
+_own_ports: Final = functools.cache(_Ports)
 
 
 def free_ports(count: int) -> list[int]:
     """Returns different ports of 127.0.0.1 that nobody has, and that stay free for a server that is started again."""
-    ports = []
-    for port in itertools.islice(_ports, len(_PORTS)):
+    own, ports = _own_ports(), list[int]()
+    for port in itertools.islice(own.cycle, len(own.block) - 1):
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))
             ports.append(port)
         if len(ports) == count:
             return ports
-    raise RuntimeError(f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} is free")
+    raise RuntimeError(f"fewer than {count} of the ports {own.block.start} to {own.block.stop - 1} are free")
 
 
 _DIE_WITH: Final = """

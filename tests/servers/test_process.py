@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -83,6 +84,14 @@ def test_server_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> No
 
 def test_free_ports_are_different() -> None:
     assert len(set(free_ports(50))) == 50
+
+
+def test_processes_have_ports_of_their_own() -> None:
+    PORTS = "from tests.servers.process import free_ports; print(*free_ports(450), flush=True); input()"
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(Child("-c", PORTS)) for _ in range(4)]
+        ports = [*free_ports(450), *(int(port) for child in children for port in child.line_now().split())]
+    assert len(set(ports)) == len(ports) == 5 * 450
 
 
 def test_installation_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
