@@ -18,7 +18,7 @@ from actors import Clock
 from wal.errors import ClosedError, UnavailableError, WALError, closed_log, defect
 from wal.read.pchannel import ShownLog, ShownPChannel, Tail
 from wal.read.truncated import log_went_back, shrinkage
-from wal.runtime.tasks import end_tasks, keep_task
+from wal.runtime.tasks import end_tasks, keep_task, keep_waiting
 from wal.runtime.threads import in_thread
 from wal.storage.base import FramePage, LogSnapshot
 from wal.storage.read_only import ReadOnlyPChannelLog
@@ -66,7 +66,7 @@ class ReadOnlyPChannel(ShownPChannel):
 
     def start(self) -> None:
         """Starts the task that moves the tail."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"watch {self.channel}")
+        self._watching = keep_waiting(self._watch(), f"watch {self.channel}")
 
     async def close(self, cause: WALError) -> None:
         """Ends the readers, then releases the log."""

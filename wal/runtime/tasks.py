@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from wal.runtime.user_code import shielded
 
@@ -25,6 +25,17 @@ def keep_task(tasks: set[_F], task: _F) -> _F:
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     return task
+
+
+def keep_waiting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Starts a task that may wait for its owner alone, and references it until it ends.
+
+    Otherwise a garbage collection that frees the owner in a cycle destroys the task too, before the owner can end it.
+    """
+    return keep_task(_waiting, asyncio.get_running_loop().create_task(work, name=name))
+
+
+_waiting: Final[set[asyncio.Task[None]]] = set()
 
 
 async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:

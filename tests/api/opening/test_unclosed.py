@@ -244,6 +244,19 @@ async def test_memory_and_read_only_logs_warn_too(data: str) -> None:
             gc.collect()
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_collected_log_in_a_cycle_is_closed(data: str, caplog: pytest.LogCaptureFixture, read_only: bool) -> None:
+    await count(data)
+    cycle: list[Any] = [await open_wal(data, read_only=read_only)]
+    cycle.append(cycle)
+    await asyncio.sleep(0)  # its tasks wait, and the loop has no reference to a task that waits
+    with leaks(HOW):
+        del cycle
+        gc.collect()
+    async with open_wal(data):  # waits for the release
+        assert "destroyed" not in caplog.text
+
+
 async def test_unopened_and_closed_logs_do_not_warn(data: str) -> None:
     open_wal(data)
     async with open_wal(data):

@@ -33,7 +33,7 @@ from wal.read.sources import check_source, pauses, source_of
 from wal.requests.pchannels import LastEvent, LatestTick, PChannelRetention, Retention
 from wal.requests.request import Answer, Request
 from wal.requests.vchannels import DescribeChannels, ListVChannels
-from wal.runtime.tasks import end_tasks
+from wal.runtime.tasks import end_tasks, keep_waiting
 from wal.runtime.threads import in_thread
 from wal.settings import Settings
 
@@ -90,7 +90,7 @@ class ReadOnlyLog:
             self.cursors = CursorService(source.cursors, view=self._cursor_view, refresh=self._refresh_logs, wall=self.clock.wall)
             await self.system.start()
             await self.refresh()
-            self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch vchannels")
+            self._watching = keep_waiting(self._watch(), "watch vchannels")
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self.close()))
             raise
