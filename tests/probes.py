@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
+from actors import VirtualClock
 from broadcaster import BroadcasterStatistics
 from wal import ImmutableMessage, Matching, WALAccesser
 from wal.client.log import RemoteLog
@@ -117,6 +118,12 @@ async def turns(count: int = 20) -> None:
                 await client._connection.call(NODE_STATES, GetComponentStatesRequest(), "letting the server run")
         for _ in range(count):
             await asyncio.sleep(0)
+
+
+async def run_until(clock: VirtualClock, condition: Callable[[], object]) -> None:
+    """Lets time pass until something is so: the limit of ticks may have to be saved before, which takes time that is not the clock's."""
+    while not condition():
+        await clock.run(0.2)
 
 
 def same(left: ImmutableMessage, right: ImmutableMessage) -> bool:

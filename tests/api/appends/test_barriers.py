@@ -9,7 +9,8 @@ import pytest
 
 from actors import VirtualClock
 from tests.locations import open_virtual, open_wal
-from tests.probes import bodies, payloads, read_all, start, turns, written
+from tests.probes import bodies, close_all, payloads, read_all, run_until, start, turns, written
+from tests.processes import eventually
 from wal import AppendOption, Message, WALAccesser, timestamp
 from wal.errors import ClosedError, InvalidArgumentError
 
@@ -56,7 +57,9 @@ async def test_everything_up_to_the_barrier_comes_first(log: WALAccesser) -> Non
 
 
 @pytest.mark.inside
-async def test_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) -> None:
+async def test_barrier_in_the_future_waits_and_is_overtaken(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     first = await log.raw_append(Message("orders", b"1"))
     barrier = in_the_future(first.time_tick, 300)
     waiting = log.append_nowait(Message("orders", b"after"), barrier_time_tick=barrier)
@@ -64,16 +67,24 @@ async def test_barrier_in_the_future_waits_and_is_overtaken(log: WALAccesser) ->
     assert second.time_tick < barrier
     assert not waiting.done()
     assert written(log).pchannels[0].barriers == 1
+    await run_until(clock, waiting.done)
     assert (await waiting).time_tick > barrier
     assert await payloads(log, "orders") == [b"1", b"2", b"after"]
+    await close_all(log)
 
 
-async def test_appends_with_one_barrier_keep_their_order(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_appends_with_one_barrier_keep_their_order(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    await log.create_vchannel("orders")
     barrier = in_the_future(await log.allocate_time_tick(), 200)
     futures = [log.append_nowait(Message("orders", b"%d" % number), barrier_time_tick=barrier) for number in range(20)]
     early = log.append_nowait(Message("orders", b"early"), barrier_time_tick=barrier - 1000)
-    await asyncio.gather(early, *futures)
+    await eventually(lambda: written(log).pchannels[0].barriers == 21)
+    await run_until(clock, asyncio.gather(early, *futures).done)
     assert await payloads(log, "orders") == [b"early", *(b"%d" % number for number in range(20))]
+    await close_all(log)
 
 
 @pytest.mark.parametrize("how", ["append", "whole", "messages", "atomic", "txn"])
@@ -107,17 +118,23 @@ async def test_close_during_a_barrier_writes_nothing(location: str, how: str) ->
             assert await payloads(log, "orders") == []
 
 
-async def test_cancelled_barrier_append_is_not_written(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_cancelled_barrier_append_is_not_written(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    await log.create_vchannel("orders")
     barrier = in_the_future(await log.allocate_time_tick(), 150)
     waiting = start(log.raw_append(Message("orders", bytes(1000)), barrier_time_tick=barrier))
     atomic = start(log.append_messages_with_option(AppendOption(barrier), *[Message("orders", b"2")] * 2))
     await turns()
     for task in (waiting, atomic):
         task.cancel()
-    last = await log.raw_append(Message("orders", b"3"), barrier_time_tick=barrier)
-    assert last.time_tick > barrier
+    last = start(log.raw_append(Message("orders", b"3"), barrier_time_tick=barrier))
+    await run_until(clock, last.done)
+    assert (await last).time_tick > barrier
     assert await payloads(log, "orders") == [b"3"]
     assert log.statistics().bytes_in_flight == 0
+    await close_all(log)
 
 
 async def test_barrier_of_a_body_applies_to_the_commit(log: WALAccesser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from actors import VirtualClock
 from tests.locations import open_virtual
-from tests.probes import close_all, local, payloads, start, turns, written
+from tests.probes import close_all, local, payloads, run_until, start, turns, written
 from tests.write.idempotency.test_write_path import Gate
 from wal import ImmutableMessage, Message, WALAccesser, timestamp
 from wal.errors import ClosedError, ConflictError, NoSpaceError
@@ -36,12 +35,6 @@ async def test_messages_come_in_order_of_time(location: str) -> None:
     (pchannel,) = written(log).pchannels
     assert (pchannel.scheduled, pchannel.scheduled_bytes, pchannel.delivered) == (0, 0, 6)
     await close_all(log)
-
-
-async def run_until(clock: VirtualClock, condition: Callable[[], object]) -> None:
-    """Lets time pass until something is so: the limit of ticks may have to be saved before, which takes time that is not the clock's."""
-    while not condition():
-        await clock.run(0.2)
 
 
 async def received(clock: VirtualClock, log: WALAccesser, count: int, *vchannels: str) -> list[ImmutableMessage]:

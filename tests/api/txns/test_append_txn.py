@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from actors import VirtualClock
 from tests.faults import SavingGate
-from tests.locations import open_wal
-from tests.probes import facts, grouped, local, made_on, payloads, read_all, start, turns
+from tests.locations import open_virtual, open_wal
+from tests.probes import close_all, facts, grouped, local, made_on, payloads, read_all, run_until, start, turns
 from tests.write.idempotency.test_write_path import Gate
 from wal import AppendResult, Message, MessageType, ProducerKey, WALAccesser, errors, timestamp
 
@@ -217,8 +218,11 @@ async def test_calls_in_flight_share_result_and_failure(log: WALAccesser, monkey
     assert grouped(await read_all(log, "orders")) == [[b"0"], [b"p"], [b"p"]]
 
 
-async def test_append_txn_waits_for_its_barrier(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_append_txn_waits_for_its_barrier(location: str) -> None:
     """An exclusive message fails an open transaction; a transaction that begins with its commit comes after the message."""
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     await made_on(log, "p0", "a", "b")
     tick = await log.allocate_time_tick()
     barrier = timestamp.compose(timestamp.parse(tick)[0] + 150, 0)
@@ -228,8 +232,10 @@ async def test_append_txn_waits_for_its_barrier(log: WALAccesser) -> None:
     await log.raw_append(Message("a", b"ddl", message_type=MessageType.CREATE_COLLECTION))
     with pytest.raises(errors.TransactionExpiredError, match="CREATE_COLLECTION"):
         await opened.commit()
+    await run_until(clock, whole.done)
     assert (await whole).time_tick > barrier
     assert await payloads(log, ["a", "b"]) == [b"ddl", b"whole", b"whole"]
+    await close_all(log)
 
 
 @pytest.mark.inside

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.locations import open_wal
-from tests.probes import bodies, grouped, made_on, payloads, read_all, start, turns, written
+from actors import VirtualClock
+from tests.locations import open_virtual, open_wal
+from tests.probes import bodies, close_all, grouped, made_on, payloads, read_all, run_until, start, turns, written
 from wal import AppendResult, ImmutableTxnMessage, Message, MessageType, TxnContext, WALAccesser
 from wal.errors import ChannelNotExistError, ClosedError, InvalidArgumentError, InvalidTransactionStateError, TransactionExpiredError
 
@@ -179,7 +180,10 @@ async def test_ordinary_message_leaves_transactions_alone(log: WALAccesser) -> N
     assert await payloads(log, "a") == [b"2", b"1"]
 
 
-async def test_late_exclusive_message_fails_open_transactions(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_late_exclusive_message_fails_open_transactions(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     before = await log.txn("a")
     await before.append(b"1")
     barrier = await log.allocate_time_tick() + (100 << 18)
@@ -187,10 +191,11 @@ async def test_late_exclusive_message_fails_open_transactions(log: WALAccesser) 
     await turns()
     await before.commit()
     open_then = await log.txn("a")
-    await ddl
+    await run_until(clock, ddl.done)
     with pytest.raises(TransactionExpiredError, match="DROP_PARTITION"):
         await open_then.commit()
     assert await payloads(log, "a") == [b"1", b"ddl"]
+    await close_all(log)
 
 
 @pytest.mark.on_pulsar
@@ -295,20 +300,28 @@ async def test_ids_of_transactions_are_unique_over_reopening(location: str) -> N
         assert len(set(ids)) == 6
 
 
-async def test_waiting_commit_spans_no_exclusive_message(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_waiting_commit_spans_no_exclusive_message(location: str) -> None:
     """The bodies were appended before the exclusive message, so the commit must not come after it."""
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn("a")
     await txn.append(b"1", barrier_time_tick=barrier)
     commit = start(txn.commit())
     await turns()
     await log.raw_append(Message("a", b"ddl", message_type=MessageType.DROP_COLLECTION))
+    await run_until(clock, commit.done)
     with pytest.raises(TransactionExpiredError, match="DROP_COLLECTION"):
         await commit
     assert await payloads(log, "a") == [b"ddl"]
+    await close_all(log)
 
 
-async def test_waiting_wide_commit_ends_with_its_vchannel(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_waiting_wide_commit_ends_with_its_vchannel(location: str) -> None:
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     await made_on(log, "p0", "a", "b")
     barrier = await log.allocate_time_tick() + (150 << 18)
     txn = await log.txn(vchannels=["a", "b"])
@@ -318,6 +331,8 @@ async def test_waiting_wide_commit_ends_with_its_vchannel(log: WALAccesser) -> N
     await log.drop_vchannel("b")
     with pytest.raises(ChannelNotExistError):
         await commit
-    await log.raw_append(Message("a", b"2"), barrier_time_tick=barrier)
+    after = start(log.raw_append(Message("a", b"2"), barrier_time_tick=barrier))
+    await run_until(clock, after.done)
     assert await payloads(log, "a") == [b"2"]
     assert log.statistics().bytes_in_flight == 0
+    await close_all(log)
