@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from actors import VirtualClock
 from tests.api.appends.test_no_space import small_disk
-from tests.locations import open_wal
-from tests.probes import made_on, payloads, turns
-from tests.processes import Line, Other, eventually
+from tests.locations import open_virtual, open_wal
+from tests.probes import close_all, made_on, payloads, turns
+from tests.processes import Line, Other
 from tests.small_disk import fill
 from tests.write.idempotency.test_keys import same_write
 from wal import AppendResult, Message, ProducerInfo, ProducerKey, WALAccesser
@@ -301,17 +302,19 @@ async def test_later_ones_of_a_failed_sequence_fail(small_disk: Path) -> None:
         gc.collect()
 
 
-async def test_later_ones_of_an_unsent_one_fail(log: WALAccesser) -> None:
+@pytest.mark.inside
+async def test_later_ones_of_an_unsent_one_fail(location: str) -> None:
     """A transaction that expired before its commit: its sequence was not written, and can be sent again."""
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
     txn = await log.txn("orders", keepalive=0.5, idempotency_key=ProducerKey("p", 1))
     await txn.append(b"lost")
-    loop = asyncio.get_running_loop()
-    over = loop.time() + 1.0
-    await eventually(lambda: loop.time() > over)
+    await clock.run(1.0)
     with pytest.raises(WALError):
         await txn.commit()
     assert not (await put(log, 1)).duplicate
     assert await payloads(log, "orders") == [b"1"]
+    await close_all(log)
 
 
 async def test_many_producers_over_kills(data: str) -> None:
