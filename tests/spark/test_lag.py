@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.offsets_of_logs import end_of, place_behind
-from wal import Message
+from wal import Matching, Message
 from wal.bridge import blocking
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_PULSAR
@@ -91,7 +91,8 @@ def test_current_end_counts_the_rows_before_it(data_dir: Path) -> None:
             assert found.bytes is not None
             assert found.bytes > 0
             assert lag(report, path=str(data_dir), vchannels=["JFK"]).rows == expected[1]
-            assert lag(report, path=str(data_dir), vchannels_pattern="J.*").rows == expected[1]
+            for pattern in ("J.*", Matching("J*")):
+                assert lag(report, path=str(data_dir), vchannels_pattern=pattern).rows == expected[1]
         report = progress((end_of(data_dir), None))
         log.raw_append(Message("LGA", b"y"))
         (one,) = lag(report, path=str(data_dir)).pchannels

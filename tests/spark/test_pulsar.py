@@ -19,7 +19,7 @@ from wal import Message
 from wal.errors import ChannelFencedError, CorruptionError, FormatError, InvalidArgumentError
 from wal.frame import FrameDraft, Record, encode_frame
 from wal.message import MessageID
-from wal.spark.batch_reader import SnapshotWarning
+from wal.spark import SnapshotWarning
 from wal.storage.pulsar.connection import PulsarConnection, position_of_id
 from wal.storage.pulsar.topic import TopicReader
 

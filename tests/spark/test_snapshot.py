@@ -17,7 +17,7 @@ from wal import Message, bridge
 from wal.errors import WouldBlockError
 from wal.read.read_only_core import ReadOnlyCore
 from wal.read.sources import ReadOnlyJournalSource
-from wal.spark.batch_reader import SnapshotWarning
+from wal.spark import SnapshotWarning
 from wal.timestamp import compose, parse
 
 

@@ -5,7 +5,7 @@ open the log themselves, by a recipe (`frame_source.py`) that is the same for ev
 `foreach` runs a handler for each batch of a stream, and `sink` writes rows, each batch of a query once.
 """
 
-from wal.spark.edges import ArchiveLagWarning, DataLossWarning
+from wal.spark.edges import ArchiveLagWarning, DataLossWarning, SnapshotWarning
 from wal.spark.foreach import Batch, ForeachBatch, decoded, foreach_batch
 from wal.spark.lag_report import PChannelLag, QueryLag, lag, lag_listener
 from wal.spark.local_session import session, why_no_session
@@ -19,6 +19,7 @@ __all__ = [
     "PChannelLag",
     "PChannelOffset",
     "QueryLag",
+    "SnapshotWarning",
     "StreamOffset",
     "decoded",
     "foreach_batch",

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from wal.errors import WouldBlockError
 from wal.message import LogPosition
-from wal.spark.edges import at_edge, at_start, check_named, saved_start, start_of, warn_of_unknown
+from wal.spark.edges import SnapshotWarning, at_edge, at_start, check_named, saved_start, start_of, warn_of_unknown
 from wal.spark.frame_source import FrameLogs, opened, source_of
 from wal.spark.options import SourceOptions
 from wal.spark.partition import WALPartition
@@ -33,10 +33,6 @@ _QUIET_S: Final = 0.5
 """A writer on another machine counts as stopped if its promised tick does not advance for this long. A live writer advances it at least
 every 0.2 s.
 """
-
-
-class SnapshotWarning(UserWarning):
-    """Warns that a snapshot omits rows of the log: their ticks are above the promised ticks, which no writer advances."""
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True):

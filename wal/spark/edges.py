@@ -41,6 +41,10 @@ class ArchiveLagWarning(UserWarning):
     """Warns that a query has read more than its archive has, so that it waits for a newer backup."""
 
 
+class SnapshotWarning(UserWarning):
+    """Warns that a snapshot omits rows of the log: their ticks are above the promised ticks, which no writer advances."""
+
+
 def saved_start(logs: FrameLogs, options: SourceOptions) -> TickPosition | None:
     """Returns the saved position of the cursor at which this read begins, None without one. Raises TruncatedError for a stale cursor."""
     if options.starting_cursor is None or options.channels.family is None:

@@ -14,6 +14,7 @@ import msgspec
 
 from wal.errors import InvalidArgumentError
 from wal.message import FORM_JOURNAL, MessageID
+from wal.message.matching import Matching
 from wal.spark.edges import at_edge
 from wal.spark.frame_source import LogSource, source_of
 from wal.spark.location import SparkLocation
@@ -83,14 +84,14 @@ def lag(
     path: str | None = None,
     options: Mapping[str, str] | None = None,
     vchannels: Sequence[str] | None = None,
-    vchannels_pattern: str | None = None,
+    vchannels_pattern: str | Matching | None = None,
 ) -> QueryLag:
     """Returns the lag of a query: `lag(query.lastProgress)`.
 
     `progress` is `lastProgress`, one of `recentProgress`, or the progress in a listener's event; JSON, as text or parsed, is accepted too.
     Sources of other formats are ignored. The end of the log is the end that Spark reports, as of the planning of the batch. Given the log
     of the query (`path`, a journal, or the source's `options`), it reads the current end and counts the rows of `vchannels`, or of
-    vchannels that match `vchannels_pattern`, as the source reads them.
+    vchannels that match `vchannels_pattern` (a regular expression, or the `Matching` of a family), as the source reads them.
 
     Raises InvalidArgumentError for anything else, including None: Spark has no progress before the end of the first batch.
     """
@@ -106,7 +107,7 @@ def lag(
             if done is None:
                 continue
             if source is not None:
-                choice = ChannelChoice(None if vchannels is None else tuple(vchannels), vchannels_pattern)
+                choice = ChannelChoice.matching(vchannels_pattern, None if vchannels is None else tuple(vchannels))
                 pchannels += _lag_now(number, done, source, choice)
             elif end is not None:
                 pchannels += _lag_reported(number, done, end)

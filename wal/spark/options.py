@@ -70,6 +70,11 @@ class ChannelChoice(msgspec.Struct, frozen=True):
     pattern: str | None = None
     family: Matching | None = None
 
+    @classmethod
+    def matching(cls, pattern: str | Matching | None, names: tuple[str, ...] | None = None) -> ChannelChoice:
+        """Returns the choice of these names, and of a regular expression or a family."""
+        return cls(names, family=pattern) if isinstance(pattern, Matching) else cls(names, pattern)
+
     @property
     def everything(self) -> bool:
         """True if the read selects every vchannel."""

@@ -88,8 +88,7 @@ def foreach_batch(
     saved = None
     if cursor is not None:
         source = source_of(SparkLocation.named(path, options))
-        pattern, family = (None, vchannels_pattern) if isinstance(vchannels_pattern, Matching) else (vchannels_pattern, None)
-        saved = QueryCursor(source, cursor, ChannelChoice(pattern=pattern, family=family))
+        saved = QueryCursor(source, cursor, ChannelChoice.matching(vchannels_pattern))
     return ForeachBatch(handler, decoding, saved, persist=persist, checkpoint=checkpoint)
 
 
