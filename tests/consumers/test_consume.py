@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.processes import WAIT_TIMEOUT_S
 from wal import All, Consumer, Delivery, Message, Reject, Retry, WALAccesser
 from wal.errors import HandlerFailedError, InvalidArgumentError, InvalidTransactionStateError, ResourceAcquiredError
 
@@ -279,21 +281,24 @@ async def test_slow_attempt_times_out(log: WALAccesser) -> None:
 
 
 async def test_timed_out_thread_keeps_its_lane(log: WALAccesser) -> None:
-    going, order = threading.Event(), []
+    late, going, order = threading.Event(), threading.Event(), []
 
     def handle(delivery: Delivery) -> None:
         order.append((delivery.value, delivery.attempt))
         if delivery.value == b"a" and delivery.attempt == 1:
-            going.wait(20)
+            delivery.extend(0.05)  # the other attempts have all the time that a busy machine takes to start a thread
             with pytest.raises(InvalidTransactionStateError):
-                delivery.append("done", b"late")
+                while True:
+                    delivery.append("done", b"late")
+                    time.sleep(0.01)
+            late.set()
+            going.wait(WAIT_TIMEOUT_S)
 
     await append(log, "ab")
     options = {"concurrency": 2, "order": "key", "key": lambda message: message.vchannel}
-    async with log.consume("jobs", handle, cursor="worker", timeout_s=0.05, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[call-overload]
-        while consumer.statistics().in_hand != 1:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # past its time: no other body of the lane may begin
+    async with log.consume("jobs", handle, cursor="worker", timeout_s=600.0, backoff_s=NO_PAUSE, **options) as consumer:  # type: ignore[call-overload]
+        await asyncio.to_thread(late.wait)
+        await asyncio.sleep(0.1)  # only time can show that no other body of the lane begins
         assert order == [(b"a", 1)]
         going.set()
         await consumer.caught_up()
