@@ -22,6 +22,7 @@ from wal import Log, Matching, Message, open_wal
 from wal.errors import InvalidArgumentError, TruncatedError
 from wal.message import AppendResult, LogPosition
 from wal.node.cursors import NodeCursors
+from wal.read.cursors import pinned
 from wal.read.cursors.cursor import Cursor, CursorKey
 from wal.read.cursors.pinned import PinnedCursors
 from wal.read.cursors.pins import Pin, PinFiles
@@ -202,7 +203,7 @@ async def test_saves_in_flight_hold_the_log(data: str, monkeypatch: pytest.Monke
 
 @KINDS
 @pytest.mark.parametrize("step", range(STEPS))
-async def test_writer_dies_while_it_truncates(data: str, step: int, kind: str) -> None:
+async def test_writer_dies_while_it_truncates(data: str, monkeypatch: pytest.MonkeyPatch, step: int, kind: str) -> None:
     async def die_while_truncating(line: Line, data: str, step: int) -> None:
         log = await open_wal(data)
         results = await numbered(log, 10)
@@ -219,7 +220,8 @@ async def test_writer_dies_while_it_truncates(data: str, step: int, kind: str) -
     other = Other(die_while_truncating, data, step)
     start, tick = await other.hear()
     await other.kill()
-    async with asyncio.timeout(5), beside(data) as (core, pins, cursors):
+    monkeypatch.setattr(pinned, "INTENT_TIMEOUT_S", 0.0)  # a save that waits for the dead writer fails
+    async with beside(data) as (core, pins, cursors):
         pins.may_store.set()
         pins.may_look.set()
         saving = asyncio.to_thread(cursors.save, at(core, start, tick, kind))
@@ -278,7 +280,7 @@ async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak:
         savers = [Other(save_at_the_beginning, data, seed, 60 * soak, kind) for seed in (1, 2)]
         hearing = [asyncio.ensure_future(saver.hear()) for saver in savers]
         truncated = held = 0
-        while not all(each.done() for each in hearing):
+        while not truncated or not all(each.done() for each in hearing):
             results += await log.append_bulk([Message("orders", b"more")] * 3)
             try:
                 await log.truncate(up_to=results[min(len(results) - 2, truncated + 2)].message_id)
@@ -289,5 +291,4 @@ async def test_processes_that_save_and_one_that_truncates_agree(data: str, soak:
         for saver in savers:
             await saver.end()
         assert all(count for count, _ in saved)
-        assert truncated
         assert await log.cursors() == []
