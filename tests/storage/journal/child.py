@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.storage.frames import INCARNATION, FrameMaker, append
 from tests.storage.journal.journals import PCHANNEL, folder
 from wal.errors import ChannelFencedError
-from wal.storage.journal import log_tail
+from wal.storage.journal import log_tail, loop_path
 from wal.storage.journal.backend import JournalBackend, hold
 from wal.storage.journal.disk import Disk
 from wal.storage.journal.log import JournalLog
@@ -93,9 +93,8 @@ async def fence(place: Path, term: int, count: int, *, stop_at: int = -1, write_
 
 
 async def stop(place: Path, term: int, stop_at: int) -> None:
-    log_tail.PAUSE_S = (  # type: ignore[misc]
-        3600.0  # however slow this process is, the loop writes the frames, and only the loop can finish one
-    )
+    # However slow this process is, the loop writes the frames, and only the loop can finish one.
+    log_tail.PAUSE_S = loop_path.YIELD_S = 3600.0  # type: ignore[misc]
     await fence(place, term, 1_000_000, stop_at=stop_at, write_path="loop")
 
 
