@@ -264,8 +264,8 @@ async def test_readers_of_another_process_never_see_wrong_bytes(tmp_path: Path) 
                 await asyncio.to_thread(_write, file, frame, sectors * SECTOR_BYTES)
                 sectors += count
                 reader.tell(sectors)
-            reader.close_input()
             assert await enough == "enough"
+            reader.close_input()
             answer = await reader.line()
             await reader.end()
     finally:
