@@ -301,6 +301,7 @@ async def test_observers_get_each_leader(kv: EtcdKV) -> None:
 async def test_leadership_is_exclusive_over_kills_and_freezes(server: EtcdServer, soak: int) -> None:
     """Three candidates write as the leader while they believe that they lead; the writes that etcd took have ascending tokens."""
     wins: list[int] = []
+    writers: set[int] = set()
 
     async def stand(kv: EtcdKV) -> None:
         while True:
@@ -311,6 +312,7 @@ async def test_leadership_is_exclusive_over_kills_and_freezes(server: EtcdServer
                     for _ in range(1 if len(wins) % 2 else 100):  # a restart need not end anybody's leadership
                         if session.alive:
                             await leadership.multi_save_and_remove({"written": str(leadership.token)})
+                            writers.add(leadership.token)
                     await leadership.resign()
 
     kvs = [await EtcdKV.open([server.address], root_path="r", timeout_s=5) for _ in range(3)]
@@ -321,9 +323,9 @@ async def test_leadership_is_exclusive_over_kills_and_freezes(server: EtcdServer
         candidates = [asyncio.ensure_future(stand(kv)) for kv in kvs]
         for _ in range(soak):
             for disturb in (server.restart, server.stop):
-                count = len(wins)
+                count = len(writers)
                 async with asyncio.timeout(WAIT_S):
-                    while len(wins) < count + 2:
+                    while len(writers) < count + 2:
                         await asyncio.sleep(0.01)
                 await asyncio.to_thread(disturb)
             server.cont()
@@ -348,16 +350,18 @@ async def test_candidate_of_unknown_outcome_never_leads(server: EtcdServer) -> N
     key."""
     root = new_root()
     async with (
-        await EtcdKV.open([server.address], root_path=root, timeout_s=0.5) as hasty,
+        await EtcdKV.open([server.address], root_path=root, timeout_s=WAIT_S) as hasty,
         await EtcdKV.open([server.address], root_path=root) as patient,
     ):
         for _ in range(3):
             session = await hasty.session(ttl_s=6)
             server.stop()
+            hasty.calls.connection.timeout_s = 0.5
             try:
                 with pytest.raises(errors.UnknownOutcomeError):
                     await EtcdElection(hasty, "e").campaign("nobody", session)
             finally:
+                hasty.calls.connection.timeout_s = WAIT_S
                 server.cont()
             assert not session.alive
             with pytest.raises(errors.SessionLostError, match="withdrawn"):
