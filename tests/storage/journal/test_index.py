@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import struct
 from pathlib import Path
@@ -12,6 +11,7 @@ import google_crc32c
 import pytest
 
 from tests.faults import copy_of_open
+from tests.processes import eventually
 from tests.storage.frames import FrameMaker, append_all, read_all, read_keyed
 from tests.storage.journal.journals import folder, journal
 from wal.errors import CorruptionError
@@ -102,20 +102,28 @@ async def test_index_of_an_older_version_is_computed_again(tmp_path: Path) -> No
 @pytest.mark.one_loop
 @pytest.mark.parametrize(("runs", "batch"), [(1, PART_FRAMES), (512, PART_RUNS // 512)])
 async def test_crash_loses_little_of_the_index(tmp_path: Path, runs: int, batch: int) -> None:
+    def stored_index(place: Path) -> SegmentIndex:
+        (segment,) = folder(place).glob("*.wal")
+        with segment.open("rb") as file:
+            generation = struct.unpack_from("<Q", file.read(HEADER_PAGE_BYTES), 24)[0]
+        data = (folder(place) / index_name(0)).read_bytes()
+        return SegmentIndex.decode(data, base=0, incarnation=0x1CE, generation=generation)
+
+    def stored_frames(place: Path) -> int:
+        try:
+            return len(stored_index(place))
+        except (FileNotFoundError, CorruptionError):  # the first part is being written
+            return 0
+
     maker = FrameMaker(1)
     count = 2 * batch + batch // 2
     frames = [maker.keyed(*[(f"v-{run}", b"%d" % i) for run in range(runs)]) for i in range(count)]
     crashed = tmp_path / "crashed"
     async with journal(tmp_path / "data", segment=64 << 20) as log:
         positions = await append_all(log, frames)
-        path = folder(tmp_path / "data") / index_name(0)
-        async with asyncio.timeout(60):
-            while not path.exists() or path.stat().st_size < 40 * 2 * batch:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: stored_frames(tmp_path / "data") >= count - batch)
         copy_of_open(tmp_path / "data", crashed)
-    (header,) = [path.read_bytes()[:HEADER_PAGE_BYTES] for path in folder(crashed).glob("*.wal")]
-    generation = struct.unpack_from("<Q", header, 24)[0]
-    stored = SegmentIndex.decode((folder(crashed) / index_name(0)).read_bytes(), base=0, incarnation=0x1CE, generation=generation)
+    stored = stored_index(crashed)
     assert count - batch <= len(stored) < count
     assert list(stored.positions) == positions[: len(stored)]
     async with journal(crashed, 2, segment=64 << 20) as log:
