@@ -17,7 +17,7 @@ from tests.servers.process import free_ports
 from wal import Delivery, ImmutableMessage, Matching, ReadPosition, WALAccesser, bridge, open_wal
 from wal.client.directory import RemoteDirectory
 from wal.errors import InvalidArgumentError
-from wal.read.options import ServedSelection
+from wal.read.options import ServedSelection, TickPosition
 from wal.rpc.api import frames_pb2 as proto
 from wal.runtime.threads import in_thread
 from wal.serve.access import Access
@@ -37,6 +37,20 @@ async def take(scanner: Any, count: int) -> list[ImmutableMessage]:
 
 def numbers(messages: list[ImmutableMessage]) -> list[int]:
     return [int(message.payload) for message in messages]
+
+
+async def test_idle_position_survives_retention(tmp_path: Path) -> None:
+    """A reader had seen the last tick of a segment, and the next one begins with a later tick, when retention drops what was read."""
+    size = 1 << 20
+    async with serving(tmp_path / "data", segment_bytes=size, retention_bytes=size) as served, open_wal(f"wal://{served.address}") as log:
+        await spread(log, 0, 5)
+        for _ in range(4):
+            await log.append("other", bytes(size - 2000))
+        pchannel = served.log.node.pchannels["p0"]
+        ticks = {extent.end: extent.newest_tick for extent in pchannel.log.extents()}
+        await served.log.node.retention.turn()
+        position = TickPosition.at(ticks[pchannel.log.earliest[0]], "p0")
+        assert await payloads(log, ACCOUNTS, resume=position) == []
 
 
 async def test_open_read_takes_more_pchannels(tmp_path: Path) -> None:

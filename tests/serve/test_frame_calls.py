@@ -159,6 +159,7 @@ async def test_moment_names_the_log_and_its_end(filled: tuple[Serving, list[Appe
         assert (moment.origin, moment.lineage, moment.term) == (pchannel.origin(), pchannel.log.lineage, pchannel.log.term)
         assert (moment.durable_end, moment.newest) == (pchannel.tail.durable_end, pchannel.tail.newest)
         assert (moment.earliest, moment.last_truncated) == (pchannel.log.earliest, pchannel.log.last_truncated)
+        assert moment.truncated_tick == pchannel.log.truncated_tick
         newest = max(results, key=lambda result: result.time_tick)
         assert await ask(served, NewestTick(P0)) == newest.time_tick <= moment.promised_tick <= pchannel.promised.tick
     await served.log.submit(Truncate(newest.message_id))

@@ -446,6 +446,21 @@ class BackendConformance:
             assert [extent.sealed for extent in extents] == [True] * (len(extents) - 1) + [False]
             assert extents[0].start <= positions[0]
             assert extents[-1].end == log.durable_end
+
+            def last_tick(end: int) -> int:
+                return max(
+                    frame.header.first_tick
+                    for position, frame in zip(positions, frames, strict=True)
+                    if position < end and frame.header.indices
+                )
+
+            def next_tick(start: int) -> int:
+                return min(
+                    frame.header.first_tick
+                    for position, frame in zip(positions, frames, strict=True)
+                    if position >= start and frame.header.indices
+                )
+
             assert all(one.end == other.start for one, other in itertools.pairwise(extents)), "without gaps"
             for extent in extents[:-1]:
                 ticks = [
@@ -460,13 +475,16 @@ class BackendConformance:
             assert log.extents() == extents[2:]
             assert log.last_truncated == max(event for event in events if event < (first, 0))
             assert [frame.position for frame in await read_all(log, first)] == [at for at in positions if at >= first]
+            assert last_tick(first) <= (log.truncated_tick or 0) < next_tick(first)
         async with self.opened(tmp_path, 2) as log:
             assert log.extents()[:-1] == extents[2:-1]
+            assert last_tick(first) <= (log.truncated_tick or 0) < next_tick(first)
             assert log.last_truncated == max(event for event in events if event < (first, 0))
             await log.truncate(extents[-1].start, 0)
             (last,) = log.extents()
             assert (last.start, last.sealed) == (extents[-1].start, False)
             assert log.last_truncated == max(event for event in events if event < (last.start, 0))
+            assert last_tick(last.start) <= (log.truncated_tick or 0) < next_tick(last.start)
             await log.truncate(positions[-1] + 1, 0)
             assert log.extents()[-1].end == log.durable_end, "the one that is not sealed never goes"
 

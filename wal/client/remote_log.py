@@ -157,6 +157,10 @@ class RemoteReadableLog(ShownLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return self.shown.last_truncated
 
+    @property
+    def truncated_tick(self) -> int | None:
+        return self.shown.truncated_tick
+
     def bytes_between(self, start: int, end: int) -> int:
         """Returns the bytes of log in [start, end); 0 on Pulsar, where positions do not count bytes."""
         return max(0, end - start) if self.form == FORM_JOURNAL else 0

@@ -32,7 +32,16 @@ def snapshot_of(pchannel: PChannel) -> LogSnapshot:
     """Returns the log of a pchannel at this moment."""
     log, tail = pchannel.log, pchannel.tail
     return LogSnapshot(
-        pchannel.origin(), log.lineage, log.term, tail.durable_end, log.earliest, tail.promised_tick, False, tail.newest, log.last_truncated
+        pchannel.origin(),
+        log.lineage,
+        log.term,
+        tail.durable_end,
+        log.earliest,
+        tail.promised_tick,
+        False,
+        tail.newest,
+        log.last_truncated,
+        log.truncated_tick,
     )
 
 

@@ -204,6 +204,7 @@ def tail_to_proto(snapshot: LogSnapshot) -> pchannel_pb2.TailState:
         newest=event_to_proto(snapshot.newest),
         earliest=event_to_proto(snapshot.earliest),
         last_truncated=event_to_proto(snapshot.last_truncated),
+        truncated_tick=snapshot.truncated_tick,
     )
 
 
@@ -219,4 +220,5 @@ def tail_from_proto(tail: pchannel_pb2.TailState, origin: Origin, lineage: Linea
         False,
         event_from_proto(tail.newest) if tail.HasField("newest") else None,
         event_from_proto(tail.last_truncated) if tail.HasField("last_truncated") else None,
+        tail.truncated_tick if tail.HasField("truncated_tick") else None,
     )

@@ -498,7 +498,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
     `origin` identifies the log: its pchannel, incarnation and form of ids; the position is arbitrary. `lineage`: the restores of the log.
     `earliest` is the (position, index) of the first event that is not truncated, `newest` that of the newest known event, None before any
     event; `last_truncated` the newest event below `earliest`, None if it is unknown. `closed`: no writer has the log open; a killed writer
-    leaves it False.
+    leaves it False. `truncated_tick`: see `ReadableLog.truncated_tick`.
     """
 
     origin: Origin
@@ -510,6 +510,7 @@ class LogSnapshot(msgspec.Struct, frozen=True, gc=False):
     closed: bool
     newest: LogPosition | None
     last_truncated: LogPosition | None = None
+    truncated_tick: int | None = None
 
     @property
     def failure(self) -> BaseException | None:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awal/rpc/api/pchannel.proto\x12\x07wal.rpc\"*\n\x0cPChannelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\"%\n\x08Position\x12\x0b\n\x03low\x18\x01 \x01(\x06\x12\x0c\n\x04high\x18\x02 \x01(\x06\"@\n\rEventPosition\x12 \n\x05\x66rame\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05index\x18\x02 \x01(\r\"\x80\x01\n\x0bLogIdentity\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04\x66orm\x18\x03 \x01(\r\x12%\n\x08restores\x18x \x03(\x0b\x32\x13.wal.rpc.LogRestore\"e\n\nLogRestore\x12\x0e\n\x06parent\x18\x01 \x01(\x04\x12\x1f\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12&\n\x06newest\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"\xcc\x01\n\tTailState\x12&\n\x0b\x64urable_end\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x15\n\rpromised_tick\x18\x02 \x01(\x04\x12&\n\x06newest\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12(\n\x08\x65\x61rliest\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12.\n\x0elast_truncated\x18\x05 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"O\n\x08LogState\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"K\n\x10OwnerDescription\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x18\n\x10\x64\x65scription_text\x18\x03 \x01(\t\"m\n\x0cVChannelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pchannel\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12(\n\x05owner\x18\x04 \x01(\x0b\x32\x19.wal.rpc.OwnerDescription\"C\n\rVChannelState\x12#\n\x04info\x18\x01 \x01(\x0b\x32\x15.wal.rpc.VChannelInfo\x12\r\n\x05state\x18\x02 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awal/rpc/api/pchannel.proto\x12\x07wal.rpc\"*\n\x0cPChannelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\"%\n\x08Position\x12\x0b\n\x03low\x18\x01 \x01(\x06\x12\x0c\n\x04high\x18\x02 \x01(\x06\"@\n\rEventPosition\x12 \n\x05\x66rame\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12\r\n\x05index\x18\x02 \x01(\r\"\x80\x01\n\x0bLogIdentity\x12\'\n\x08pchannel\x18\x01 \x01(\x0b\x32\x15.wal.rpc.PChannelInfo\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04\x66orm\x18\x03 \x01(\r\x12%\n\x08restores\x18x \x03(\x0b\x32\x13.wal.rpc.LogRestore\"e\n\nLogRestore\x12\x0e\n\x06parent\x18\x01 \x01(\x04\x12\x1f\n\x04\x66ork\x18\x02 \x01(\x0b\x32\x11.wal.rpc.Position\x12&\n\x06newest\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\"\xfc\x01\n\tTailState\x12&\n\x0b\x64urable_end\x18\x01 \x01(\x0b\x32\x11.wal.rpc.Position\x12\x15\n\rpromised_tick\x18\x02 \x01(\x04\x12&\n\x06newest\x18\x03 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12(\n\x08\x65\x61rliest\x18\x04 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12.\n\x0elast_truncated\x18\x05 \x01(\x0b\x32\x16.wal.rpc.EventPosition\x12\x1b\n\x0etruncated_tick\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x11\n\x0f_truncated_tick\"O\n\x08LogState\x12!\n\x03log\x18\x01 \x01(\x0b\x32\x14.wal.rpc.LogIdentity\x12 \n\x04tail\x18\x02 \x01(\x0b\x32\x12.wal.rpc.TailState\"K\n\x10OwnerDescription\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x18\n\x10\x64\x65scription_text\x18\x03 \x01(\t\"m\n\x0cVChannelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pchannel\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\x12(\n\x05owner\x18\x04 \x01(\x0b\x32\x19.wal.rpc.OwnerDescription\"C\n\rVChannelState\x12#\n\x04info\x18\x01 \x01(\x0b\x32\x15.wal.rpc.VChannelInfo\x12\r\n\x05state\x18\x02 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,13 +42,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGRESTORE']._serialized_start=319
   _globals['_LOGRESTORE']._serialized_end=420
   _globals['_TAILSTATE']._serialized_start=423
-  _globals['_TAILSTATE']._serialized_end=627
-  _globals['_LOGSTATE']._serialized_start=629
-  _globals['_LOGSTATE']._serialized_end=708
-  _globals['_OWNERDESCRIPTION']._serialized_start=710
-  _globals['_OWNERDESCRIPTION']._serialized_end=785
-  _globals['_VCHANNELINFO']._serialized_start=787
-  _globals['_VCHANNELINFO']._serialized_end=896
-  _globals['_VCHANNELSTATE']._serialized_start=898
-  _globals['_VCHANNELSTATE']._serialized_end=965
+  _globals['_TAILSTATE']._serialized_end=675
+  _globals['_LOGSTATE']._serialized_start=677
+  _globals['_LOGSTATE']._serialized_end=756
+  _globals['_OWNERDESCRIPTION']._serialized_start=758
+  _globals['_OWNERDESCRIPTION']._serialized_end=833
+  _globals['_VCHANNELINFO']._serialized_start=835
+  _globals['_VCHANNELINFO']._serialized_end=944
+  _globals['_VCHANNELSTATE']._serialized_start=946
+  _globals['_VCHANNELSTATE']._serialized_end=1013
 # @@protoc_insertion_point(module_scope)

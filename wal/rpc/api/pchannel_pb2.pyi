@@ -53,18 +53,20 @@ class LogRestore(_message.Message):
     def __init__(self, parent: _Optional[int] = ..., fork: _Optional[_Union[Position, _Mapping[str, object]]] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ...) -> None: ...
 
 class TailState(_message.Message):
-    __slots__ = ("durable_end", "promised_tick", "newest", "earliest", "last_truncated")
+    __slots__ = ("durable_end", "promised_tick", "newest", "earliest", "last_truncated", "truncated_tick")
     DURABLE_END_FIELD_NUMBER: _ClassVar[int]
     PROMISED_TICK_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LAST_TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_TICK_FIELD_NUMBER: _ClassVar[int]
     durable_end: Position
     promised_tick: int
     newest: EventPosition
     earliest: EventPosition
     last_truncated: EventPosition
-    def __init__(self, durable_end: _Optional[_Union[Position, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ...) -> None: ...
+    truncated_tick: int
+    def __init__(self, durable_end: _Optional[_Union[Position, _Mapping[str, object]]] = ..., promised_tick: _Optional[int] = ..., newest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., earliest: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., last_truncated: _Optional[_Union[EventPosition, _Mapping[str, object]]] = ..., truncated_tick: _Optional[int] = ...) -> None: ...
 
 class LogState(_message.Message):
     __slots__ = ("log", "tail")

@@ -52,9 +52,9 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     """The control record of a log. `term`: that of the owner, 0 before the first. `earliest`: the first event that is not truncated.
 
     `floor`: the (term, sequence) of the last frame before `kept_from`, below which messages may be gone. `clean`, `promised_tick`,
-    `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if known.
-    `states`: the checkpoints, by position. `index`: the index of vchannels, see `vchannel_index.py`. `intent`: how far the log may be
-    truncated next, see `PChannelLog.intend`.
+    `newest`, `end`: as the last writer stored them when it closed the log. `last_truncated`: the newest event below `earliest`, if known;
+    `truncated_tick`: as `ReadableLog.truncated_tick`. `states`: the checkpoints, by position. `index`: the index of vchannels, see
+    `vchannel_index.py`. `intent`: how far the log may be truncated next, see `PChannelLog.intend`.
     """
 
     version: int
@@ -71,6 +71,7 @@ class PulsarControlRecord(msgspec.Struct, frozen=True):
     states: dict[str, StoredState] = {}
     index: StoredState | None = None
     intent: tuple[int, int] | None = None
+    truncated_tick: int | None = None
 
 
 class Control:

@@ -89,6 +89,10 @@ class PulsarLog(PChannelLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return self._control.record.last_truncated
 
+    @property
+    def truncated_tick(self) -> int | None:
+        return self._control.record.truncated_tick
+
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         if self._closing is not None:
             closed = closed_before(self.pchannel)
@@ -289,8 +293,10 @@ class PulsarTruncation:
             if earliest <= self.earliest:
                 await self._control.check_owner(self._term)
                 return
-            last_truncated = self._newest_below(earliest[0]) or self._control.record.last_truncated
-            await self._control.change(self._term, earliest=earliest, last_truncated=last_truncated, intent=None)
+            below = self._record_below(earliest[0])
+            last_truncated = (None if below is None else below.newest) or self._control.record.last_truncated
+            tick = None if below is None or earliest[1] else below.newest_tick
+            await self._control.change(self._term, earliest=earliest, last_truncated=last_truncated, truncated_tick=tick, intent=None)
             await self._give_back()
 
     async def release(self, checkpoint: int) -> bool:
@@ -324,9 +330,9 @@ class PulsarTruncation:
         if last is not None:
             await self._connection.run(lambda: move_cursor(self._connection, self._topic, last))
 
-    def _newest_below(self, position: int) -> tuple[int, int] | None:
-        """Returns the newest event below this position if a ledger begins there, else None."""
+    def _record_below(self, position: int) -> LedgerRecord | None:
+        """Returns the record of the ledger below this position if the next one begins there, else None."""
         for ledger, following in zip(self._ledgers.ledgers, self._ledgers.ledgers[1:], strict=False):
-            if following.start == position and ledger.record is not None:
-                return ledger.record.newest
+            if following.start == position:
+                return ledger.record
         return None

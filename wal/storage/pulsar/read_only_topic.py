@@ -113,6 +113,11 @@ class ReadOnlyTopic(ReadOnlyStoredLog):
         """The newest event below `earliest`, if it is known."""
         return self._record.last_truncated
 
+    @property
+    def truncated_tick(self) -> int | None:
+        """See `ReadableLog.truncated_tick`."""
+        return self._record.truncated_tick
+
     def refresh(self) -> LogSnapshot:
         """Returns the log as it was at most `FOLLOW_MIN_S` ago, or `FOLLOW_MAX_S` if it has not grown for a while; see `reach`."""
         with self._lock:
