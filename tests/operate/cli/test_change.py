@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import eventually
 from wal import All, BroadcastMessage, Delivery, Message, WALAccesser, bridge, open_wal
 from wal.errors import NotLocalError
 from wal.operate.cli.main import main
@@ -33,6 +34,16 @@ def give(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
 def payloads(directory: Path, vchannel: str) -> list[bytes]:
     with bridge.blocking(directory, read_only=True) as log, log.read(vchannel, follow=False) as messages:
         return [message.payload for message in messages]
+
+
+async def until_shown(directory: Path, *vchannels: str) -> None:
+    """Returns when other processes see these vchannels: the map that they read may lag behind an append."""
+    async with open_wal(directory, read_only=True) as beside:
+
+        async def are_shown() -> bool:
+            return {*vchannels} <= {info.name for info in await beside.vchannels()}
+
+        await eventually(are_shown)
 
 
 def written(directory: Path, count: int = 5) -> list[str]:
@@ -75,6 +86,7 @@ def test_cursor_moves_beside_the_writer(data_dir: Path, capsys: pytest.CaptureFi
     place = str(data_dir)
     with bridge.blocking(data_dir) as log:
         results = [log.raw_append(Message("orders", b"o%d" % number)) for number in range(5)]
+        asyncio.run(until_shown(data_dir, "orders"))
         assert main(["cursor", "set", place, "billing", "--to", "earliest", "--yes"]) == 2, "it has no vchannels yet"
         assert main(["cursor", "set", place, "billing", "--to", "earliest", "--vchannel", "orders"]) == 2, "without a terminal"
         assert main(["cursor", "set", place, "billing", "--to", "earliest", "--vchannel", "orders", "--dry-run"]) == 1
@@ -193,6 +205,7 @@ def test_changes_go_through_the_status_service(data_dir: Path, monkeypatch: pyte
     with open_in_thread(data_dir) as log:
         first = log.call(lambda wal: wal.raw_append(Message("orders", b"o0"))).message_id
         broadcast = log.call(lambda wal: wal.broadcast().append(BroadcastMessage(vchannels=["orders", "stock"], payload=b"all")))
+        asyncio.run(until_shown(data_dir, "orders", "stock"))
         give(monkeypatch, b"refused\n")
         assert main(["append", place, "orders"]) == 3
         assert f"process {os.getpid()}" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.operate.cli.test_change import until_shown
 from tests.processes import Child, eventually, run_python
 from tests.small_disk import fill as fill_disk
 from tests.small_disk import mounted
@@ -155,6 +156,7 @@ async def test_killed_copy_goes_on(tmp_path: Path, soak: int) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     async with Child("-m", "tests.operate.backup.writer", source, 3) as writer:
         assert await writer.line() == "writing"
+        await until_shown(source, *NAMES[:3])  # a reader lists no vchannel that a killed writer had not shown
         for _ in range(soak):
             async with Child("-m", "wal", "copy", source, target, "--follow", "--json", "--pchannels", 3) as copier:
                 assert json.loads(await copier.line())["row"] == "copy_progress"

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.locations import open_wal
+from tests.operate.cli.test_change import until_shown
 from tests.processes import Child, run_python
 from wal import Message
 
@@ -20,6 +21,7 @@ async def test_page_beside_the_writer(data_dir: Path) -> None:
     token = "a token that nobody guesses"
     async with open_wal(f"journal:{data_dir}") as log:
         await log.raw_append(Message("orders", b"x"))
+        await until_shown(data_dir, "orders")
         environment = {**os.environ, "WAL_SERVER_TOKEN": token}
         headers = {"Authorization": f"Bearer {token}"}
         async with Child("-m", "wal", "serve", data_dir, "--listen", "127.0.0.1:0", environment=environment) as process:
