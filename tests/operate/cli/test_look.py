@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -202,6 +204,14 @@ def test_bench_measures_both_and_leaves_nothing(tmp_path: Path, capsys: pytest.C
     assert measured == [("wal", 1), ("sqlite", 1), ("wal", 8), ("sqlite", 8)]
     assert list(tmp_path.iterdir()) == []
     assert main(["bench", str(tmp_path / "none")]) == 2
+
+
+def test_bench_measures_however_late_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is a second later, as on a machine that is busy: the time has passed before the first append."""
+    looks = itertools.count()
+    monkeypatch.setattr("wal.operate.cli.bench.time", SimpleNamespace(perf_counter=lambda: float(next(looks))))
+    assert main(["bench", str(tmp_path), "--time", "0.4s", "--writers", "2", "--json"]) == 0
+    assert [(row["writers"], row["messages"]) for row in rows(capsys)] == [(1, 1), (1, 1), (2, 2), (2, 2)]
 
 
 def test_settings_of_a_log_name_what_it_stores(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,9 +90,15 @@ async def _measured(
     payload = b"x" * size
 
     async def write(append: Append, end: float) -> None:
-        while (began := time.perf_counter()) < end:
+        """Appends at least once, so that there is a result however late it begins."""
+        now = time.perf_counter()
+        while True:
+            began = now
             await append(payload)
-            took.append(time.perf_counter() - began)
+            now = time.perf_counter()
+            took.append(now - began)
+            if now >= end:
+                return
 
     folder = Path(await in_thread(tempfile.mkdtemp, prefix="wal-bench-", dir=place))
     try:
