@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tests.processes import ROOT, Child, eventually
+from tests.processes import ROOT, WAIT_TIMEOUT_S, Child, eventually
 from tests.serve.servers import serving
 from wal import Log, Message, bridge, open_wal
 from wal.operate.cli.main import main
@@ -35,7 +35,8 @@ async def handle(delivery):
 async def slow(delivery):
     delivery.append("done", b"begun")
     print("begun", flush=True)
-    await asyncio.sleep(0.5)
+    while not os.path.exists("may-end"):
+        await asyncio.sleep(0.01)
 
 
 async def typed(delivery):
@@ -110,17 +111,18 @@ async def test_running_handlers_finish_after_a_signal(tmp_path: Path) -> None:
     async with work(tmp_path, "data", "tasks:slow", "--cursor", "worker", "--vchannels", "jobs", "--concurrency", "2") as process:
         for _ in range(2):
             await process.find("begun")
-        status, lines = await ended(process, signal.SIGINT)
-    assert status == 0, lines
-    assert "draining for at most 30 s: 2 messages are with handlers" in lines
+        process.send_signal(signal.SIGINT)
+        await process.find("draining for at most 30 s: 2 messages are with handlers")
+        (tmp_path / "may-end").touch()
+        lines = [line async for line in process.lines()]
+        assert await process.wait() == 0, lines
     assert await asyncio.to_thread(done, data) == [b"begun", b"begun"]
 
 
 async def test_second_signal_releases_messages(tmp_path: Path) -> None:
     data = tmp_path / "data"
     await asyncio.to_thread(written, data, b"1")
-    (tmp_path / "later.py").write_text(TASKS.replace("asyncio.sleep(0.5)", "asyncio.sleep(500)"))
-    async with work(tmp_path, "data", "later:slow", "--cursor", "worker", "--vchannels", "jobs") as process:
+    async with work(tmp_path, "data", "tasks:slow", "--cursor", "worker", "--vchannels", "jobs") as process:
         await process.find("begun")
         process.send_signal(signal.SIGTERM)
         await process.find("draining")
@@ -179,7 +181,7 @@ async def test_values_and_dead_letters(tmp_path: Path) -> None:
 def asked(address: str) -> tuple[int, dict[str, object]]:
     """Returns the status and the answer of a probe."""
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=WAIT_TIMEOUT_S) as answer:
             return answer.status, json.load(answer)
     except HTTPError as error:
         with error:
