@@ -234,7 +234,7 @@ async def test_killed_archiver_loses_nothing(tmp_path: Path) -> None:
     """Every write to the store is the last one of a process in turn, while the log is written, and its beginning is dropped."""
     data, target = tmp_path / "data", tmp_path / "target"
     program = """
-import asyncio, itertools, os, signal, sys
+import asyncio, ctypes, itertools, os, signal, sys
 import wal.node.local.log  # before the processes are forked
 from wal import open_wal
 from wal.node.archiving import archiver
@@ -259,6 +259,7 @@ async def main(first):
 store.DirectoryStore._write = killed
 for last in range(1, int(sys.argv[3])):
     if not (pid := os.fork()):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
         asyncio.run(main(last * 1_000_000))
     os.waitpid(pid, 0)
 """

@@ -779,7 +779,7 @@ async def test_backup_killed_at_any_step_is_continued(tmp_path: Path) -> None:
             await scanner.save()
     target = tmp_path / "target"
     program = """
-import asyncio, itertools, os, signal, sys
+import asyncio, ctypes, itertools, os, signal, sys
 from wal.operate.backup import backup
 from wal.storage.archive import store
 write, writes = store.DirectoryStore._write, itertools.count(1)
@@ -794,6 +794,7 @@ store.DirectoryStore._write = killed
 count = 0
 for last in range(1, 100):
     if not (pid := os.fork()):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
         asyncio.run(backup(sys.argv[1], sys.argv[2]))
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
