@@ -78,6 +78,21 @@ async def test_overdue_messages_come_after_opening(location: str) -> None:
     await close_all(log)
 
 
+async def test_truncated_log_keeps_what_waits(location: str) -> None:
+    if location.startswith("memory"):
+        pytest.skip("nothing outlives it")
+    clock = VirtualClock()
+    log = await open_virtual(location, clock)
+    await log.append("orders", b"later", deliver_at=at(clock, 1))
+    last = await log.append("stock", b"now")
+    await log.truncate(up_to=last.message_id)
+    await close_all(log)
+    log = await open_virtual(location, clock)
+    (message,) = await received(clock, log, 1)
+    assert message.payload == b"later"
+    await close_all(log)
+
+
 async def test_message_waits_for_ticks_and_clock(location: str) -> None:
     clock = VirtualClock()
     log = await open_virtual(location, clock)
