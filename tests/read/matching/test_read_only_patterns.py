@@ -136,6 +136,21 @@ async def test_saved_position_holds_back_every_pchannel(data: str) -> None:
             await log.truncate(up_to=result.message_id)
 
 
+async def test_reader_sees_how_little_a_cursor_holds(data: str) -> None:
+    async with open_wal(data, pchannels=2) as log:
+        await log.append_bulk(Message(f"account-{number % 7}", bytes(10_000)) for number in range(30))
+        last = await log.append("account-0", b"last")
+        async with log.read(ACCOUNTS, cursor="sums") as scanner:
+            for _ in range(30):
+                await anext(scanner)
+            await scanner.save()
+    async with open_wal(data, read_only=True) as beside:
+        (cursor,) = await beside.cursors()
+        assert 0 < cursor.lag_bytes == cursor.held_bytes < 20_000
+        holders = [holder for report in await beside.retention() for holder in report.holders]
+        assert last.message_id.position in [holder.position for holder in holders]
+
+
 @pytest.mark.parametrize("saved_by", ["reader", "writer"])
 async def test_idle_cursor_survives_retention(data: str, saved_by: str) -> None:
     """Everything was read up to the last event of a segment, and ticks were promised after it, before the next segment began."""

@@ -165,7 +165,7 @@ class ReadOnlyLog:
         cursors = await self.cursors.load_all()
         await self.refresh()
         await self._refresh_logs()
-        view, bounds = self._cursor_view(), RetentionBounds()
+        view, bounds = await self.cursors.placed(cursors), RetentionBounds()
         return tuple(
             [await report_of(pchannel, pins_of(cursors, view, pchannel=name), bounds) for name, pchannel in self.pchannels.items()]
         )

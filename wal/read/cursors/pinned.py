@@ -117,6 +117,17 @@ class PinnedCursors(SavedCursors):
                     self._pins.remove(pin.name for pin in sound.get(key, ()))
             self._pins.remove(each.file for each in damaged)
 
+    def positions_of(self, cursors: Iterable[Cursor | DamagedCursor]) -> dict[tuple[str, int], LogPosition]:
+        """Returns the position of the first event that a cursor of a pattern needs, by pchannel and tick; none for truncated ones."""
+        positions: dict[tuple[str, int], LogPosition] = {}
+        for cursor in cursors:
+            if isinstance(cursor, Cursor) and (at := cursor.tick_position) is not None:
+                for name, log in self._logs().items():
+                    tick = at.covered(name)
+                    if (first := log.first_after(tick, at.first_of(name))) is not None:
+                        positions[name, tick] = first
+        return positions
+
     def _store(
         self, cursor: Cursor, before: _Saved, pins: Iterable[Pin], *, deleted: bool = False, firsts: tuple[tuple[str, int, int], ...] = ()
     ) -> Pin:

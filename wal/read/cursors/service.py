@@ -82,8 +82,13 @@ class CursorService:
         """Returns all cursors; see `Cursors.infos`. A damaged cursor is logged as a warning, and `retention` names it."""
         cursors = await self.load_all()
         await self._refresh()
-        view = self._view()
+        view = await self.placed(cursors)
         return await self._run(lambda: infos_of(cursors, view, now_s=self._wall()))
+
+    async def placed(self, cursors: Iterable[Cursor | DamagedCursor]) -> LogView:
+        """Returns the logs as they are known now, with the positions at which the cursors of patterns among these begin."""
+        view = self._view()
+        return await self._run(lambda: msgspec.structs.replace(view, positions=self._store.positions_of(cursors)))
 
     async def save(self, cursor: Cursor) -> bool:
         """Stores a reader's position; see `Cursors.save`."""
