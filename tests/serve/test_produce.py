@@ -226,10 +226,13 @@ async def test_client_that_goes_away_leaves_what_was_accepted(served: Serving, c
 
 async def test_requests_after_the_one_that_closes_are_not_executed(served: Serving, connection: Connection) -> None:
     stream = await opened(connection)
-    held = request_of(1, [(Message("orders", b"held"), (await served.log.submit(AllocateTimeTicks())).first + (1 << 18) * 300, None)])
-    await stream.write(held)  # unanswered for 300 ms, so that the stream waits for it
+    (pchannel,) = served.log.node.pchannels.values()
+    pchannel.actor_group.pause()  # so that the stream waits for the answer to the first message
+    await stream.write(append(1, Message("orders", b"held")))
     await stream.write(CLOSE)
     await stream.write(append(2, Message("orders", b"late")))
+    await eventually(lambda: not any(task.get_name() == f"requests for {pchannel.channel}" for task in asyncio.all_tasks()))
+    pchannel.actor_group.resume()
     with pytest.raises(errors.InvalidRequestSeqError, match="follows the close"):
         while await stream.read() is not None:
             pass
@@ -319,8 +322,8 @@ async def test_wrong_pchannel_or_term_is_an_error(
 
 async def test_request_that_is_too_large_ends_its_stream_only(served: Serving, connection: Connection) -> None:
     stream, other = await opened(connection), await opened(connection)
-    await stream.write(append(0, Message("orders", bytes(20 << 20))))
     with pytest.raises(errors.InvalidArgumentError, match="larger than max"):
+        await stream.write(append(0, Message("orders", bytes(20 << 20))))
         await stream.read()
     await other.write(append(0, Message("orders", b"small")))
     assert isinstance((await outcomes(other, 1))[0], AppendResult)
