@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
+from actors import VirtualClock
 from tests.client.test_dropping import directory
 from tests.outages.proxy import Proxy
 from tests.probes import payloads, turns
-from tests.serve.servers import Child, Serving
+from tests.serve.servers import Child, Serving, serving
 from wal import Message, ProducerKey, WALAccesser, open_wal
 from wal.client import producer
 from wal.errors import ClosedError, UnknownOutcomeError
 
 HOUR_S = 3600.0
-FAR = 30_000 << 18
-"""Half a minute, in ticks."""
+FAR_S = 30.0
+FAR = round(FAR_S * 1000) << 18
+"""The same in ticks."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -33,6 +35,11 @@ def waiting_at(served: Serving) -> int:
 
 async def far_barrier(log: WALAccesser) -> int:
     return await log.allocate_time_tick() + FAR
+
+
+async def pass_barrier(clock: VirtualClock) -> None:
+    clock.advance(FAR_S)
+    await clock.run(1.0)  # in which the server looks at the clock
 
 
 async def test_cancelled_append_is_taken_out_at_the_server_and_gives_its_room_back(log: WALAccesser, served: Serving) -> None:
@@ -94,16 +101,20 @@ async def test_append_whose_result_others_share_goes_on_until_the_last_of_them_i
     assert await payloads(log, "orders") == []
 
 
-async def test_sequence_of_a_producer_goes_on_without_its_caller(log: WALAccesser, served: Serving) -> None:
+async def test_sequence_of_a_producer_goes_on_without_its_caller() -> None:
     """The later sequences of the producer wait for it, and would fail with it."""
-    await log.create_vchannel("orders")
-    barrier = await log.allocate_time_tick() + (300 << 18)
-    first = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=ProducerKey("p", 1))
-    second = log.append_nowait(Message("orders", b"2"), idempotency_key=ProducerKey("p", 2))
-    await until(lambda: waiting_at(served) == 2)
-    first.cancel()
-    assert not (await second).duplicate
-    assert await payloads(log, "orders") == [b"1", b"2"]
+    clock = VirtualClock()
+    async with serving(clock=clock) as served, open_wal(f"wal://{served.address}") as log:
+        await log.create_vchannel("orders")
+        barrier = await far_barrier(log)
+        first = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=ProducerKey("p", 1))
+        second = log.append_nowait(Message("orders", b"2"), idempotency_key=ProducerKey("p", 2))
+        await until(lambda: waiting_at(served) == 2)
+        first.cancel()
+        await turns()
+        await pass_barrier(clock)
+        assert not (await second).duplicate
+        assert await payloads(log, "orders") == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("name", ["known", "not located"])
@@ -157,13 +168,15 @@ async def test_close_withdraws_what_waits_for_its_barrier(
         assert await payloads(again, "orders") == []
 
 
-async def test_close_does_not_wait_for_a_producer_either(log: WALAccesser, served: Serving) -> None:
-    await log.create_vchannel("orders")
-    barrier, key = await log.allocate_time_tick() + (3000 << 18), ProducerKey("p", 1)
-    call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=barrier, idempotency_key=key)
-    await until(lambda: waiting_at(served) == 1)
-    await log.close()
-    with pytest.raises(UnknownOutcomeError, match="append it again with the same key"):
-        await call
-    async with open_wal(f"wal://{served.address}") as again:
-        assert (await again.raw_append(Message("orders", b"1"), idempotency_key=key)).duplicate
+async def test_close_does_not_wait_for_a_producer_either() -> None:
+    clock, key = VirtualClock(), ProducerKey("p", 1)
+    async with serving(clock=clock) as served:
+        async with open_wal(f"wal://{served.address}") as log:
+            await log.create_vchannel("orders")
+            call = log.append_nowait(Message("orders", b"1"), barrier_time_tick=await far_barrier(log), idempotency_key=key)
+            await until(lambda: waiting_at(served) == 1)
+        with pytest.raises(UnknownOutcomeError, match="append it again with the same key"):
+            await call
+        await pass_barrier(clock)
+        async with open_wal(f"wal://{served.address}") as again:
+            assert (await again.raw_append(Message("orders", b"1"), idempotency_key=key)).duplicate

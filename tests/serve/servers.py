@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Self
 
+from actors import Clock
 from tests import processes
 from tests.servers.process import free_ports
 from wal.api.factory import with_absolute_paths
@@ -32,9 +33,11 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def serving(location: str | Path = "memory:", *, access: Access | None = None, **settings: Any) -> AsyncIterator[Serving]:
+async def serving(
+    location: str | Path = "memory:", *, access: Access | None = None, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[Serving]:
     """Opens a log, serves it in this process, and closes both."""
-    log = LocalLog(parse_location(location), with_absolute_paths(Settings(**settings)))
+    log = LocalLog(parse_location(location), with_absolute_paths(Settings(**settings)), clock=clock)
     await log.open()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(log.close)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from actors import VirtualClock
 from tests.processes import eventually
-from tests.serve.servers import Serving
+from tests.serve.servers import Serving, connected, serving
 from wal.errors import ResourceAcquiredError
 from wal.message import Message
 from wal.node.shared_members import UNNAMED
@@ -20,8 +21,14 @@ COUNT = 3
 LEASE_MS = 300
 
 
-async def test_member_without_session_loses_its_lease(served: Serving, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_member_without_session_loses_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Connection, "_metadata", lambda self, changes: self._headers)
+    clock = VirtualClock()
+    async with serving(clock=clock) as served, connected(served.address) as connection:
+        await check_lost_member(served, connection, clock)
+
+
+async def check_lost_member(served: Serving, connection: Connection, clock: VirtualClock) -> None:
     await served.log.submit(CreateVChannel("in"))
     for number in range(COUNT):
         await served.log.appends.append_waiting(Message("in", b"%d" % number))
@@ -39,6 +46,9 @@ async def test_member_without_session_loses_its_lease(served: Serving, connectio
     await join(b"living")
     shown = await connection.submit(KeepMember(KEY, home, b"living", 0), home)
     assert [(member.client, member.in_hand) for member in shown.members] == [(UNNAMED, COUNT), (UNNAMED, 0)]
+    clock.advance(0.9 * LEASE_MS / 1000)
+    await connection.submit(KeepMember(KEY, home, b"living", 0), home)
+    clock.advance(0.2 * LEASE_MS / 1000)
     again = await eventually(lambda: take(b"living"))
     assert [message.payload for unit in again for message in unit.messages] == [b"0", b"1", b"2"]
     with pytest.raises(ResourceAcquiredError, match="what it had is handed out again"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +11,8 @@ import grpc.aio
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from actors import VirtualClock
+from tests.processes import eventually
 from tests.rpc.contract import Contract
 from tests.serve.foreign import Foreign, varint
 from tests.serve.servers import Serving, serving
@@ -140,19 +141,19 @@ async def test_nothing_follows_the_end(producer: Producer, end: str, words: str)
 
 
 async def test_body_renews_the_lease_and_without_any_it_expires(contract: Contract) -> None:
-    async with serving(time_tick_interval_s=0.01) as served, Foreign(served.address, contract) as foreign:
+    clock = VirtualClock()
+    async with serving(clock=clock, time_tick_interval_s=0.01) as served, Foreign(served.address, contract) as foreign:
         producer = await Producer.open(foreign)
-        (pchannel,) = served.log.node.pchannels.values()
         txn = await producer.begin("a", keepalive_ms=200)
-        begun, bodies = pchannel.txn_now(), 0
-        while pchannel.txn_now() < begun + 0.5:  # more than twice the keepalive
+        bodies = 4
+        for _ in range(bodies):
+            clock.advance(0.15)
             await producer.send("a", b"x", _tx=txn)
-            bodies += 1
         await producer.send("a", _t="901", _tx=txn)
         assert len(await stored(served, "a")) == bodies
         brief = await producer.begin("a", keepalive_ms=20)
-        while open_transactions(served):
-            await asyncio.sleep(0.01)
+        clock.advance(0.1)
+        await eventually(lambda: not open_transactions(served))
         for late in ({"_t": "901"}, {"_t": "902"}, {"_t": "2"}):
             code, text = await producer.refusal("a", _tx=brief, **late)
             assert (code, "expired" in text) == (EXPIRED, True)
