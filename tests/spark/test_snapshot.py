@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from actors import SystemClock
 from tests.spark.logs import write_everything
 from tests.spark.queries import Row, batch
 from tests.spark.writer import Payload, Writer, make_vchannels
@@ -49,16 +50,21 @@ def test_snapshot_has_everything_appended_before(data_dir: Path) -> None:
             assert len(batch(data_dir)) == count
 
 
-def test_future_tick_is_awaited(data_dir: Path) -> None:
+def test_future_tick_is_awaited(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's clock does not advance until an append has followed the beginning of the read, on a slow machine too."""
+    stopped_s: float | None = time.time()
+    monkeypatch.setattr(SystemClock, "wall", staticmethod(lambda: time.time() if stopped_s is None else stopped_s))
     with bridge.blocking(data_dir, pchannels=2) as log:
         log.create_vchannel("a", pchannel="p0")
         log.create_vchannel("b", pchannel="p1")
         now, _ = parse(log.raw_append(Message("a", b"1")).time_tick)
-        tick = compose(now + 400, 0)
+        tick = compose(now + 10, 0)
         found: list[list[Row]] = []
         reading = threading.Thread(target=lambda: found.append(batch(data_dir, endingTimeTick=tick)))
         reading.start()
         between = log.raw_append(Message("b", b"2"))
+        assert not found
+        stopped_s = None
         while log.raw_append(Message("a", b"3")).time_tick <= tick:
             time.sleep(0.001)  # the clock must advance
         reading.join()
