@@ -73,7 +73,7 @@ class Driver(Child):
             stopped = self._stop()
             if condition():
                 return self.kill_now()
-            for pid in stopped:
+            for pid in reversed(stopped):  # a parent that runs may remove a child that has ended, and with it the child's number
                 os.kill(pid, signal.SIGCONT)
 
     def kill_now(self) -> list[str]:
@@ -87,7 +87,7 @@ class Driver(Child):
 
     def _kill_all(self) -> None:
         if self.runs:
-            for pid in self._stop():
+            for pid in reversed(self._stop()):  # as above
                 os.kill(pid, signal.SIGKILL)
 
     def _stop(self) -> list[int]:
