@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -42,9 +43,11 @@ async def test_copy_is_of_one_tick_while_clients_write(tmp_path: Path) -> None:
     async def write(place: str) -> None:
         async with open_wal(place) as log:
             for number in range(100_000):
+                began = time.monotonic()
                 await log.broadcast().append(BroadcastMessage(vchannels=names, payload=b"%d" % number, needs_ack=False), wait=True)
                 await asyncio.gather(*(log.append(name, b"plain %d" % number) for name in names))
-                await asyncio.sleep(0.05)
+                # Most moments have no running broadcast, on a slow machine as well: a copy needs such moments.
+                await asyncio.sleep(10 * (time.monotonic() - began))
 
     async with open_wal(tmp_path / "source", pchannels=2) as log:
         for number, name in enumerate(names):
