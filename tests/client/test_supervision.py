@@ -83,7 +83,6 @@ async def test_client_outlives_long_outage(
             return reasons
 
         monkeypatch.setattr(Endpoints, "_ask_all", asked)
-        monkeypatch.setattr("wal.client.log.TIMEOUT_S", TIMEOUT_S)
         async with open_wal(f"wal://{proxy.address}") as log:
             for number, name in enumerate(names):
                 await log.create_vchannel(name, pchannel=f"p{number}")
@@ -92,6 +91,8 @@ async def test_client_outlives_long_outage(
             for scanner in scanners:
                 assert (await anext(scanner)).payload == b"before"
             follows = [asyncio.ensure_future(anext(scanner)) for scanner in scanners]
+            connection = engine(log)._connection
+            usual_s, connection.timeout_s = connection.timeout_s, TIMEOUT_S
             if outage == "frozen":
                 server.process.send_signal(signal.SIGSTOP)
                 proxy.cut()
@@ -103,6 +104,7 @@ async def test_client_outlives_long_outage(
             monkeypatch.setattr(Endpoints, "_ask_all", ask_all)
             proxy.refusing = False
             server.process.send_signal(signal.SIGCONT)
+            connection.timeout_s = usual_s
             async with asyncio.timeout(60):
                 await asyncio.gather(*keyed)
                 assert [message.payload for message in await asyncio.gather(*follows)] == [b"after"] * len(names)
