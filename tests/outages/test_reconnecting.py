@@ -20,9 +20,19 @@ from wal import Message, open_wal
 from wal.client import remote_log
 
 
+async def written_anew(address: str) -> float:
+    """Returns when a new client has written a message."""
+    async with open_wal(f"wal://{address}") as log:
+        await log.raw_append(Message("others", b"new"))
+        return time.monotonic()
+
+
 @pytest.mark.parametrize("down_s", [0.0, 1.0, 4.0])
 async def test_client_goes_on_within_a_second_after_its_server_is_back(data_dir: Path, down_s: float) -> None:
-    """However long it was away: pauses between attempts stay short. A writer and a reader of another client wait for it."""
+    """However long it was away: pauses between attempts stay short. A writer and a reader of another client wait for it.
+
+    The second begins when a new client has written: on a busy machine a server takes longer.
+    """
     again_s = 1.0
     async with child(data_dir) as first, open_wal(f"wal://{first.address}") as log, open_wal(f"wal://{first.address}") as reading:
         await log.raw_append(Message("orders", b"first"))
@@ -36,10 +46,12 @@ async def test_client_goes_on_within_a_second_after_its_server_is_back(data_dir:
             second = await Child.start(data_dir, listen=first.address)
             back = time.monotonic()
             try:
+                newcomer = asyncio.ensure_future(written_anew(first.address))
                 await writing
                 written = time.monotonic() - back
                 assert (await following).payload == b"second"
                 read = time.monotonic() - back
+                again_s += await newcomer - back
             finally:
                 await second.kill()
     print(f"down {down_s} s: written after {written:.3f} s, read after {read:.3f} s")
