@@ -143,7 +143,7 @@ async def test_hold_ends_with_failed_search(step: str, kind: type[BaseException]
 
         monkeypatch.setattr(owner, name, fail_once)
         held = [log.append_nowait(Message("orders", b"1")), log.append_nowait(Message(behind, b"2"))]
-        failure, after = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), 5)
+        failure, after = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), 60)
         assert isinstance(failure, UnknownError)
         assert isinstance(failure.__cause__, kind)
         assert isinstance(after, AppendResult)

@@ -9,12 +9,11 @@ import pytest
 
 from tests.outages.conftest import stored
 from tests.outages.proxy import Proxy
+from tests.processes import eventually
 from tests.serve.servers import Serving
 from wal import BroadcastMessage, Message, WALAccesser
 from wal.errors import SessionLostError, UnknownOutcomeError
 from wal.serve import fence
-
-ARRIVED_S = 5.0
 
 
 @pytest.fixture
@@ -46,9 +45,7 @@ async def arrives_late(
 async def delivered(proxy: Proxy, refused: list[SessionLostError]) -> None:
     """Delivers what was held up, but not that the client has given it up since; returns when it was refused."""
     proxy.deliver_late()
-    async with asyncio.timeout(ARRIVED_S):
-        while not refused:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: refused)
 
 
 async def test_drop_does_not_end_the_next_incarnation(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.outages.conftest import PING_TEST_S, stored
 from tests.outages.proxy import Proxy
+from tests.processes import eventually
 from tests.serve.servers import Serving
 from wal import Message, WALAccesser
 from wal.errors import UnknownOutcomeError
@@ -58,7 +59,7 @@ async def test_late_requests_are_not_executed(log: WALAccesser, proxy: Proxy, se
     with pytest.raises(UnknownOutcomeError):
         await late
     assert await stored(served) == [b"first"]
-    assert proxy.connections == 2
+    await eventually(lambda: proxy.connections == 2)
     await log.raw_append(Message("orders", b"repeated"))
     proxy.ends.clear()
     proxy.flow(up=True)  # what the client sent, but not that it has closed the connection since

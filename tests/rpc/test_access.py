@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tests.rpc.server import LISTING, WAIT_S, Server, connected, listed, serving
+from tests.servers.process import free_ports
 from wal.errors import AuthenticationError, InvalidArgumentError, UnavailableError
 from wal.network import Method, ServerCertificate, TlsFiles
 from wal.network.reach import LOOK_S
@@ -234,15 +235,16 @@ async def test_server_that_was_reached_once_is_waited_for(certificates: Path) ->
     """It may be restarting, and something else may have its port meanwhile."""
     own = {"certificate": certificates / "server.pem", "key": certificates / "server.key"}
     async with contextlib.AsyncExitStack() as stack:
-        port = await stack.enter_async_context(serving(Server(), tls=TlsFiles(**own)))
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        port = await stack.enter_async_context(serving(Server(), tls=TlsFiles(**own), address=address))
         async with connected(port, tls=TlsFiles(ca=certificates / "ca.pem")) as connection:
             await listed(connection)
             await stack.aclose()
-            async with serving(Server(), address=f"127.0.0.1:{port}"):
+            async with serving(Server(), address=address):
                 waiting = asyncio.ensure_future(listed(connection))
                 await asyncio.wait([waiting], timeout=3 * LOOK_S)
                 assert not waiting.done()
-            async with serving(Server(), address=f"127.0.0.1:{port}", tls=TlsFiles(**own)):
+            async with serving(Server(), address=address, tls=TlsFiles(**own)):
                 assert await waiting == ["orders"]
 
 
