@@ -22,7 +22,7 @@ from broadcaster import BroadcastAppendResult, BroadcastMessage, BroadcastTask
 from tests.broadcaster.served_child import Cluster, Journal, run
 from tests.broadcaster.world import Cut, InLogs, count_log
 from tests.faults import copy_of_open
-from tests.processes import context
+from tests.processes import WAIT_TIMEOUT_S, context
 from tests.servers.process import free_ports
 from wal import WALAccesser, open_wal
 from wal.channels.metadata import BROADCAST_ROOT
@@ -32,7 +32,6 @@ from wal.storage.journal.read_only_journal import ReadOnlyJournal
 from wal.storage.journal.recovery import recover_log
 from wal.storage.kv import SqliteKV
 
-WAIT_S = 30.0
 _T = TypeVar("_T")
 
 
@@ -142,7 +141,7 @@ class ServedLife:
             for vchannel, pchannel in world.vchannels.items():
                 await world.client.create_vchannel(vchannel, pchannel=pchannel)
             await self.server.ask("count", answer="counting")
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             for calls in world.calls:
                 await calls.ended()
         await self.cut.before()
@@ -165,7 +164,7 @@ class ServedLife:
         self.server.tell("close")
         closed = asyncio.ensure_future(self.server.hear("closed"))
         cut = asyncio.ensure_future(self.cut.dead.wait())
-        await asyncio.wait({closed, cut}, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
+        await asyncio.wait({closed, cut}, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_TIMEOUT_S)
         if not self.cut.dead.is_set():
             (self.cut.points,) = await closed
         for task in (closed, cut):

@@ -330,6 +330,10 @@ async def test_cut_at_every_point_of_a_run(location: Location) -> None:
     assert count > 40
     await all_of(location, [partial(one_round, location, at, again=None) for at in range(1, count)])
     if isinstance(location, Served):
+        for at in range(1, count):  # the speed of the machine decides which calls are under way at a cut
+            if location.unknown and location.sent_again:
+                break
+            await one_round(location, at, again=None)
         assert location.unknown
         assert location.sent_again
 
