@@ -36,7 +36,7 @@ def signal_in_wait(react: Callable[[], None] = interrupt) -> Iterator[None]:
 
     def send() -> None:
         in_block.wait()  # the start of a thread waits as well
-        while not handled.is_set() and not _is_in(sys._current_frames()[caller], threading.Condition.wait):
+        while not handled.is_set() and not waits(caller):
             handled.wait(REPEAT_S / 10)
         while not handled.is_set():
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -52,6 +52,11 @@ def signal_in_wait(react: Callable[[], None] = interrupt) -> Iterator[None]:
         handled.set()
         sender.join()
         signal.signal(signal.SIGUSR1, before)
+
+
+def waits(thread: int) -> bool:
+    """Returns whether the thread of this number waits for another one, as it does for the answer of a loop."""
+    return _is_in(sys._current_frames().get(thread), threading.Condition.wait)
 
 
 def _is_in(frame: FrameType | None, function: Callable[..., Any]) -> bool:

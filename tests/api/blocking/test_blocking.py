@@ -17,7 +17,7 @@ import pytest
 
 from tests import twins
 from tests.api.blocking.logs import Writer, numbers
-from tests.api.blocking.signals import signal_in_wait
+from tests.api.blocking.signals import signal_in_wait, waits
 from tests.processes import run_python
 from wal import (
     AppendOption,
@@ -298,13 +298,15 @@ def test_reader_that_waits_is_ended_by_a_close(location: str, ends: str) -> None
             scanner.__enter__()
 
             def read() -> None:
+                threads.append(threading.get_ident())
                 try:
                     outcome.append(list(scanner))
                 except WALError as error:
                     outcome.append(error)
 
+            threads: list[int] = []
             reading = pool.submit(read)
-            until(lambda: log.statistics().pchannels[0].readers == 1)
+            until(lambda: threads and waits(threads[0]))
             if ends == "scanner":
                 scanner.close()
             elif ends == "log":
