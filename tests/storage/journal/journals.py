@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def folder(place: Path) -> Path:
 
 def segments(place: Path) -> list[Path]:
     return sorted(folder(place).glob("*.wal"))
+
+
+def open_files(place: Path) -> list[str]:
+    """Returns the paths below this directory that this process has open."""
+    paths = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            paths.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(path for path in paths if Path(path).is_relative_to(place))
 
 
 def loop_can_write(directory: Path) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.frames import INCARNATION, FrameMaker, append
 from tests.storage.journal.faults import GatedDisk
-from tests.storage.journal.journals import PCHANNEL, folder, journal
+from tests.storage.journal.journals import PCHANNEL, folder, journal, open_files
 from wal.errors import ClosedError, CorruptionError, FormatError, InvalidArgumentError, LockedError, StorageError
 from wal.storage.journal.backend import JournalBackend
 from wal.storage.journal.directory import is_being_written
@@ -62,11 +62,10 @@ async def test_failed_start_releases_the_lock_and_all_files(tmp_path: Path, monk
         raise StorageError("the format cannot be stored")
 
     backend = JournalBackend(tmp_path)
-    before = os.listdir("/proc/self/fd")
     monkeypatch.setattr("wal.storage.journal.backend.raise_format", broken)
     with pytest.raises(StorageError, match="cannot be stored"):
         await backend.start()
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files(tmp_path) == []
     assert is_being_written(tmp_path) is False
     monkeypatch.undo()
     async with journal(tmp_path, 2):

@@ -19,7 +19,7 @@ import pytest
 from tests.faults import copy_of_open
 from tests.storage.frames import INCARNATION, FrameMaker, append, append_all, content, content_of, read_all
 from tests.storage.journal.child import payload
-from tests.storage.journal.journals import PCHANNEL, folder, journal, segments
+from tests.storage.journal.journals import PCHANNEL, folder, journal, open_files, segments
 from tests.storage.journal.test_processes import child
 from wal.errors import ClosedError, CorruptionError, FormatError, TruncatedError
 from wal.frame import EncodedFrame
@@ -543,13 +543,7 @@ async def test_log_in_threads_beside_an_event_loop(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_file_left_open() -> Iterator[None]:
+def _no_file_left_open(tmp_path: Path) -> Iterator[None]:
     """Whatever happens in a read, its file is closed: none of these tests leaves a segment open."""
     yield
-    held = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            held.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            continue
-    assert not [path for path in held if path.endswith((".wal", ".spare", ".idx"))]
+    assert not [path for path in open_files(tmp_path) if path.endswith((".wal", ".spare", ".idx"))]
