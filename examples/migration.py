@@ -9,10 +9,12 @@ translated, and the service continues on the log with the next order.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
-from wal import open_wal
+from wal import Log, open_wal
 from wal.streams.msgstream import InsertMsg, MsgPack, MsgPosition, MsgStream
 from wal.streams.msgstream.media.rocksmq import RocksMQMedium
 from wal.streams.msgstream.media.wal import WalMedium
@@ -79,28 +81,33 @@ def orders(pack: MsgPack) -> list[int]:
 
 
 async def migrate_in_a_process(directory: str, *, kill: bool = False) -> int:
-    """Migrates in another process; with `kill` that is killed once a part of the orders is in the log. Returns the number of orders in the
-    log.
+    """Migrates in another process, which with `kill` kills itself once a part of the orders is in the log. Returns the number of orders in
+    the log.
     """
-    child = await asyncio.create_subprocess_exec(sys.executable, "-m", "examples.migration", "--migrate", directory)
-    if kill:
-        async with open_wal(Path(directory) / "log", read_only=True, wait_s=30) as log, log.read("orders") as scanner:
-            await anext(scanner)  # a transaction of the migration
-        child.kill()
+    mode = "--migrate-and-die" if kill else "--migrate"
+    child = await asyncio.create_subprocess_exec(sys.executable, "-m", "examples.migration", mode, directory)
     await child.wait()
     async with open_wal(Path(directory) / "log", read_only=True) as log, log.read("orders", follow=False) as scanner:
         return sum([len(message.bodies()) async for message in scanner])
 
 
-async def migrating(directory: str) -> None:
+async def migrating(directory: str, *, kill: bool) -> None:
     """Copies the orders of RocksMQ, until nothing comes for half a second."""
     stream = MsgStream(RocksMQMedium(Path(directory) / "mq"), owns_medium=True)
-    async with stream, open_wal(Path(directory) / "log") as log:
+    async with stream, open_wal(Path(directory) / "log") as log, asyncio.TaskGroup() as tasks:
+        if kill:
+            tasks.create_task(die_after_a_part(log))
         await migrate(stream, log, channels=["orders"], name=NAME, idle_s=0.5)
 
 
+async def die_after_a_part(log: Log) -> None:
+    async with log.read("orders") as scanner:
+        await anext(scanner)  # a transaction of the migration
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--migrate"]:
-        asyncio.run(migrating(*sys.argv[2:]))
+    if sys.argv[1:2] in (["--migrate"], ["--migrate-and-die"]):
+        asyncio.run(migrating(sys.argv[2], kill=sys.argv[1] == "--migrate-and-die"))
     else:
         asyncio.run(main(*sys.argv[1:]))
