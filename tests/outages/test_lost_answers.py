@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.client.conftest import served as served
+from tests.client.test_supervision import engine
 from tests.outages.proxy import Proxy
 from tests.serve.servers import Serving
 from wal import BroadcastMessage, Message, MessageID, OwnerDescription, ProducerKey, ResourceKey, WALAccesser, open_wal
-from wal.client import log as remote
 from wal.errors import ChannelNotExistError, InvalidArgumentError, UnknownOutcomeError
 from wal.read.scanner import Scanner
 
@@ -128,7 +128,6 @@ async def test_change_without_an_answer(
         await anext(scanner)
         return World(log, ids, scanner, result.broadcast_id, channel)
 
-    monkeypatch.setattr(remote, "TIMEOUT_S", 1.0)
     async with (
         Proxy(int(served.address.rpartition(":")[2])) as proxy,
         open_wal(f"wal://{proxy.address}") as log,
@@ -137,7 +136,9 @@ async def test_change_without_an_answer(
         world = await changed(log, scanner)
         assert not await is_done(world)
         proxy.stall_one_way(up=False)
-        with pytest.raises(UnknownOutcomeError, match="may have been carried out"):
+        connection = engine(log)._connection
+        with monkeypatch.context() as patch, pytest.raises(UnknownOutcomeError, match="may have been carried out"):
+            patch.setattr(connection, "timeout_s", 1.0)
             await change(world)
         proxy.flow()
         if repeated is None:
