@@ -219,10 +219,10 @@ async def test_reader_waits_for_a_busy_server() -> None:
         messages = aiter(scanner)
         await log.raw_append(Message("orders", b"1"))
         assert (await anext(messages)).payload == b"1"
-        streams = []
+        info, streams = await assigned(other), []  # asked once: the call would still have a place when the last stream is refused
         with contextlib.suppress(WouldBlockError):
             while True:
-                streams.append(await opened(other))
+                streams.append(await opened(other, info))
         refused = bounds_of(served).calls.refused
         await served.log.appends.append_waiting(Message("orders", b"2"))
         reading = asyncio.ensure_future(anext(messages))
