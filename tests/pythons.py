@@ -74,7 +74,8 @@ def find_python(version: str) -> Path | None:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     on_path = shutil.which(f"python{version}")
     candidates = [Path(on_path)] if on_path else []
-    candidates += [found / "bin" / f"python{version}" for found in sorted(pyenv.glob(f"{version}.*"), reverse=True)]
+    if os.access(pyenv, os.R_OK | os.X_OK):  # it may be another user's
+        candidates += [found / "bin" / f"python{version}" for found in sorted(pyenv.glob(f"{version}.*"), reverse=True)]
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
     for python in candidates:
         if not python.exists():

@@ -141,6 +141,10 @@ class SharedLog(PChannelLog):
     def last_truncated(self) -> tuple[int, int] | None:
         return self._channel.last_truncated
 
+    @property
+    def truncated_tick(self) -> int | None:
+        return self._channel.truncated_tick if self._channel.earliest[1] == 0 else None
+
     def append(self, frame: EncodedFrame, done: AppendDone) -> None:
         refused: WALError | None = self._failure
         if self._closed:
